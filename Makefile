@@ -1,0 +1,31 @@
+# Needs git, make and Python >= 3.11; everything else goes into .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint clean
+
+demo: .venv/installed
+	$(BIN)/robustcp demo --out demo
+
+test: .venv/tested
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -q
+
+test-slow: .venv/tested
+	$(BIN)/pytest -q -m slow
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "robustcp needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv demo

@@ -1,0 +1,41 @@
+"""robustcp: CP tensor factorization that bad entries cannot pull away.
+
+>>> import robustcp
+>>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.2, gamma=2.0, rng=0)
+>>> weights, factors = robustcp.cpal1(sim.data, 2)
+>>> [A.shape for A in factors]
+[(20, 2), (20, 2), (20, 2)]
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from robustcp.engines import as_engine
+from robustcp.fit import Fit, Outliers
+from robustcp.init import nvecs
+from robustcp.kruskal import KruskalTensor
+from robustcp.losses import L1, LeastSquares
+from robustcp.methods import cpal1, cpals, l1_regression
+from robustcp.metrics import congruence, factor_match_score
+from robustcp.simulation import Simulation, simulate
+
+try:
+    __version__ = version("robustcp")
+except PackageNotFoundError:  # run from a source tree that was not installed
+    __version__ = "0"
+
+__all__ = [
+    "L1",
+    "Fit",
+    "KruskalTensor",
+    "LeastSquares",
+    "Outliers",
+    "Simulation",
+    "as_engine",
+    "congruence",
+    "cpal1",
+    "cpals",
+    "factor_match_score",
+    "l1_regression",
+    "nvecs",
+    "simulate",
+]

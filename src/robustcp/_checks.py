@@ -1,0 +1,51 @@
+"""Arguments checked at the front door: errors name the argument and its value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}: must be an integer >= {least}, got {value!r}")
+    return int(value)
+
+
+def real_number(name: str, value: Any, least: float, *, above: bool = False) -> float:
+    """A finite number >= least, or > least."""
+    sign = ">" if above else ">="
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < least or (above and number == least):
+        raise ValueError(f"{name}: must be a number {sign} {least:g}, got {value!r}")
+    return number
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    if value not in options:
+        raise ValueError(f"{name}: must be one of {', '.join(map(repr, options))}, got {value!r}")
+    return str(value)
+
+
+def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
+    """A Generator from a seed; without one a fixed seed, so that a fit can be repeated."""
+    try:
+        return np.random.default_rng(0 if rng is None else rng)
+    except (TypeError, ValueError):
+        raise ValueError(f"rng: must be None, a seed or a NumPy Generator, got {rng!r}") from None
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Errors about X become errors about the argument that was passed on as X."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("X:", f"{name}:", 1)) from None

@@ -1,0 +1,123 @@
+"""Engines: how data of one kind is passed over. Nothing outside this package looks at a type.
+
+`as_engine` is the one front door; `Engine` says what the rest of the package may ask of data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import array_api_compat
+import numpy as np
+
+from robustcp._typing import Array, Factors
+from robustcp.engines.arrays import to_host
+from robustcp.engines.dense import DenseEngine
+from robustcp.losses import Loss
+from robustcp.normal import NormalEquations
+
+__all__ = ["DenseEngine", "Engine", "as_engine", "to_host"]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """All that the rest of the package may ask of data.
+
+    Arrays that go in or come out are of the library `xp`, on the engine's device, unless said
+    otherwise. Sums over the data are additive over its parts.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any:
+        """The floating point type of factors and normal equations."""
+        ...
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace of factors and normal equations."""
+        ...
+
+    @property
+    def precision(self) -> float:
+        """The machine epsilon of `dtype`."""
+        ...
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude in the data."""
+        ...
+
+    def asarray(self, array: Any) -> Array:
+        """A host array as one of this engine's, on its device."""
+        ...
+
+    def scaled(self, exponent: int) -> Engine:
+        """The same data times 2**-exponent; nothing is copied."""
+        ...
+
+    def normal(
+        self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
+    ) -> NormalEquations:
+        """The normal equations of a mode's factor, or of some of its rows."""
+        ...
+
+    def value(self, factors: Factors, loss: Loss) -> float:
+        """The loss summed over the data."""
+        ...
+
+    def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
+        """Parts of a mode whose normal equations are small beside the data."""
+        ...
+
+    def magnitudes(self, factors: Factors | None = None) -> np.ndarray:
+        """|x|, or |x - model|, on a fixed sample of the entries (all of a small tensor); host."""
+        ...
+
+    def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
+        """X_n X_n' of the mode-n unfolding X_n, or its product with a basis; host, float64."""
+        ...
+
+    def cogram(self, mode: int) -> np.ndarray:
+        """X_n' X_n, for a mode that is longer than all others together; host, float64."""
+        ...
+
+    def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
+        """X_n times a basis of prod(other sizes) rows, for the same case; host, float64."""
+        ...
+
+
+def as_engine(data: Any, *, threads: int | None = None) -> Engine:
+    """The engine for some data: the only place where the type of data is looked at.
+
+    Parameters
+    ----------
+    data : array of any array API library, array-like, or an Engine
+    threads : int, optional
+        For NumPy data: how many threads share the tiles of a pass. By default as many as the
+        BLAS library may use here, so that OMP_NUM_THREADS, threadpoolctl and joblib are
+        honoured. Results are the same bits for any number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> as_engine(np.ones((3, 4, 5), dtype=np.uint8)).shape
+    (3, 4, 5)
+    """
+    if isinstance(data, Engine):
+        return data
+    if array_api_compat.is_dask_array(data):
+        raise TypeError("X: Dask arrays are not supported yet; pass X.compute()")
+    if type(data).__module__.split(".")[0] in ("scipy", "sparse", "pyttb"):
+        raise TypeError(
+            f"X: {type(data).__name__} is not supported yet; pass a dense array of all entries"
+        )
+    if isinstance(data, np.ma.MaskedArray):
+        if np.ma.getmaskarray(data).any():
+            raise ValueError("X: masked entries: missing data is not supported yet")
+        data = data.data
+    if not array_api_compat.is_array_api_obj(data) or isinstance(data, np.ndarray):
+        data = np.asarray(data)
+    return DenseEngine(data, threads=threads)

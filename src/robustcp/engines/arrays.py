@@ -1,0 +1,56 @@
+"""The few things that array libraries do differently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from robustcp._typing import Array
+
+
+def to_host(array: Array) -> np.ndarray:
+    """An array of any library as a NumPy array (the same memory where possible)."""
+    if array_api_compat.is_numpy_array(array):
+        return np.asarray(array)
+    if array_api_compat.is_torch_array(array):
+        return np.asarray(array.detach().cpu().numpy())
+    if array_api_compat.is_cupy_array(array):
+        return np.asarray(array.get())
+    return np.from_dlpack(array)
+
+
+def check_dtype(array: Array) -> None:
+    """Refuse arrays that do not hold real numbers."""
+    xp = array_api_compat.array_namespace(array)
+    if isinstance(array, np.ndarray):
+        real = array.dtype.kind in "fiub"
+    else:
+        real = bool(xp.isdtype(array.dtype, ("real floating", "integral", "bool")))
+    if not real:
+        raise TypeError(f"X: dtype {array.dtype} is not one of real numbers")
+
+
+def working_dtype(array: Array) -> Any:
+    """float32 for 16- and 32-bit floats; float64 for everything else, integers included."""
+    xp = array_api_compat.array_namespace(array)
+    if isinstance(array, np.ndarray):
+        short = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    else:
+        short = xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits <= 32
+    return xp.float32 if short else xp.float64
+
+
+def storage_order(array: Array) -> tuple[int, ...]:
+    """Modes from the one with the longest stride to that with the shortest.
+
+    Viewed in this order a C-ordered, Fortran-ordered or otherwise transposed array is C-ordered,
+    without a copy. Libraries that do not tell their strides are taken to be in C order.
+    """
+    strides = getattr(array, "strides", None)
+    if strides is None and array_api_compat.is_torch_array(array):
+        strides = array.stride()
+    if strides is None:
+        return tuple(range(array.ndim))
+    return tuple(sorted(range(array.ndim), key=lambda mode: (-abs(strides[mode]), mode)))

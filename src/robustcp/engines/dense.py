@@ -1,0 +1,398 @@
+"""The dense engine: one tiled pass over an array of any array API library.
+
+The data is viewed as a matrix whose rows run over the leading modes and whose columns run over
+the trailing ones (`_split`), and cut into tiles that stay in cache. On a tile
+
+    r = x - K_rows K_columns'                    K: Khatri-Rao product of the tile's factor rows
+    value, slope, curvature of the loss at r
+    gradient = slope times K of the other side   I_n x R          after the rest of the own
+    gram     = curvature times S of that side    I_n x R(R+1)/2   side is contracted away
+
+where S, the "self Khatri-Rao" product, holds the products of pairs of K's columns. So a pass is
+three thin matrix products around one elementwise formula, whatever the mode.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from robustcp._typing import Array, Factors
+from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
+from robustcp.engines.threads import Tiles, available_threads
+from robustcp.losses import Loss, is_quadratic, majorize
+from robustcp.normal import NormalEquations, pack_indices
+
+Tile = tuple[slice, ...]
+
+#: Entries of a tile: its few temporaries fit the cache, and Python's share is small. A small
+#: tensor is cut in two, if that leaves tiles of some size, so that two threads have work.
+TILE_ENTRIES, SMALLEST_TILE_ENTRIES = 1 << 17, 1 << 15
+#: The same on accelerators, where a tile must be large enough to fill the device.
+DEVICE_TILE_ENTRIES = 1 << 24
+#: A tile has at least this many rows, so that the products of K are cheap beside it.
+TILE_ROWS = 64
+#: How many entries a quantile looks at.
+SAMPLE_ENTRIES = 1 << 20
+#: Normal equations of one block of rows may take this many bytes, or this share of the data.
+BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
+
+
+@cache
+def _settle_allocator() -> None:
+    """Let the temporaries of tiles reuse memory that is already mapped.
+
+    glibc hands freed memory back to the system above a threshold that starts low and rises with
+    the largest block freed so far; a pass would then fault its temporaries in again for every
+    tile and take up to three times as long. Freeing one larger block, never touched, raises the
+    threshold. Elsewhere this does nothing.
+    """
+    np.empty(1 << 24, dtype=np.uint8)
+
+
+class DenseEngine:
+    """Passes over a dense array, tile by tile; see `robustcp.engines.Engine`."""
+
+    def __init__(self, data: Array, *, threads: int | None = None, exponent: int = 0) -> None:
+        check_dtype(data)
+        if data.ndim < 2:
+            raise ValueError(f"X: must have at least 2 modes, got {data.ndim} (shape {data.shape})")
+        if 0 in data.shape:
+            raise ValueError(f"X: has an empty mode (shape {tuple(data.shape)})")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads: must be at least 1, got {threads}")
+        if array_api_compat.is_torch_array(data):
+            data = data.detach()
+        self.xp: Any = array_api_compat.array_namespace(data)
+        self.shape: tuple[int, ...] = tuple(int(size) for size in data.shape)
+        self.dtype: Any = working_dtype(data)
+        self.precision = float(self.xp.finfo(self.dtype).eps)
+        self.exponent = exponent
+        self._data = data
+        self._order = storage_order(data)
+        self._stored = self.xp.permute_dims(data, self._order)
+        self._device = array_api_compat.device(data)
+        on_host = isinstance(data, np.ndarray)
+        if on_host:
+            _settle_allocator()
+        half = -(-math.prod(self.shape) // 2)
+        self._tile_entries = (
+            min(TILE_ENTRIES, max(SMALLEST_TILE_ENTRIES, half))
+            if str(self._device) == "cpu"
+            else DEVICE_TILE_ENTRIES
+        )
+        self._tiles = Tiles((threads or available_threads()) if on_host else 1)
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.shape))
+        return f"DenseEngine({size}, {self._data.dtype}, {self._tiles.threads} threads)"
+
+    # What the data is
+
+    def asarray(self, array: Any) -> Array:
+        return self.xp.asarray(np.asarray(array), dtype=self.dtype, device=self._device)
+
+    def scaled(self, exponent: int) -> DenseEngine:
+        threads = self._tiles.threads
+        return DenseEngine(self._data, threads=threads, exponent=self.exponent + exponent)
+
+    @cached_property
+    def largest(self) -> float:
+        found = [
+            float(self.xp.max(self.xp.abs(self._read(tile, self.dtype))))
+            for tile in _boxes(self._stored.shape, self._tile_entries)
+        ]
+        worst = max(found, key=lambda m: (math.isnan(m), m))
+        if math.isnan(worst):
+            raise ValueError("X: has NaN entries: missing data is not supported yet")
+        if math.isinf(worst):
+            raise ValueError(f"X: has infinite entries, {self._example(self.xp.isinf)}")
+        return worst
+
+    def _example(self, test: Any) -> str:
+        """The first entry that passes a test, in words."""
+        for tile in _boxes(self._stored.shape, self._tile_entries):
+            hits = np.argwhere(to_host(test(self._read(tile, self.dtype))))
+            if hits.size:
+                at = [0] * len(self.shape)
+                for mode, part, index in zip(self._order, tile, hits[0], strict=True):
+                    at[mode] = part.start + int(index)
+                return f"the first in memory at {tuple(at)}"
+        return "none"
+
+    @cached_property
+    def _half_square(self) -> float:
+        def work(tile: Tile) -> float:
+            x = self._read(tile, self.xp.float64)
+            return float(self.xp.sum(x * x))
+
+        tiles = _boxes(self._stored.shape, self._tile_entries)
+        return 0.5 * math.fsum(self._tiles.map(work, tiles))
+
+    def magnitudes(self, factors: Factors | None = None) -> np.ndarray:
+        total = math.prod(self.shape)
+        if total <= SAMPLE_ENTRIES:
+            flat = np.arange(total)
+        else:
+            flat = np.random.default_rng(0).integers(total, size=SAMPLE_ENTRIES)
+        at = [
+            self.xp.asarray(index, device=self._device)
+            for index in np.unravel_index(np.sort(flat), self.shape)
+        ]
+        r = self._convert(self._data[tuple(at)], self.dtype)
+        if factors is not None:
+            rows = (self.xp.take(A, i, axis=0) for A, i in zip(factors, at, strict=True))
+            r = r - self.xp.sum(math.prod(rows, start=1.0), axis=-1)
+        return np.asarray(to_host(self.xp.abs(r)), dtype=np.float64)
+
+    # The pass
+
+    def normal(
+        self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
+    ) -> NormalEquations:
+        xp = self.xp
+        stored = [factors[m] for m in self._order]
+        n = self._order.index(mode)
+        rows = rows if rows is not None else slice(0, self.shape[mode])
+        rank = stored[0].shape[1]
+        shared = is_quadratic(loss)
+        whole = rows == slice(0, self.shape[mode])
+        expanded = shared and whole and self.dtype == xp.float64
+        view = _TileView(xp, stored, self._split, self._pack(rank))
+        own_rows = n < self._split
+
+        def work(tile: Tile) -> tuple[slice, Array, Array, float]:
+            def reduce(y: Array, packed: bool) -> Array:
+                K = view.K(tile, columns=own_rows, packed=packed)
+                return view.collapse((y if own_rows else y.T) @ K, n, tile, packed=packed)
+
+            here = slice(tile[n].start - rows.start, tile[n].stop - rows.start)
+            if expanded:
+                return here, reduce(self._matrix(tile), False), None, 0.0
+            cost, slope, curvature = majorize(loss, self._residual(tile, view))
+            gram = None if shared else reduce(curvature, True)
+            return here, reduce(slope, False), gram, float(xp.sum(cost, dtype=xp.float64))
+
+        count = rows.stop - rows.start
+        gradient = xp.zeros((count, rank), dtype=self.dtype, device=self._device)
+        if shared:
+            product = math.prod(A.T @ A for m, A in enumerate(stored) if m != n)
+            gram = product[self._pack(rank)][None, :]
+        else:
+            packed = rank * (rank + 1) // 2
+            gram = xp.zeros((count, packed), dtype=self.dtype, device=self._device)
+        value = 0.0
+        for here, g, G, v in self._tiles.map(work, self._pass_tiles(n, rows)):
+            gradient[here, :] += g
+            if not shared:
+                gram[here, :] += G
+            value += v
+        if expanded:  # sum (x - m)^2 = sum x^2 - 2 <x, m> + <m, m>, and slope = x - m
+            u = factors[mode]
+            fitted = u @ product
+            value = max(0.0, self._half_square + float(xp.sum((0.5 * fitted - gradient) * u)))
+            gradient = gradient - fitted
+        return NormalEquations(gram, gradient, value)
+
+    def value(self, factors: Factors, loss: Loss) -> float:
+        stored = [factors[m] for m in self._order]
+        view = _TileView(self.xp, stored, self._split, self._pack(stored[0].shape[1]))
+
+        def work(tile: Tile) -> float:
+            cost = loss.value(self._residual(tile, view))
+            return float(self.xp.sum(cost, dtype=self.xp.float64))
+
+        whole = slice(0, self._stored.shape[0])
+        return sum(self._tiles.map(work, self._pass_tiles(0, whole)))
+
+    def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
+        if is_quadratic(loss):
+            return [slice(0, self.shape[mode])]
+        itemsize = self.xp.finfo(self.dtype).bits // 8
+        row = (rank * (rank + 1) // 2 + rank) * itemsize
+        data = math.prod(self.shape) * itemsize
+        limit = max(BLOCK_BYTES, int(BLOCK_SHARE * data))
+        return _ranges(self.shape[mode], max(1, limit // row))
+
+    # Products for the singular vectors of an unfolding, in float64
+
+    def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
+        V = None if basis is None else self._double(basis)
+        tiles = _boxes(self._stored.shape, self._tile_entries, keep=self._order.index(mode))
+
+        def work(tile: Tile) -> Array:
+            T = self._unfold(tile, mode)
+            return T @ T.T if V is None else T @ (T.T @ V)
+
+        return to_host(sum(self._tiles.map(work, tiles)))
+
+    def cogram(self, mode: int) -> np.ndarray:
+        def work(tile: Tile) -> Array:
+            T = self._unfold(tile, mode)
+            return T.T @ T
+
+        return to_host(sum(self._tiles.map(work, self._row_tiles(mode))))
+
+    def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
+        V = self._double(basis)
+
+        def work(tile: Tile) -> Array:
+            return self._unfold(tile, mode) @ V
+
+        parts = [to_host(part) for part in self._tiles.map(work, self._row_tiles(mode))]
+        return np.concatenate(parts)
+
+    def _double(self, array: np.ndarray) -> Array:
+        return self.xp.asarray(array, dtype=self.xp.float64, device=self._device)
+
+    def _row_tiles(self, mode: int) -> list[Tile]:
+        """Tiles that hold whole rows of an unfolding."""
+        n, shape = self._order.index(mode), self._stored.shape
+        row = math.prod(shape) // shape[n]
+        whole = [slice(0, size) for size in shape]
+        return [
+            (*whole[:n], part, *whole[n + 1 :])
+            for part in _ranges(shape[n], max(1, self._tile_entries // row))
+        ]
+
+    def _unfold(self, tile: Tile, mode: int) -> Array:
+        n = self._order.index(mode)
+        x = self.xp.moveaxis(self._read(tile, self.xp.float64), n, 0)
+        return self.xp.reshape(x, (x.shape[0], -1))
+
+    # Tiles
+
+    @cached_property
+    def _split(self) -> int:
+        """How many leading modes make the rows of the matrix view: the most even split."""
+        shape = self._stored.shape
+
+        def border(s: int) -> int:
+            return int(math.prod(shape[:s]) + math.prod(shape[s:]))
+
+        return min(range(len(shape) - 1, 0, -1), key=border)
+
+    def _pass_tiles(self, n: int, rows: slice) -> list[Tile]:
+        """The tiles of a pass over some rows of stored mode n; the same for any thread count."""
+        shape = list(self._stored.shape)
+        shape[n] = rows.stop - rows.start
+        columns = _boxes(shape[self._split :], max(1, self._tile_entries // TILE_ROWS))
+        width = math.prod(part.stop - part.start for part in columns[0])
+        leading = _boxes(shape[: self._split], max(1, self._tile_entries // width))
+        tiles = [(*a, *b) for a in leading for b in columns]
+        if rows.start == 0:
+            return tiles
+
+        def shift(tile: Tile) -> Tile:
+            part = slice(tile[n].start + rows.start, tile[n].stop + rows.start)
+            return (*tile[:n], part, *tile[n + 1 :])
+
+        return [shift(tile) for tile in tiles]
+
+    def _read(self, tile: Tile, dtype: Any) -> Array:
+        return self._convert(self._stored[tile], dtype)
+
+    def _convert(self, x: Array, dtype: Any) -> Array:
+        if x.dtype != dtype:
+            x = self.xp.astype(x, dtype)
+        return x if self.exponent == 0 else x * math.ldexp(1.0, -self.exponent)
+
+    def _matrix(self, tile: Tile) -> Array:
+        x = self._read(tile, self.dtype)
+        return self.xp.reshape(x, (math.prod(x.shape[: self._split]), -1))
+
+    def _residual(self, tile: Tile, view: _TileView) -> Array:
+        r = view.minus_model(tile)
+        r += self._matrix(tile)
+        return r
+
+    def _pack(self, rank: int) -> tuple[Array, Array]:
+        i, j = pack_indices(rank)
+        return self.xp.asarray(i, device=self._device), self.xp.asarray(j, device=self._device)
+
+
+class _TileView:
+    """The factors of one pass, as tiles need them. Modes are in storage order."""
+
+    def __init__(self, xp: Any, factors: Sequence[Array], split: int, pack: tuple[Array, Array]):
+        self._xp = xp
+        self._factors = factors
+        self._split = split
+        self._pack = pack
+        self._whole: dict[bool, Array] = {}
+
+    def K(self, tile: Tile, *, columns: bool, packed: bool = False) -> Array:
+        """The Khatri-Rao product of one side's factor rows; of their self products if packed."""
+        side = slice(self._split, None) if columns else slice(0, self._split)
+        parts = tile[side]
+        whole = columns and all(
+            part == slice(0, A.shape[0]) for part, A in zip(parts, self._factors[side], strict=True)
+        )
+        if whole and packed in self._whole:
+            return self._whole[packed]
+        product = None
+        for part, A in zip(parts, self._factors[side], strict=True):
+            B = self._rows(A, part, packed)
+            if product is None:
+                product = B
+            else:
+                product = product[:, None, :] * B[None, :, :]
+                product = self._xp.reshape(product, (-1, B.shape[1]))
+        if whole:
+            self._whole[packed] = product
+        return product
+
+    def minus_model(self, tile: Tile) -> Array:
+        return (-self.K(tile, columns=False)) @ self.K(tile, columns=True).T
+
+    def collapse(self, Y: Array, n: int, tile: Tile, *, packed: bool) -> Array:
+        """Contract every mode but n of n's own side, one factor at a time."""
+        first, last = (self._split, len(tile)) if n >= self._split else (0, self._split)
+        for m in range(first, last):
+            if m == n:
+                continue
+            B = self._rows(self._factors[m], tile[m], packed)
+            kept = _size(tile[n]) if m > n else 1  # the modes before m are gone, but for n
+            Y = self._xp.reshape(Y, (kept, B.shape[0], -1, B.shape[1]))
+            Y = self._xp.sum(Y * B[None, :, None, :], axis=1)
+        return self._xp.reshape(Y, (_size(tile[n]), -1))
+
+    def _rows(self, A: Array, part: slice, packed: bool) -> Array:
+        A = A[part, :]
+        if not packed:
+            return A
+        i, j = self._pack
+        return self._xp.take(A, i, axis=1) * self._xp.take(A, j, axis=1)
+
+
+def _size(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _ranges(size: int, most: int) -> list[slice]:
+    """Cut range(size) into even parts of at most so many."""
+    parts = -(-size // most)
+    edges = [size * k // parts for k in range(parts + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def _boxes(shape: Sequence[int], most: int, keep: int | None = None) -> list[Tile]:
+    """Cut a shape into boxes of at most so many entries where possible.
+
+    Trailing modes stay whole, one mode is cut, those before it are taken one index at a time:
+    the boxes of a C-ordered array are matrices without a copy. Mode `keep` is never cut.
+    """
+    room = most if keep is None else max(1, most // shape[keep])
+    cuts: list[list[slice]] = []
+    for mode in range(len(shape) - 1, -1, -1):
+        part = _ranges(shape[mode], shape[mode] if mode == keep else min(room, shape[mode]))
+        cuts.append(part)
+        if mode != keep:
+            room = max(1, room // shape[mode])
+    return list(itertools.product(*reversed(cuts)))

@@ -1,0 +1,75 @@
+"""Pictures. Matplotlib is imported when something is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robustcp.engines import to_host
+from robustcp.kruskal import KruskalTensor
+from robustcp.metrics import congruence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Colour-blind safe, and apart in grey: (colour, line style, marker).
+STYLES = (("#D55E00", "--", "s"), ("#0072B2", "-", "o"), ("#009E73", ":", "^"))
+
+
+def truth_against_estimates(
+    truth: Any,
+    estimates: Mapping[str, Any],
+    *,
+    mode: int = 0,
+    component: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """One factor column of the truth and of each estimate (the paper's figure 1b).
+
+    Each estimate's component is the one that goes with the truth's in the best pairing of all
+    components, turned to the same sign.
+
+    Parameters
+    ----------
+    truth : KruskalTensor or pair (weights, factors)
+    estimates : mapping from a label to a Fit, KruskalTensor or pair
+    mode, component : int
+        Which column.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    import matplotlib.pyplot as plt
+    from scipy.optimize import linear_sum_assignment
+
+    if ax is None:
+        ax = plt.subplots(figsize=(8, 3.6), layout="constrained")[1]
+    true = _canonical(truth)
+    column = true.factors[mode][:, component]
+    index = np.arange(column.size)
+    ax.bar(index, column, width=0.8, color="0.85", label="truth")
+    for (label, estimate), (colour, line, marker) in zip(estimates.items(), STYLES, strict=False):
+        model = _canonical(estimate)
+        rows, partners = linear_sum_assignment(congruence(true, model), maximize=True)
+        found = model.factors[mode][:, dict(zip(rows, partners, strict=True)).get(component, 0)]
+        found = found * (1.0 if found @ column >= 0 else -1.0)
+        ax.plot(
+            index, found, line, color=colour, marker=marker, markersize=3.5, linewidth=1.2,
+            label=label,
+        )  # fmt: skip
+    ax.set_xlabel(f"row of the factor of mode {mode}")
+    ax.set_ylabel("entry of the unit column")
+    ax.set_xlim(-1, column.size)
+    ax.legend(frameon=False, ncols=1 + len(estimates), loc="upper left", bbox_to_anchor=(0, 1.13))
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _canonical(model: Any) -> KruskalTensor:
+    weights, factors = model
+    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+    return KruskalTensor(np.asarray(to_host(weights), dtype=np.float64), tuple(host)).normalized()

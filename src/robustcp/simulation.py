@@ -1,0 +1,106 @@
+"""Test tensors with known factors, as in section 3 of the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from robustcp.kruskal import KruskalTensor
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A simulated tensor: the data, the model beneath it, and where the artifacts are.
+
+    Attributes
+    ----------
+    data : array
+        Model plus Gaussian noise plus artifacts.
+    truth : KruskalTensor
+        The model, in canonical form.
+    artifacts : boolean array
+        True where an artifact was added.
+    sigma : float
+        The standard deviation of the Gaussian noise.
+    """
+
+    data: np.ndarray
+    truth: KruskalTensor
+    artifacts: np.ndarray
+    sigma: float
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.data.shape))
+        share = self.artifacts.mean()
+        return f"Simulation({size}, rank {self.truth.rank}, {share:.1%} artifacts)"
+
+
+def simulate(
+    shape: Sequence[int] = (50, 50, 50),
+    rank: int = 5,
+    *,
+    eta: float,
+    gamma: float,
+    noise: float = 0.1,
+    density: float = 1.0,
+    rng: int | np.random.Generator | None = None,
+) -> Simulation:
+    """A tensor of known rank with dense Gaussian noise and sparse, one-sided artifacts.
+
+    The factors hold absolute values of standard normal numbers. With T the noise-free tensor
+    the data is T + gamma |T|/|P| P + noise |T|/|Q| Q: P is nonzero at a share eta of the
+    entries, where it holds absolute values of normal numbers; Q is dense and normal.
+
+    Parameters
+    ----------
+    shape, rank : the size of the tensor and of the model
+    eta : the share of entries that are artifacts, 0 to 1
+    gamma : the norm of all artifacts together, relative to that of the noise-free tensor
+    noise : the norm of the Gaussian noise, likewise
+    density : the share of nonzero entries in the factors, above 0 to 1
+    rng : seed or NumPy Generator
+
+    Examples
+    --------
+    >>> simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
+    Simulation(10x9x8, rank 2, 9.3% artifacts)
+    """
+    _share("eta", eta, 0.0)
+    _share("density", density, math.ulp(0.0))
+    for name, size in (("gamma", gamma), ("noise", noise)):
+        if not (math.isfinite(size) and size >= 0):
+            raise ValueError(f"{name}: must be a number >= 0, got {size!r}")
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or rank < 1:
+        raise ValueError(f"rank: must be an integer >= 1, got {rank!r}")
+    if len(shape) < 2 or any(size < 1 for size in shape):
+        raise ValueError(f"shape: must have at least 2 modes, none empty, got {tuple(shape)!r}")
+    rng = np.random.default_rng(rng)
+    factors = [np.abs(rng.standard_normal((size, rank))) for size in shape]
+    if density < 1:
+        factors = [_thinned(A, density, rng) for A in factors]
+    truth = KruskalTensor.from_factors(factors)
+    signal = truth.full()
+    norm = np.linalg.norm(signal)
+    artifacts = rng.random(signal.shape) < eta if gamma > 0 else np.zeros(signal.shape, dtype=bool)
+    P = np.abs(rng.standard_normal(np.count_nonzero(artifacts)))
+    Q = rng.standard_normal(signal.shape)
+    sigma = noise * norm / np.linalg.norm(Q)
+    data = signal + sigma * Q
+    if P.size:
+        data[artifacts] += gamma * norm / np.linalg.norm(P) * P
+    return Simulation(data, truth.normalized(), artifacts, float(sigma))
+
+
+def _share(name: str, share: float, least: float) -> None:
+    if not least <= share <= 1:
+        raise ValueError(f"{name}: must be a share from 0 to 1, got {share!r}")
+
+
+def _thinned(A: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:
+    """Zeros at random, but at least one entry left in each column."""
+    keep = rng.random(A.shape) < density
+    keep[rng.integers(A.shape[0], size=A.shape[1]), np.arange(A.shape[1])] = True
+    return np.where(keep, A, 0.0)

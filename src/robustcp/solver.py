@@ -1,0 +1,282 @@
+"""The one sweep loop.
+
+A fit is a list of stages; a stage is a list of levels, each with a loss; a level is a number of
+sweeps; a sweep solves each factor in turn from its normal equations. `Solver.advance` maps a
+`State` to the next one, a sweep further on; `Solver.run` repeats that. Whatever wants to look in
+(stopping, callbacks, tests) looks at states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from array_api_compat import array_namespace
+
+from robustcp import blocks
+from robustcp._typing import Array, Factors
+from robustcp.engines import Engine
+from robustcp.losses import L1, Loss
+from robustcp.normal import NormalEquations
+
+#: How a run can end, but for its last sweep.
+CONVERGED, STOPPED = "converged", "stopped by the callback"
+
+
+class Schedule(Protocol):
+    """The losses of a stage, level by level."""
+
+    def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
+        """The loss of a level that begins at these factors; None when there is no such level."""
+        ...
+
+
+@dataclass(frozen=True)
+class Single:
+    """One level with one loss."""
+
+    loss: Loss
+
+    def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
+        return self.loss if level == 0 else None
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The smoothed 1-norm with epsilon falling from one level to the next, down to the last.
+
+    With a fixed tiny epsilon an entry that happens to be fitted gets a huge weight and pins its
+    row; coming down from a large one, the same objective ends lower in fewer sweeps.
+    """
+
+    first: float
+    last: float
+    ratio: float = 0.1
+
+    def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
+        if level > 0 and self.first * self.ratio ** (level - 1) <= self.last:
+            return None
+        return L1(max(self.last, self.first * self.ratio**level))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a fit.
+
+    Attributes
+    ----------
+    name : str
+    schedule : Schedule
+        The losses of its levels.
+    tol : float
+        A level ends when a sweep lowers the objective by less than this, relatively.
+    level_sweeps : int
+        A level other than the stage's last ends after so many sweeps at the latest.
+    extrapolate : bool
+        Whether to step on along the change of the last sweep, when that lowers the objective.
+    inner, inner_tol
+        Majorize-minimize steps for a factor before the next one's turn, and the relative fall
+        below which they end early.
+    """
+
+    name: str
+    schedule: Schedule
+    tol: float
+    level_sweeps: int = 30
+    extrapolate: bool = True
+    inner: int = 1
+    inner_tol: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where a fit stands after a sweep.
+
+    Attributes
+    ----------
+    factors : tuple of arrays
+        The current factors, with column norms balanced over the modes.
+    objective : float
+        The objective at these factors, for the loss of this level.
+    fall : float
+        By how much the last sweep lowered it, relatively.
+    sweep : int
+        Sweeps so far, over all levels and stages.
+    stage, level : int
+    name : str
+        Of the stage.
+    loss : Loss
+    """
+
+    factors: Factors
+    objective: float
+    fall: float
+    sweep: int
+    stage: int
+    level: int
+    name: str
+    loss: Loss
+    level_sweep: int
+    #: The factors before extrapolation, and how many extrapolations in a row were taken.
+    swept: Factors = field(repr=False)
+    momentum: int = field(repr=False)
+    #: The first factor's normal equations, where they came out of evaluating the objective.
+    ahead: NormalEquations | None = field(repr=False, default=None)
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Block majorization-minimization over stages.
+
+    Attributes
+    ----------
+    engine : Engine
+    stages : sequence of Stage
+    mu : float
+        The objective is the loss summed over the data plus mu/2 times the squared norms of the
+        factors that are solved for.
+    modes : sequence of int
+        Which factors are solved for, in the order of their turns; the others stay as given.
+    """
+
+    engine: Engine
+    stages: Sequence[Stage]
+    mu: float
+    modes: Sequence[int]
+
+    def start(self, factors: Factors) -> State:
+        """The state before the first sweep."""
+        return self._enter(factors, sweep=0, stage=0, level=0)
+
+    def run(
+        self, state: State, max_sweeps: int, after_sweep: Callable[[State], bool | None]
+    ) -> tuple[State, str]:
+        """Advance until finished; returns the last state and why it is the last, in words."""
+        while not self.finished(state):
+            if state.sweep >= max_sweeps:
+                return state, f"stopped after {state.sweep} sweeps (max_sweeps)"
+            state = self.advance(state)
+            if after_sweep(state) is True:
+                return state, STOPPED
+        return state, CONVERGED
+
+    def finished(self, state: State) -> bool:
+        """Whether the last level of the last stage has converged."""
+        return self._level_done(state) and self._following(state) is None
+
+    def advance(self, state: State) -> State:
+        """One more sweep; first into the next level or stage when this one is done."""
+        if self._level_done(state):
+            following = self._following(state)
+            if following is not None:
+                state = self._enter(state.factors, state.sweep, *following)
+        swept = self._balanced(self._sweep(state))
+        state = replace(state, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1)
+        if self.stages[state.stage].extrapolate and state.momentum > 0:
+            beyond = state.momentum / (state.momentum + 3)
+            leap = tuple(
+                new + beyond * (new - old) if mode in self.modes else new
+                for mode, (new, old) in enumerate(zip(swept, state.swept, strict=True))
+            )
+            ahead = self._accept(state, leap, swept, state.momentum + 1)
+            if ahead is not None:
+                return ahead
+        plain = self._accept(state, swept, swept, 1)
+        # Only rounding can make a plain sweep rise: then this is as low as it gets.
+        return plain if plain is not None else replace(state, fall=0.0, momentum=0)
+
+    def _accept(
+        self, state: State, factors: Factors, swept: Factors, momentum: int
+    ) -> State | None:
+        """The state at these factors, if the objective is not higher there."""
+        objective, ahead = self._evaluate(factors, state.loss)
+        if not objective <= state.objective:
+            return None
+        fall = (state.objective - objective) / state.objective if state.objective > 0 else 0.0
+        return replace(
+            state, factors=factors, swept=swept, objective=objective, fall=fall,
+            momentum=momentum, ahead=ahead,
+        )  # fmt: skip
+
+    def _enter(self, factors: Factors, sweep: int, stage: int, level: int) -> State:
+        """The state at the beginning of a level."""
+        loss = self.stages[stage].schedule(level, self.engine, factors)
+        assert loss is not None
+        objective, ahead = self._evaluate(factors, loss)
+        return State(
+            factors=factors, objective=objective, fall=math.inf, sweep=sweep, stage=stage,
+            level=level, name=self.stages[stage].name, loss=loss, level_sweep=0, swept=factors,
+            momentum=0, ahead=ahead,
+        )  # fmt: skip
+
+    def _following(self, state: State) -> tuple[int, int] | None:
+        """Stage and level after this one."""
+        schedule = self.stages[state.stage].schedule
+        if schedule(state.level + 1, self.engine, state.factors) is not None:
+            return state.stage, state.level + 1
+        return (state.stage + 1, 0) if state.stage + 1 < len(self.stages) else None
+
+    def _level_done(self, state: State) -> bool:
+        stage = self.stages[state.stage]
+        if state.fall < stage.tol:
+            return True
+        if state.level_sweep < stage.level_sweeps:
+            return False
+        return stage.schedule(state.level + 1, self.engine, state.factors) is not None
+
+    def _evaluate(self, factors: Factors, loss: Loss) -> tuple[float, NormalEquations | None]:
+        """The objective, and the first factor's normal equations where they cost no more."""
+        first, rank = self.modes[0], factors[0].shape[1]
+        equations = None
+        if len(self.engine.row_blocks(first, rank, loss)) == 1:
+            equations = self.engine.normal(factors, first, loss)
+            value = equations.value
+        else:
+            value = self.engine.value(factors, loss)
+        xp = self.engine.xp
+        squares = sum(float(xp.sum(factors[mode] ** 2)) for mode in self.modes)
+        return value + 0.5 * self.mu * squares, equations
+
+    def _sweep(self, state: State) -> Factors:
+        """Solve each factor in turn, holding the others."""
+        stage = self.stages[state.stage]
+        factors = list(state.factors)
+        ahead = state.ahead
+        for mode in self.modes:
+            before = math.inf
+            for _ in range(stage.inner):
+                factors[mode], value = self._block(tuple(factors), mode, state.loss, ahead)
+                ahead = None
+                if before - value < stage.inner_tol * value:
+                    break
+                before = value
+        return tuple(factors)
+
+    def _block(
+        self, factors: Factors, mode: int, loss: Loss, ahead: NormalEquations | None
+    ) -> tuple[Array, float]:
+        """One majorize-minimize step for a factor; also the loss before it."""
+        old, value, solved = factors[mode], 0.0, []
+        for rows in self.engine.row_blocks(mode, old.shape[1], loss):
+            equations = ahead or self.engine.normal(factors, mode, loss, rows)
+            value += equations.value
+            solved.append(blocks.free(equations, old[rows, :], self.mu))
+        return (solved[0] if len(solved) == 1 else self.engine.xp.concat(solved, axis=0)), value
+
+    def _balanced(self, factors: Factors) -> Factors:
+        """The same model with equal column norms in the modes that are solved for.
+
+        All the weight in one factor would make the mu term large.
+        """
+        xp = array_namespace(factors[0])
+        norms = {mode: xp.sqrt(xp.sum(factors[mode] ** 2, axis=0)) for mode in self.modes}
+        mean = math.prod(norms.values()) ** (1.0 / len(norms))
+        one = xp.ones_like(mean)
+        return tuple(
+            A * xp.where(mean > 0, mean / xp.where(mean > 0, norms[mode], one), one)[None, :]
+            if mode in norms
+            else A
+            for mode, A in enumerate(factors)
+        )
