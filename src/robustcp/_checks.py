@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name}: must be an integer >= {least}, got {value!r}")
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or value < least or (most is not None and value > most):
+        span = f">= {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name}: must be an integer {span}, got {value!r}")
     return int(value)
 
 

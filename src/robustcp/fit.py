@@ -131,8 +131,10 @@ class Fit:
         if engine.shape != self.shape:
             raise ValueError(f"X: has shape {engine.shape}, the model has shape {self.shape}")
         sizes = engine.magnitudes(tuple(engine.asarray(to_host(A)) for A in self.model.absorbed()))
-        # A median of zero or of roundings (exact or quantised data) must not flag roundings.
-        floor = 8 * engine.precision * engine.largest
+        # The median may be zero, a rounding, or within the smoothing of the loss, when the data
+        # is exact or quantised; smaller differences than those must not be flagged.
+        smoothing = math.sqrt(getattr(self.loss, "epsilon", 0.0))
+        floor = max(8 * engine.precision * engine.largest, smoothing)
         return Outliers(self, X, max(1.4826 * float(np.median(sizes)), floor), rate)
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
@@ -43,11 +44,13 @@ def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None
     array([[0.6],
            [0.8]])
     """
+    rank = _checks.whole_number("rank", rank, 1)
     engine, _ = unit_scaled(as_engine(X))
+    mode = _checks.whole_number("mode", mode, 0, most=len(engine.shape) - 1)
     size = engine.shape[mode]
     rest = math.prod(engine.shape) // size
     count = min(rank, size, rest)
-    generator = np.random.default_rng(0 if rng is None else rng)
+    generator = _checks.generator(rng)
     if min(size, rest) > GRAM_LIMIT:
         U, spectrum = _subspace_iteration(engine, mode, count, generator)
     elif size <= rest:
@@ -80,7 +83,7 @@ def _subspace_iteration(
     Q = np.linalg.qr(rng.standard_normal((size, width)))[0]
     for _ in range(100):
         Z = engine.gram(mode, Q)
-        ritz, turn = _leading(Q.T @ Z, width)
+        turn, ritz = _leading(Q.T @ Z, width)
         values, vectors = ritz[:count], Q @ turn[:, :count]
         residual = np.linalg.norm(Z @ turn[:, :count] - vectors * values, axis=0)
         if residual.max() <= 1e-9 * max(ritz[0], np.finfo(float).tiny):

@@ -14,6 +14,7 @@ which promises that value = r^2 / 2, so that all rows of a factor share one Gram
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -38,6 +39,15 @@ def majorize(loss: Loss, r: Array) -> tuple[Array, Array, Array]:
         value, slope, curvature = fused(r)
         return value, slope, curvature
     return loss.value(r), loss.slope(r), loss.curvature(r)
+
+
+def rescaled(loss: Loss, factor: float) -> Loss:
+    """The same loss for data that is multiplied by a factor, where the loss knows how."""
+    method = getattr(loss, "rescaled", None)
+    if method is None:
+        return loss
+    other: Loss = method(factor)
+    return other
 
 
 def is_quadratic(loss: Loss) -> bool:
@@ -67,6 +77,9 @@ class L1:
 
     def curvature(self, r: Array) -> Array:
         return 1.0 / self.value(r)
+
+    def rescaled(self, factor: float) -> L1:
+        return L1(min(self.epsilon * factor * factor, sys.float_info.max))
 
     def majorize(self, r: Array) -> tuple[Array, Array, Array]:
         xp = array_namespace(r)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from robustcp import _checks
 from robustcp.kruskal import KruskalTensor
 
 
@@ -66,15 +67,13 @@ def simulate(
     Examples
     --------
     >>> simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
-    Simulation(10x9x8, rank 2, 9.3% artifacts)
+    Simulation(10x9x8, rank 2, 8.3% artifacts)
     """
     _share("eta", eta, 0.0)
     _share("density", density, math.ulp(0.0))
-    for name, size in (("gamma", gamma), ("noise", noise)):
-        if not (math.isfinite(size) and size >= 0):
-            raise ValueError(f"{name}: must be a number >= 0, got {size!r}")
-    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or rank < 1:
-        raise ValueError(f"rank: must be an integer >= 1, got {rank!r}")
+    gamma = _checks.real_number("gamma", gamma, 0.0)
+    noise = _checks.real_number("noise", noise, 0.0)
+    rank = _checks.whole_number("rank", rank, 1)
     if len(shape) < 2 or any(size < 1 for size in shape):
         raise ValueError(f"shape: must have at least 2 modes, none empty, got {tuple(shape)!r}")
     rng = np.random.default_rng(rng)

@@ -96,7 +96,8 @@ class DenseEngine:
     # What the data is
 
     def asarray(self, array: Any) -> Array:
-        return self.xp.asarray(np.asarray(array), dtype=self.dtype, device=self._device)
+        host = np.ascontiguousarray(array)
+        return self.xp.asarray(host, dtype=self.dtype, device=self._device)
 
     def scaled(self, exponent: int) -> DenseEngine:
         threads = self._tiles.threads
@@ -104,10 +105,10 @@ class DenseEngine:
 
     @cached_property
     def largest(self) -> float:
-        found = [
-            float(self.xp.max(self.xp.abs(self._read(tile, self.dtype))))
-            for tile in _boxes(self._stored.shape, self._tile_entries)
-        ]
+        def work(tile: Tile) -> float:
+            return float(self.xp.max(self.xp.abs(self._read(tile, self.dtype))))
+
+        found = self._tiles.map(work, _boxes(self._stored.shape, self._tile_entries))
         worst = max(found, key=lambda m: (math.isnan(m), m))
         if math.isnan(worst):
             raise ValueError("X: has NaN entries: missing data is not supported yet")
@@ -249,7 +250,8 @@ class DenseEngine:
         return np.concatenate(parts)
 
     def _double(self, array: np.ndarray) -> Array:
-        return self.xp.asarray(array, dtype=self.xp.float64, device=self._device)
+        host = np.ascontiguousarray(array)
+        return self.xp.asarray(host, dtype=self.xp.float64, device=self._device)
 
     def _row_tiles(self, mode: int) -> list[Tile]:
         """Tiles that hold whole rows of an unfolding."""

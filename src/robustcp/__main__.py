@@ -1,0 +1,5 @@
+"""`python -m robustcp`."""
+
+from robustcp.cli import main
+
+main()

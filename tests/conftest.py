@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import robustcp
+from robustcp.engines import to_host
+
+# A run must not depend on chance; HYPOTHESIS_PROFILE=explore looks further.
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+LIBRARIES = ("numpy", "array_api_strict", "torch")
+
+
+@pytest.fixture(params=LIBRARIES)
+def xp(request):
+    """Each array library that the engine is tested with."""
+    module = pytest.importorskip(request.param)
+    return module
+
+
+@pytest.fixture(scope="session")
+def paper():
+    """Ten tensors of the paper's hardest cell."""
+    return [robustcp.simulate(eta=0.2, gamma=2.0, rng=seed) for seed in range(10)]
+
+
+def brute_force(X, factors, mode, loss):
+    """Gram matrices, gradient and value of one factor, by einsum over the whole tensor."""
+    letters = "abcdefgh"[: X.ndim]
+    rank = factors[0].shape[1]
+    terms = ",".join(f"{c}r" for c in letters)
+    r = X - np.einsum(f"{terms}->{letters}", *factors)
+    others = [A for m, A in enumerate(factors) if m != mode]
+    rest = letters.replace(letters[mode], "")
+    K = np.einsum(",".join(f"{c}r" for c in rest) + f"->{rest}r", *others)
+    gram = np.einsum(
+        f"{letters},{rest}r,{rest}s->{letters[mode]}rs", np.asarray(loss.curvature(r)), K, K
+    )
+    gradient = np.einsum(f"{letters},{rest}r->{letters[mode]}r", np.asarray(loss.slope(r)), K)
+    i, j = np.triu_indices(rank)
+    return gram[:, i, j], gradient, float(np.asarray(loss.value(r)).sum())
+
+
+def host(array):
+    return np.asarray(to_host(array))

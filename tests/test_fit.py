@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from conftest import host
+from robustcp import KruskalTensor, cpal1, cpals, simulate
+from robustcp.fit import diagnosis
+
+
+@pytest.fixture(scope="module")
+def sim():
+    return simulate((20, 18, 16), 2, eta=0.1, gamma=2.0, rng=0)
+
+
+@pytest.fixture(scope="module")
+def fit(sim):
+    return cpal1(sim.data, 2)
+
+
+def test_unpacks_and_is_canonical(fit):
+    weights, factors = fit
+    assert weights is fit.weights
+    assert weights[0] >= weights[1] > 0
+    for A in factors:
+        np.testing.assert_allclose(np.linalg.norm(A, axis=0), 1.0)
+        assert (A[np.abs(A).argmax(axis=0), range(2)] > 0).all()  # the data is nonnegative
+
+
+def test_repr_is_one_informative_line(fit):
+    text = repr(fit)
+    assert "\n" not in text
+    for part in ("20x18x16", "rank 2", "L1", "explained", "sweeps", "converged"):
+        assert part in text
+
+
+def test_pickles(fit):
+    again = pickle.loads(pickle.dumps(fit))
+    assert repr(again) == repr(fit)
+    assert np.array_equal(again.full(), fit.full())
+    assert np.array_equal(again.trace, fit.trace)
+    assert again.loss == fit.loss
+
+
+def test_stages_count_the_sweeps(fit):
+    assert fit.stages == (("L1", fit.sweeps),)
+
+
+def test_explained_and_shares():
+    orthogonal = KruskalTensor(np.array([2.0, 1.0]), tuple(np.eye(6)[:, :2] for _ in range(3)))
+    rng = np.random.default_rng(0)
+    X = orthogonal.full() + 0.05 * rng.standard_normal((6, 6, 6))
+    fit = cpals(X, 2)
+    expected = 1 - np.sum(fit.residuals(X) ** 2) / np.sum(X**2)
+    assert fit.explained == pytest.approx(expected, rel=1e-9)
+    assert fit.shares.sum() == pytest.approx(fit.explained)
+    assert fit.shares[0] / fit.shares[1] == pytest.approx(4.0, rel=0.2)
+
+
+def test_explained_by_the_one_norm(sim, fit):
+    expected = 1 - np.abs(fit.residuals(sim.data)).sum() / np.abs(sim.data).sum()
+    assert fit.explained == pytest.approx(expected, rel=1e-4)
+
+
+def test_entries(fit):
+    indices = np.array([[0, 0, 0], [19, 17, 15], [3, 4, 5]])
+    np.testing.assert_allclose(fit.at(indices), fit.full()[tuple(indices.T)])
+
+
+class TestOutliers:
+    def test_artifacts_are_found(self, paper):
+        sim = paper[0]
+        outliers = cpal1(sim.data, 5).outliers(sim.data)
+        assert outliers.mask.shape == sim.data.shape
+        assert outliers.mask[sim.artifacts].mean() > 0.9
+        assert outliers.mask[~sim.artifacts].mean() < 0.001
+
+    def test_scores_are_residuals_in_sigmas(self, sim, fit):
+        outliers = fit.outliers(sim.data, rate=0.05)
+        assert outliers.threshold == pytest.approx(norm.isf(0.025))
+        np.testing.assert_allclose(outliers.scores * outliers.scale, fit.residuals(sim.data))
+
+    def test_any_library(self, sim, xp):
+        data = xp.asarray(sim.data)
+        fit = cpal1(data, 2)
+        mask = fit.outliers(data).mask
+        assert type(mask) is type(data)
+        assert host(mask).mean() > 0.05
+
+    def test_exact_data_has_none(self):
+        truth = simulate((8, 8, 8), 1, eta=0, gamma=0, noise=0.0, rng=0).truth
+        exact = cpals(truth.full(), 1, tol=1e-12)
+        assert not exact.outliers(truth.full()).mask.any()
+        spoilt = truth.full()
+        spoilt[1, 2, 3] += 1.0
+        assert np.argwhere(cpal1(spoilt, 1).outliers(spoilt).mask).tolist() == [[1, 2, 3]]
+
+    def test_zeros_have_none(self):
+        X = np.zeros((3, 3, 3))
+        assert not cpal1(X, 1).outliers(X).mask.any()
+
+    @pytest.mark.parametrize("rate", [0.0, 1.0, -1, float("nan")])
+    def test_bad_rate(self, sim, fit, rate):
+        with pytest.raises(ValueError, match=r"^rate: .*got"):
+            fit.outliers(sim.data, rate=rate)
+
+
+def test_other_shapes_are_refused(fit):
+    for call in (fit.residuals, fit.outliers):
+        with pytest.raises(ValueError, match=r"^X: has shape \(2, 2, 2\)"):
+            call(np.ones((2, 2, 2)))
+
+
+class TestDiagnosis:
+    def columns(self, *angles):
+        return np.array([[np.cos(t), np.sin(t)] for t in angles]).T
+
+    def test_sound_components(self):
+        A = self.columns(0.0, 1.0)
+        assert diagnosis(KruskalTensor.from_factors([A, A, A]).normalized()) == ""
+
+    def test_collinear(self):
+        same, apart = self.columns(0.0, 0.001), self.columns(0.0, 1.0)
+        model = KruskalTensor.from_factors([same, same, apart]).normalized()
+        assert diagnosis(model) == "components 0 and 1 are collinear"
+
+    def test_empty(self):
+        A = self.columns(0.0, 1.0)
+        model = KruskalTensor(np.array([1.0, 0.0]), (A, A, A)).normalized()
+        assert diagnosis(model) == "component 1 is empty"
