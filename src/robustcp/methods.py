@@ -18,7 +18,16 @@ from robustcp.engines import Engine, as_engine, to_host
 from robustcp.fit import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, rescaled
-from robustcp.solver import CONVERGED, STOPPED, Continuation, Single, Solver, Stage, State
+from robustcp.solver import (
+    CONVERGED,
+    STOPPED,
+    Continuation,
+    MajorizeMinimize,
+    Single,
+    Solver,
+    Stage,
+    State,
+)
 
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None
@@ -101,10 +110,11 @@ def cpal1(
             return Plan(units, (stage,), units.relative_mu(mu))
         units = Units(engine, magnify=False)  # beside a raw epsilon, tiny data may vanish
         loss = L1(units.raw_epsilon(epsilon))
-        stage = Stage("L1", Single(loss), tol, extrapolate=False, inner=inner, inner_tol=inner_tol)
+        update = MajorizeMinimize(inner, inner_tol)
+        stage = Stage("L1", Single(loss), tol, extrapolate=False, update=update)
         return Plan(units, (stage,), units.raw_mu(mu))
 
-    return _estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
+    return estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
 
 
 def cpals(
@@ -138,7 +148,7 @@ def cpals(
         stage = Stage("least squares", Single(LeastSquares()), tol)
         return Plan(units, (stage,), units.raw_mu(mu))
 
-    return _estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
+    return estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
 
 
 def l1_regression(
@@ -284,7 +294,7 @@ def _power_of_two(exponent: float) -> float:
     return float(2.0 ** min(1000.0, max(-1000.0, exponent)))
 
 
-def _estimate(
+def estimate(
     X: Any,
     rank: int,
     plan: Callable[[Engine], Plan],
@@ -341,7 +351,7 @@ def _fit(runs: Sequence[_Run], units: Units) -> Fit:
     best = min(runs, key=lambda run: run.state.objective)
     state = best.state
     model = KruskalTensor.from_factors(state.factors).normalized()
-    notes = [best.status, diagnosis(model)]
+    notes = [best.status, *map(_kept, state.kept), diagnosis(model)]
     nothing = units.engine.value(tuple(0.0 * A for A in state.factors), state.loss)
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
@@ -353,6 +363,12 @@ def _fit(runs: Sequence[_Run], units: Units) -> Fit:
         explained=1.0 - state.objective / nothing if nothing > 0 else 0.0,
         starts=tuple(float(units.in_data(run.state.objective)) for run in runs),
     )
+
+
+def _kept(rows_of_mode: tuple[int, tuple[int, ...]]) -> str:
+    mode, rows = rows_of_mode
+    shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+    return f"{len(rows)} rows of mode {mode} could not be solved and kept their value ({shown})"
 
 
 def _first_factors(units: Units, rank: int, init: Any, rng: np.random.Generator) -> Factors:

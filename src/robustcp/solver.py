@@ -62,6 +62,89 @@ class Continuation:
 
 
 @dataclass(frozen=True)
+class Block:
+    """What an update makes of one factor.
+
+    Attributes
+    ----------
+    factor : array
+    kept : tuple of int
+        Rows that could not be solved and keep their last value.
+    """
+
+    factor: Array
+    kept: tuple[int, ...] = ()
+
+
+class Update(Protocol):
+    """How one factor is updated while the others are held."""
+
+    def value(
+        self, engine: Engine, factors: Factors, mode: int, loss: Loss
+    ) -> tuple[float, NormalEquations | None]:
+        """The loss, with this mode's normal equations where they cost no more."""
+        ...
+
+    def block(
+        self,
+        engine: Engine,
+        factors: Factors,
+        mode: int,
+        loss: Loss,
+        mu: float,
+        ahead: NormalEquations | None,
+    ) -> Block:
+        """The mode's new factor; `ahead` holds its normal equations if they are known."""
+        ...
+
+
+@dataclass(frozen=True)
+class MajorizeMinimize:
+    """Each row solves its reweighted least-squares problem (eq. 5), some times over.
+
+    Attributes
+    ----------
+    inner, inner_tol
+        The most steps for a factor before the next one's turn, and the relative fall of the
+        loss below which they end early.
+    """
+
+    inner: int = 1
+    inner_tol: float = 0.0
+
+    def value(
+        self, engine: Engine, factors: Factors, mode: int, loss: Loss
+    ) -> tuple[float, NormalEquations | None]:
+        if len(engine.row_blocks(mode, factors[mode].shape[1], loss)) > 1:
+            return engine.value(factors, loss), None
+        equations = engine.normal(factors, mode, loss)
+        return equations.value, equations
+
+    def block(
+        self,
+        engine: Engine,
+        factors: Factors,
+        mode: int,
+        loss: Loss,
+        mu: float,
+        ahead: NormalEquations | None,
+    ) -> Block:
+        before = math.inf
+        for _ in range(self.inner):
+            old, value, solved = factors[mode], 0.0, []
+            for rows in engine.row_blocks(mode, old.shape[1], loss):
+                equations = ahead or engine.normal(factors, mode, loss, rows)
+                value += equations.value
+                solved.append(blocks.free(equations, old[rows, :], mu))
+            new = solved[0] if len(solved) == 1 else engine.xp.concat(solved, axis=0)
+            factors = (*factors[:mode], new, *factors[mode + 1 :])
+            if before - value < self.inner_tol * value:
+                break
+            before, ahead = value, None
+        return Block(factors[mode])
+
+
+@dataclass(frozen=True)
 class Stage:
     """A part of a fit.
 
@@ -76,9 +159,8 @@ class Stage:
         A level other than the stage's last ends after so many sweeps at the latest.
     extrapolate : bool
         Whether to step on along the change of the last sweep, when that lowers the objective.
-    inner, inner_tol
-        Majorize-minimize steps for a factor before the next one's turn, and the relative fall
-        below which they end early.
+    update : Update
+        How each factor is updated in its turn.
     """
 
     name: str
@@ -86,8 +168,7 @@ class Stage:
     tol: float
     level_sweeps: int = 30
     extrapolate: bool = True
-    inner: int = 1
-    inner_tol: float = 0.0
+    update: Update = MajorizeMinimize()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +200,8 @@ class State:
     name: str
     loss: Loss
     level_sweep: int
+    #: Rows that the last sweep could not solve, for each mode that has any.
+    kept: tuple[tuple[int, tuple[int, ...]], ...] = field(repr=False)
     #: The factors before extrapolation, and how many extrapolations in a row were taken.
     swept: Factors = field(repr=False)
     momentum: int = field(repr=False)
@@ -172,8 +255,8 @@ class Solver:
             following = self._following(state)
             if following is not None:
                 state = self._enter(state.factors, state.sweep, *following)
-        swept = self._balanced(self._sweep(state))
-        state = replace(state, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1)
+        swept, kept = self._sweep(state)
+        state = replace(state, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1, kept=kept)
         if self.stages[state.stage].extrapolate and state.momentum > 0:
             beyond = state.momentum / (state.momentum + 3)
             leap = tuple(
@@ -191,7 +274,7 @@ class Solver:
         self, state: State, factors: Factors, swept: Factors, momentum: int
     ) -> State | None:
         """The state at these factors, if the objective is not higher there."""
-        objective, ahead = self._evaluate(factors, state.loss)
+        objective, ahead = self._evaluate(state.stage, factors, state.loss)
         if not objective <= state.objective:
             return None
         fall = (state.objective - objective) / state.objective if state.objective > 0 else 0.0
@@ -204,11 +287,11 @@ class Solver:
         """The state at the beginning of a level."""
         loss = self.stages[stage].schedule(level, self.engine, factors)
         assert loss is not None
-        objective, ahead = self._evaluate(factors, loss)
+        objective, ahead = self._evaluate(stage, factors, loss)
         return State(
             factors=factors, objective=objective, fall=math.inf, sweep=sweep, stage=stage,
-            level=level, name=self.stages[stage].name, loss=loss, level_sweep=0, swept=factors,
-            momentum=0, ahead=ahead,
+            level=level, name=self.stages[stage].name, loss=loss, level_sweep=0, kept=(),
+            swept=factors, momentum=0, ahead=ahead,
         )  # fmt: skip
 
     def _following(self, state: State) -> tuple[int, int] | None:
@@ -226,44 +309,28 @@ class Solver:
             return False
         return stage.schedule(state.level + 1, self.engine, state.factors) is not None
 
-    def _evaluate(self, factors: Factors, loss: Loss) -> tuple[float, NormalEquations | None]:
-        """The objective, and the first factor's normal equations where they cost no more."""
-        first, rank = self.modes[0], factors[0].shape[1]
-        equations = None
-        if len(self.engine.row_blocks(first, rank, loss)) == 1:
-            equations = self.engine.normal(factors, first, loss)
-            value = equations.value
-        else:
-            value = self.engine.value(factors, loss)
+    def _evaluate(
+        self, stage: int, factors: Factors, loss: Loss
+    ) -> tuple[float, NormalEquations | None]:
+        """The objective, and the first factor's normal equations where they come with it."""
+        update = self.stages[stage].update
+        value, equations = update.value(self.engine, factors, self.modes[0], loss)
         xp = self.engine.xp
         squares = sum(float(xp.sum(factors[mode] ** 2)) for mode in self.modes)
         return value + 0.5 * self.mu * squares, equations
 
-    def _sweep(self, state: State) -> Factors:
-        """Solve each factor in turn, holding the others."""
-        stage = self.stages[state.stage]
-        factors = list(state.factors)
-        ahead = state.ahead
+    def _sweep(self, state: State) -> tuple[Factors, tuple[tuple[int, tuple[int, ...]], ...]]:
+        """Update each factor in turn, holding the others; also which rows were left out."""
+        update = self.stages[state.stage].update
+        factors, ahead = state.factors, state.ahead
+        kept = []
         for mode in self.modes:
-            before = math.inf
-            for _ in range(stage.inner):
-                factors[mode], value = self._block(tuple(factors), mode, state.loss, ahead)
-                ahead = None
-                if before - value < stage.inner_tol * value:
-                    break
-                before = value
-        return tuple(factors)
-
-    def _block(
-        self, factors: Factors, mode: int, loss: Loss, ahead: NormalEquations | None
-    ) -> tuple[Array, float]:
-        """One majorize-minimize step for a factor; also the loss before it."""
-        old, value, solved = factors[mode], 0.0, []
-        for rows in self.engine.row_blocks(mode, old.shape[1], loss):
-            equations = ahead or self.engine.normal(factors, mode, loss, rows)
-            value += equations.value
-            solved.append(blocks.free(equations, old[rows, :], self.mu))
-        return (solved[0] if len(solved) == 1 else self.engine.xp.concat(solved, axis=0)), value
+            block = update.block(self.engine, factors, mode, state.loss, self.mu, ahead)
+            factors = (*factors[:mode], block.factor, *factors[mode + 1 :])
+            ahead = None
+            if block.kept:
+                kept.append((mode, block.kept))
+        return self._balanced(factors), tuple(kept)
 
     def _balanced(self, factors: Factors) -> Factors:
         """The same model with equal column norms in the modes that are solved for.

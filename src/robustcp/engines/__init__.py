@@ -76,6 +76,10 @@ class Engine(Protocol):
         """|x|, or |x - model|, on a fixed sample of the entries (all of a small tensor); host."""
         ...
 
+    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
+        """Some rows of the mode-n unfolding, other modes in order, the last fastest; host."""
+        ...
+
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
         """X_n X_n' of the mode-n unfolding X_n, or its product with a basis; host, float64."""
         ...
@@ -89,7 +93,7 @@ class Engine(Protocol):
         ...
 
 
-def as_engine(data: Any, *, threads: int | None = None) -> Engine:
+def as_engine(data: Any, *, threads: int | None = None, missing: bool = False) -> Engine:
     """The engine for some data: the only place where the type of data is looked at.
 
     Parameters
@@ -99,6 +103,8 @@ def as_engine(data: Any, *, threads: int | None = None) -> Engine:
         For NumPy data: how many threads share the tiles of a pass. By default as many as the
         BLAS library may use here, so that OMP_NUM_THREADS, threadpoolctl and joblib are
         honoured. Results are the same bits for any number.
+    missing : bool
+        Whether NaN is a missing entry, which weighs nothing, or an error.
 
     Examples
     --------
@@ -120,4 +126,4 @@ def as_engine(data: Any, *, threads: int | None = None) -> Engine:
         data = data.data
     if not array_api_compat.is_array_api_obj(data) or isinstance(data, np.ndarray):
         data = np.asarray(data)
-    return DenseEngine(data, threads=threads)
+    return DenseEngine(data, threads=threads, missing=missing)

@@ -59,7 +59,14 @@ def _settle_allocator() -> None:
 class DenseEngine:
     """Passes over a dense array, tile by tile; see `robustcp.engines.Engine`."""
 
-    def __init__(self, data: Array, *, threads: int | None = None, exponent: int = 0) -> None:
+    def __init__(
+        self,
+        data: Array,
+        *,
+        threads: int | None = None,
+        exponent: int = 0,
+        missing: bool = False,
+    ) -> None:
         check_dtype(data)
         if data.ndim < 2:
             raise ValueError(f"X: must have at least 2 modes, got {data.ndim} (shape {data.shape})")
@@ -74,6 +81,7 @@ class DenseEngine:
         self.dtype: Any = working_dtype(data)
         self.precision = float(self.xp.finfo(self.dtype).eps)
         self.exponent = exponent
+        self.missing = missing
         self._data = data
         self._order = storage_order(data)
         self._stored = self.xp.permute_dims(data, self._order)
@@ -100,21 +108,40 @@ class DenseEngine:
         return self.xp.asarray(host, dtype=self.dtype, device=self._device)
 
     def scaled(self, exponent: int) -> DenseEngine:
-        threads = self._tiles.threads
-        return DenseEngine(self._data, threads=threads, exponent=self.exponent + exponent)
+        return DenseEngine(
+            self._data,
+            threads=self._tiles.threads,
+            exponent=self.exponent + exponent,
+            missing=self.missing,
+        )
 
     @cached_property
-    def largest(self) -> float:
-        def work(tile: Tile) -> float:
-            return float(self.xp.max(self.xp.abs(self._read(tile, self.dtype))))
+    def _extent(self) -> tuple[float, bool]:
+        """The largest magnitude, and whether there are gaps (NaN)."""
+        xp = self.xp
 
-        found = self._tiles.map(work, _boxes(self._stored.shape, self._tile_entries))
-        worst = max(found, key=lambda m: (math.isnan(m), m))
-        if math.isnan(worst):
+        def work(tile: Tile) -> tuple[float, bool]:
+            size = xp.abs(self._read(tile, self.dtype))
+            largest = float(xp.max(size))
+            if not math.isnan(largest):
+                return largest, False
+            return float(xp.max(xp.where(xp.isnan(size), xp.zeros_like(size), size))), True
+
+        found = list(self._tiles.map(work, _boxes(self._stored.shape, self._tile_entries)))
+        largest, gaps = max(size for size, _ in found), any(gap for _, gap in found)
+        if gaps and not self.missing:
             raise ValueError("X: has NaN entries: missing data is not supported yet")
-        if math.isinf(worst):
-            raise ValueError(f"X: has infinite entries, {self._example(self.xp.isinf)}")
-        return worst
+        if math.isinf(largest):
+            raise ValueError(f"X: has infinite entries, {self._example(xp.isinf)}")
+        return largest, gaps
+
+    @property
+    def largest(self) -> float:
+        return self._extent[0]
+
+    @property
+    def _gaps(self) -> bool:
+        return self.missing and self._extent[1]
 
     def _example(self, test: Any) -> str:
         """The first entry that passes a test, in words."""
@@ -150,7 +177,8 @@ class DenseEngine:
         if factors is not None:
             rows = (self.xp.take(A, i, axis=0) for A, i in zip(factors, at, strict=True))
             r = r - self.xp.sum(math.prod(rows, start=1.0), axis=-1)
-        return np.asarray(to_host(self.xp.abs(r)), dtype=np.float64)
+        sizes = np.asarray(to_host(self.xp.abs(r)), dtype=np.float64)
+        return sizes[~np.isnan(sizes)] if self._gaps else sizes
 
     # The pass
 
@@ -162,7 +190,7 @@ class DenseEngine:
         n = self._order.index(mode)
         rows = rows if rows is not None else slice(0, self.shape[mode])
         rank = stored[0].shape[1]
-        shared = is_quadratic(loss)
+        shared = is_quadratic(loss) and not self._gaps
         whole = rows == slice(0, self.shape[mode])
         expanded = shared and whole and self.dtype == xp.float64
         view = _TileView(xp, stored, self._split, self._pack(rank))
@@ -176,7 +204,7 @@ class DenseEngine:
             here = slice(tile[n].start - rows.start, tile[n].stop - rows.start)
             if expanded:
                 return here, reduce(self._matrix(tile), False), None, 0.0
-            cost, slope, curvature = majorize(loss, self._residual(tile, view))
+            cost, slope, curvature = self._majorize(loss, self._residual(tile, view))
             gram = None if shared else reduce(curvature, True)
             return here, reduce(slope, False), gram, float(xp.sum(cost, dtype=xp.float64))
 
@@ -206,20 +234,26 @@ class DenseEngine:
         view = _TileView(self.xp, stored, self._split, self._pack(stored[0].shape[1]))
 
         def work(tile: Tile) -> float:
-            cost = loss.value(self._residual(tile, view))
+            r = self._residual(tile, view)
+            cost = self._filled(loss.value(r), self._holes(r))
             return float(self.xp.sum(cost, dtype=self.xp.float64))
 
         whole = slice(0, self._stored.shape[0])
         return sum(self._tiles.map(work, self._pass_tiles(0, whole)))
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
-        if is_quadratic(loss):
+        if is_quadratic(loss) and not self._gaps:
             return [slice(0, self.shape[mode])]
         itemsize = self.xp.finfo(self.dtype).bits // 8
         row = (rank * (rank + 1) // 2 + rank) * itemsize
         data = math.prod(self.shape) * itemsize
         limit = max(BLOCK_BYTES, int(BLOCK_SHARE * data))
         return _ranges(self.shape[mode], max(1, limit // row))
+
+    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
+        x = self.xp.moveaxis(self._data, mode, 0)[rows, ...]
+        x = self._convert(self.xp.reshape(x, (x.shape[0], -1)), self.dtype)
+        return np.asarray(to_host(x), dtype=np.float64)
 
     # Products for the singular vectors of an unfolding, in float64
 
@@ -265,7 +299,8 @@ class DenseEngine:
 
     def _unfold(self, tile: Tile, mode: int) -> Array:
         n = self._order.index(mode)
-        x = self.xp.moveaxis(self._read(tile, self.xp.float64), n, 0)
+        x = self._read(tile, self.xp.float64)
+        x = self.xp.moveaxis(self._filled(x, self._holes(x)), n, 0)
         return self.xp.reshape(x, (x.shape[0], -1))
 
     # Tiles
@@ -313,6 +348,18 @@ class DenseEngine:
         r = view.minus_model(tile)
         r += self._matrix(tile)
         return r
+
+    def _majorize(self, loss: Loss, r: Array) -> tuple[Array, Array, Array]:
+        """Value, slope and curvature, all zero where the data has a gap."""
+        holes = self._holes(r)
+        value, slope, curvature = majorize(loss, self._filled(r, holes))
+        return tuple(self._filled(part, holes) for part in (value, slope, curvature))
+
+    def _holes(self, r: Array) -> Array | None:
+        return self.xp.isnan(r) if self._gaps else None
+
+    def _filled(self, x: Array, holes: Array | None) -> Array:
+        return x if holes is None else self.xp.where(holes, self.xp.zeros_like(x), x)
 
     def _pack(self, rank: int) -> tuple[Array, Array]:
         i, j = pack_indices(rank)
