@@ -9,6 +9,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from robustcp import baselines, plot
 from robustcp.engines import as_engine
 from robustcp.fit import Fit, Outliers
 from robustcp.init import nvecs
@@ -31,11 +32,13 @@ __all__ = [
     "Outliers",
     "Simulation",
     "as_engine",
+    "baselines",
     "congruence",
     "cpal1",
     "cpals",
     "factor_match_score",
     "l1_regression",
     "nvecs",
+    "plot",
     "simulate",
 ]

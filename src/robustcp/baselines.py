@@ -1,0 +1,260 @@
+"""The older ways to fit CP by the 1-norm (Vorobyov, Rong, Sidiropoulos & Gershman 2005).
+
+Both alternate over the factors as `cpal1` does, in the same loop, and differ only in how a
+factor's rows are updated: exactly, by linear programming, or one coordinate after the other, by
+weighted medians. Neither smooths the 1-norm. They are here to be compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from robustcp import _checks
+from robustcp._typing import Factors
+from robustcp.engines import Engine, to_host
+from robustcp.fit import Fit
+from robustcp.losses import L1, Loss
+from robustcp.methods import Callback, Plan, Seed, Units, estimate
+from robustcp.normal import NormalEquations
+from robustcp.solver import Block, Single, Stage, Update
+
+#: Entries of the unfolding that are worked on at a time.
+BLOCK_ENTRIES = 1 << 20
+
+
+def linear_program(
+    X: Any,
+    rank: int,
+    *,
+    init: Any = "nvecs",
+    starts: int = 1,
+    tol: float = 1e-5,
+    max_sweeps: int = 100,
+    rng: Seed = None,
+    callback: Callback | None = None,
+    jobs: int = 1,
+) -> Fit:
+    """CP by the 1-norm, each row's l1 regression solved exactly by linear programming.
+
+    Parameters
+    ----------
+    X, rank, init, starts, tol, max_sweeps, rng, callback
+        As in `robustcp.cpal1`.
+    jobs : int
+        How many processes share the rows of a factor.
+
+    Returns
+    -------
+    Fit
+        Its `status` names rows that the solver (HiGHS) gave up on; they keep their last value.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> sim = robustcp.simulate((8, 7, 6), 1, eta=0.1, gamma=1.0, rng=0)
+    >>> fit = robustcp.baselines.linear_program(sim.data, 1)
+    >>> robustcp.factor_match_score(fit, sim.truth) > 0.9
+    True
+    """
+    jobs = _checks.whole_number("jobs", jobs, 1)
+    update = LinearProgram(jobs)
+    return _fit(X, rank, "linear programs", update, init, starts, tol, max_sweeps, rng, callback)
+
+
+def weighted_median(
+    X: Any,
+    rank: int,
+    *,
+    init: Any = "nvecs",
+    starts: int = 1,
+    tol: float = 1e-5,
+    max_sweeps: int = 1000,
+    rng: Seed = None,
+    callback: Callback | None = None,
+) -> Fit:
+    """CP by the 1-norm, each entry of a factor in turn set to its optimum, a weighted median.
+
+    The parameters are those of `robustcp.cpal1`. Cyclic coordinate descent on the 1-norm can
+    stop where no single coordinate helps although several together would.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> sim = robustcp.simulate((8, 7, 6), 1, eta=0.1, gamma=1.0, rng=0)
+    >>> fit = robustcp.baselines.weighted_median(sim.data, 1)
+    >>> robustcp.factor_match_score(fit, sim.truth) > 0.9
+    True
+    """
+    update = WeightedMedian()
+    return _fit(X, rank, "weighted medians", update, init, starts, tol, max_sweeps, rng, callback)
+
+
+def _fit(
+    X: Any,
+    rank: int,
+    name: str,
+    update: Update,
+    init: Any,
+    starts: int,
+    tol: float,
+    max_sweeps: int,
+    rng: Seed,
+    callback: Callback | None,
+) -> Fit:
+    tol = _checks.real_number("tol", tol, 0.0)
+
+    def plan(engine: Engine) -> Plan:
+        stage = Stage(name, Single(L1(0.0)), tol, extrapolate=False, update=update)
+        return Plan(Units(engine), (stage,), mu=0.0)
+
+    return estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
+
+
+class _RowUpdate:
+    """An update that looks at the data of each row itself."""
+
+    def value(
+        self, engine: Engine, factors: Factors, mode: int, loss: Loss
+    ) -> tuple[float, NormalEquations | None]:
+        return engine.value(factors, loss), None
+
+    def block(
+        self,
+        engine: Engine,
+        factors: Factors,
+        mode: int,
+        loss: Loss,
+        mu: float,
+        ahead: NormalEquations | None,
+    ) -> Block:
+        host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+        M = _khatri_rao([A for m, A in enumerate(host) if m != mode])
+        U, kept = host[mode].copy(), []
+        for rows in _row_blocks(U.shape[0], M.shape[0]):
+            solved, failed = self.rows(M, engine.unfolding(mode, rows), U[rows])
+            U[rows] = solved
+            kept += [rows.start + k for k in failed]
+        return Block(engine.asarray(U), tuple(kept))
+
+    def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        """New rows u for sum |y - M u| given old ones, and which could not be solved."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LinearProgram(_RowUpdate):
+    """Each row's optimum, from the dual of its linear program.
+
+    The l1 regression min_u sum |y - M u| has the dual max y'd over |d| <= 1 with M'd = 0: one
+    constraint per component however long the row, and u are its multipliers.
+    """
+
+    jobs: int = 1
+
+    def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        solve = partial(_least_absolute, M)
+        if self.jobs == 1:
+            solved = list(map(solve, Y))
+        else:
+            share = -(-len(Y) // self.jobs)
+            with ProcessPoolExecutor(self.jobs) as pool:
+                solved = list(pool.map(solve, Y, chunksize=share))
+        failed = [k for k, u in enumerate(solved) if u is None]
+        new = np.array([old if u is None else u for u, old in zip(solved, U, strict=True)])
+        return new, failed
+
+
+def _least_absolute(M: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+    """The u that minimises sum |y - M u|; None if HiGHS does not find it."""
+    from scipy.optimize import linprog
+
+    size = float(np.abs(y).max())
+    if size == 0:
+        return np.zeros(M.shape[1])
+    sizes = np.abs(M).max(axis=0)
+    alive = sizes > 0
+    done = linprog(
+        -y / size,
+        A_eq=(M[:, alive] / sizes[alive]).T,
+        b_eq=np.zeros(int(alive.sum())),
+        bounds=(-1, 1),
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    if done.status != 0 or not np.isfinite(done.eqlin.marginals).all():
+        return None
+    u = np.zeros(M.shape[1])
+    u[alive] = -done.eqlin.marginals * size / sizes[alive]
+    return u
+
+
+@dataclass(frozen=True)
+class WeightedMedian(_RowUpdate):
+    """One cycle over the coordinates of each row, each set to its optimum.
+
+    In coordinate r the loss is sum_j |m_jr| |e_j / m_jr - u_r|, with e the residual without
+    component r: its optimum is the median of e / m_r with weights |m_r|.
+    """
+
+    def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        U = U.copy()
+        R = Y - U @ M.T
+        for r in range(M.shape[1]):
+            m = M[:, r]
+            used = m != 0
+            if not used.any():
+                continue
+            R += np.outer(U[:, r], m)
+            U[:, r] = _weighted_medians(R[:, used] / m[used], np.abs(m[used]))
+            R -= np.outer(U[:, r], m)
+        return U, []
+
+
+def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """For each row of values the smallest one at which half of the weight is reached.
+
+    By halving: a partition splits every row into a lower and an upper half; the half that holds
+    the median is kept, with the weight that lies below it. All rows keep the same count, so the
+    work is linear in the entries and no loop runs over rows.
+    """
+    below = np.zeros((len(values), 1))
+    half = 0.5 * weights.sum()
+    W = np.broadcast_to(weights, values.shape)
+    while values.shape[1] > 1:
+        count = values.shape[1]
+        low = -(-count // 2)
+        order = np.argpartition(values, low - 1, axis=1)
+        if count % 2:  # the upper part takes the middle entry too, so that both have one length
+            upper = np.concatenate([order[:, low - 1 : low], order[:, low:]], axis=1)
+        else:
+            upper = order[:, low:]
+        lower = order[:, :low]
+        reached = below + np.take_along_axis(W, lower, 1).sum(axis=1, keepdims=True)
+        skipped = below + np.take_along_axis(W, order[:, : count - low], 1).sum(
+            axis=1, keepdims=True
+        )
+        in_lower = reached >= half
+        keep = np.where(in_lower, lower, upper)
+        below = np.where(in_lower, below, skipped)
+        values, W = np.take_along_axis(values, keep, 1), np.take_along_axis(W, keep, 1)
+    return values[:, 0]
+
+
+def _khatri_rao(factors: list[np.ndarray]) -> np.ndarray:
+    product = factors[0]
+    for A in factors[1:]:
+        product = (product[:, None, :] * A[None, :, :]).reshape(-1, A.shape[1])
+    return product
+
+
+def _row_blocks(count: int, width: int) -> Iterator[slice]:
+    step = max(1, BLOCK_ENTRIES // width)
+    for k in range(math.ceil(count / step)):
+        yield slice(k * step, min(count, (k + 1) * step))
