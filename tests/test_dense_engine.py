@@ -220,6 +220,45 @@ def test_power_of_two_changes_no_digit():
     assert a.value == b.value
 
 
+def test_saturation_cuts_and_counts(xp):
+    X, factors = problem((6, 5, 4))
+    engine = as_engine(xp.asarray(X))
+    assert engine.excess(1.0) == pytest.approx(np.maximum(np.abs(X) - 1, 0).sum())
+    ours = tuple(xp.asarray(A) for A in factors)
+    cut = brute_force(X.clip(-1, 1), factors, 1, LOSS)
+    assert_equal(engine.saturated(1.0).normal(ours, 1, LOSS), cut)
+
+
+def test_gaps_weigh_nothing(xp):
+    X, factors = problem((6, 5, 4))
+    holes = np.random.default_rng(1).random(X.shape) < 0.3
+    engine = as_engine(xp.asarray(np.where(holes, np.nan, X)), missing=True)
+    ours = tuple(xp.asarray(A) for A in factors)
+
+    class Masked:
+        def __init__(self, loss):
+            self.parts = {k: getattr(loss, k) for k in ("value", "slope", "curvature")}
+
+        def __getattr__(self, name):
+            return lambda r: np.where(holes, 0.0, self.parts[name](r))
+
+    for loss in (LOSS, LeastSquares()):
+        for mode in range(3):
+            expected = brute_force(X, factors, mode, Masked(loss))
+            assert_equal(engine.normal(ours, mode, loss), expected)
+        assert engine.value(ours, loss) == pytest.approx(expected[2])
+
+
+def test_least_squares_value_keeps_its_digits():
+    rng = np.random.default_rng(0)
+    factors = tuple(1e3 * np.ones((size, 1)) for size in (6, 5, 4))
+    noise = rng.standard_normal((6, 5, 4))
+    engine = as_engine(1e9 + noise)
+    assert engine.normal(factors, 0, LeastSquares()).value == pytest.approx(
+        0.5 * np.sum(noise**2), rel=1e-5
+    )
+
+
 def test_magnitudes_of_data_and_residuals(xp):
     X, factors = problem((6, 5, 4))
     engine = as_engine(xp.asarray(X))

@@ -70,6 +70,21 @@ def test_entries(fit):
     np.testing.assert_allclose(fit.at(indices), fit.full()[tuple(indices.T)])
 
 
+@pytest.mark.parametrize("form", ["list", "DataArray", "float32", "torch"])
+def test_residuals_and_outliers_take_what_a_fit_takes(sim, fit, form):
+    if form == "list":
+        X = sim.data.tolist()
+    elif form == "DataArray":
+        X = pytest.importorskip("xarray").DataArray(sim.data)
+    elif form == "float32":
+        X = sim.data.astype(np.float32)
+    else:
+        X = pytest.importorskip("torch").asarray(sim.data).requires_grad_()
+    np.testing.assert_allclose(host(fit.residuals(X)), fit.residuals(sim.data), atol=1e-5)
+    mask = host(fit.outliers(X).mask)
+    assert (mask != fit.outliers(sim.data).mask).mean() < 1e-3
+
+
 class TestOutliers:
     def test_artifacts_are_found(self, paper):
         sim = paper[0]

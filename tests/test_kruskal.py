@@ -62,6 +62,14 @@ def test_canonical_form(xp):
     assert type(weights) is type(model.weights)
 
 
+def test_canonical_form_when_two_entries_are_equally_large():
+    A, B = np.array([[1.0], [-1.0]]), np.array([[2.0], [3.0]])
+    one = KruskalTensor.from_factors([A, B]).normalized()
+    other = KruskalTensor.from_factors([-A, -B]).normalized()
+    for P, Q in zip(one.factors, other.factors, strict=True):
+        assert np.array_equal(P, Q)
+
+
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_canonical_form_of_extreme_columns_is_finite(size):
     A = np.array([[3.0], [4.0]])

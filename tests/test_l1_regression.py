@@ -52,11 +52,40 @@ def test_units_do_not_matter(a, c):
     )
 
 
-def test_columns_of_very_different_size():
+@pytest.mark.parametrize("size", [1e4, 1e9, 1e100])
+def test_columns_of_very_different_size(size):
     M, y = problem(2)
-    sizes = np.array([1e-4, 1.0, 1e4, 1.0])
+    sizes = np.array([1 / size, 1.0, size, 1.0])
     b = l1_regression(M * sizes, y)
-    assert np.abs(y - (M * sizes) @ b).sum() <= exact(M, y) * (1 + 1e-5)
+    assert np.abs(y - (M * sizes) @ b).sum() <= exact(M, y) * (1 + 1e-6)
+
+
+def test_responses_of_very_different_size():
+    M, _ = problem(0)
+    sizes = np.array([1.0, 1e-6, 1e6])
+    Y = np.stack([problem(seed)[1] for seed in range(3)], axis=1)
+    B = l1_regression(M, Y * sizes)
+    for k in range(3):
+        assert np.abs(Y[:, k] - M @ B[:, k] / sizes[k]).sum() <= exact(M, Y[:, k]) * (1 + 1e-6)
+
+
+def test_a_trend_against_time_in_seconds():
+    t = 1.7e9 + 3600.0 * np.arange(200)
+    y = 3.0 + 1e-6 * (t - t[0])
+    y[::7] += 40.0
+    M = np.stack([np.ones(200), t - t.mean()], axis=1)
+    fitted = M @ l1_regression(M, y)
+    clean = np.arange(200) % 7 != 0
+    np.testing.assert_allclose(fitted[clean], y[clean], atol=1e-4)
+
+
+def test_data_frames():
+    import pandas
+
+    M, y = problem(0)
+    np.testing.assert_allclose(
+        l1_regression(pandas.DataFrame(M), pandas.Series(y)), l1_regression(M, y)
+    )
 
 
 def test_dependent_columns_give_a_finite_answer():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -82,6 +85,19 @@ class TestRecovery:
             fit = cpals(sim.data, 3, init=start)
             assert fit.objective <= 0.5 * np.sum(residual**2) * (1 + 1e-5)
             assert fit.objective == pytest.approx(0.5 * np.sum(fit.residuals(sim.data) ** 2))
+
+    def test_starts_that_are_cut_short_are_compared_under_one_loss(self):
+        sim = simulate((20, 20, 20), 3, eta=0.2, gamma=2.0, rng=0)
+        fit = cpal1(sim.data, 3, starts=4, max_sweeps=10, rng=3)
+        assert max(fit.starts) < 2 * min(fit.starts)
+        assert "before the last level" in fit.status
+
+    def test_a_good_start_is_kept(self):
+        sim = simulate((30, 30, 30), 3, eta=0.2, gamma=2.0, rng=0)
+        fit = cpal1(sim.data, 3, tol=1e-8)
+        again = cpal1(sim.data, 3, init=fit, tol=1e-8)
+        assert again.objective <= fit.objective * (1 + 1e-6)
+        assert again.sweeps < fit.sweeps
 
     def test_several_starts_keep_the_lowest(self):
         sim = simulate((15, 15, 15), 4, eta=0.2, gamma=2.0, density=0.3, rng=5)
@@ -198,6 +214,35 @@ class TestEveryFit:
         assert fit.weights.dtype == np.float64
         assert_same_model(fit, method(X.astype(float), 2))
 
+    def test_same_bits_in_processes_with_one_and_two_threads(self, method):
+        if method is published:
+            pytest.skip("starts like cpal1")
+        code = (
+            "import numpy as np, robustcp, hashlib;"
+            "X = np.random.default_rng(0).random((900, 40, 30));"
+            f"fit = robustcp.{method.__name__}(X, 5, max_sweeps=3);"
+            "bits = b''.join(A.tobytes() for A in (fit.trace, *fit.factors));"
+            "print(hashlib.sha256(bits).hexdigest())"
+        )
+        outputs = {
+            subprocess.run(
+                [sys.executable, "-c", code], check=True, capture_output=True, text=True,
+                env={**os.environ, "OMP_NUM_THREADS": str(k), "OPENBLAS_NUM_THREADS": str(k)},
+            ).stdout
+            for k in (1, 2)
+        }  # fmt: skip
+        assert len(outputs) == 1
+
+    def test_wild_starts(self, method):
+        sim = small()
+        A, B, C = (np.array(F) for F in sim.truth.absorbed())
+        plain = method(sim.data, 2, init=[A, B, C], **steady(method))
+        moved = method(sim.data, 2, init=[A * 1e100, B, C / 1e100], **steady(method))
+        assert_same_model(plain, moved, tol=1e-4)
+        if method is not published:
+            large = method(sim.data, 2, init=[A * 1e30, B, C])
+            assert factor_match_score(large, plain) > 0.95
+
     def test_seed(self, method):
         X = small().data
         a, b = (method(X, 2, init="random", rng=3, max_sweeps=5) for _ in range(2))
@@ -210,7 +255,7 @@ class TestEveryFit:
 
         def callback(state):
             seen.append((state.sweep, state.objective))
-            return state.sweep == 4
+            return np.bool_(state.sweep == 4)
 
         X = small().data
         fit = method(X, 2, callback=callback, tol=0)
@@ -232,6 +277,32 @@ class TestEveryFit:
             again = method(X, 2, init=init)
             assert again.objective <= fit.objective * (1 + 1e-4)
             assert factor_match_score(again, fit) > 0.99
+
+
+class TestWildEntries:
+    """A few entries beyond all measure must not cost the others their digits."""
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    @pytest.mark.parametrize("size", [1e6, 1e20, 9.97e36])
+    @pytest.mark.parametrize("share", [0.0005, 0.05])
+    def test_fill_values(self, dtype, size, share):
+        sim = simulate((20, 20, 20), 3, eta=0.0, gamma=0.0, noise=0.05, rng=0)
+        X = sim.data.astype(dtype)
+        hit = np.random.default_rng(1).random(X.shape) < share
+        X[hit] = size
+        fit = cpal1(X, 3, init="random", starts=3)
+        assert factor_match_score(fit, sim.truth) > 0.98
+        plain = np.abs(X - fit.full()).sum(dtype=np.float64)
+        assert fit.objective == pytest.approx(plain, rel=1e-4)
+        near = cpal1(X, 3, init=sim.truth)
+        assert factor_match_score(near, sim.truth) > 0.98
+
+    def test_far_beyond(self):
+        sim = simulate((20, 20, 20), 3, eta=0.0, gamma=0.0, noise=0.05, rng=0)
+        X = sim.data.copy()
+        X[1, 2, 3] = 1e300
+        assert factor_match_score(cpal1(X, 3, init=sim.truth), sim.truth) > 0.98
+        assert np.isfinite(cpals(X, 3).weights).all()
 
 
 class TestOddInput:
@@ -320,6 +391,7 @@ BAD_DATA = [
     (np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4), "X: masked .* not supported yet"),
     (np.ones((3, 4), dtype=complex), "X: dtype complex128"),
     (np.full((3, 4), "a"), "X: dtype <U1"),
+    ([[1.0, 2.0], [3.0]], "X: is not an array"),
     (np.full((3, 4), None), "X: dtype object"),
     (np.zeros((3, 4), dtype="datetime64[s]"), "X: dtype datetime64"),
 ]
@@ -331,6 +403,9 @@ BAD_ARGUMENTS = [
     ({"rank": "5"}, "rank: .*got '5'"),
     ({"mu": -1e-3}, "mu: .*got -0.001"),
     ({"tol": -1}, "tol: .*got -1"),
+    ({"tol": 1.0}, "tol: .*got 1.0"),
+    ({"callback": 3}, "callback: .*got 3"),
+    ({"init": [np.ones((n, 2)) * 1j for n in (3, 4, 5)]}, "init: .*complex128"),
     ({"tol": float("nan")}, "tol: .*got nan"),
     ({"max_sweeps": 0}, "max_sweeps: .*got 0"),
     ({"max_sweeps": 1.5}, "max_sweeps: .*got 1.5"),

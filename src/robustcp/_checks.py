@@ -18,15 +18,19 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     return int(value)
 
 
-def real_number(name: str, value: Any, least: float, *, above: bool = False) -> float:
-    """A finite number >= least, or > least."""
+def real_number(
+    name: str, value: Any, least: float, *, above: bool = False, below: float = math.inf
+) -> float:
+    """A finite number >= least, or > least, and < below."""
     sign = ">" if above else ">="
+    limit = "" if below == math.inf else f" and < {below:g}"
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not math.isfinite(number) or number < least or (above and number == least):
-        raise ValueError(f"{name}: must be a number {sign} {least:g}, got {value!r}")
+    small = number < least or (above and number == least)
+    if not math.isfinite(number) or small or number >= below:
+        raise ValueError(f"{name}: must be a number {sign} {least:g}{limit}, got {value!r}")
     return number
 
 

@@ -21,9 +21,10 @@ from robustcp._typing import Factors
 from robustcp.engines import Engine, to_host
 from robustcp.fit import Fit
 from robustcp.losses import L1, Loss
-from robustcp.methods import Callback, Plan, Seed, Units, estimate
+from robustcp.methods import Callback, Plan, Seed, estimate
 from robustcp.normal import NormalEquations
 from robustcp.solver import Block, Single, Stage, Update
+from robustcp.units import Units
 
 #: Entries of the unfolding that are worked on at a time.
 BLOCK_ENTRIES = 1 << 20
@@ -108,7 +109,7 @@ def _fit(
     rng: Seed,
     callback: Callback | None,
 ) -> Fit:
-    tol = _checks.real_number("tol", tol, 0.0)
+    tol = _checks.real_number("tol", tol, 0.0, below=1.0)
 
     def plan(engine: Engine) -> Plan:
         stage = Stage(name, Single(L1(0.0)), tol, extrapolate=False, update=update)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines import as_engine, to_host
+from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 
@@ -110,10 +111,15 @@ class Fit:
         return self.model.at(indices)
 
     def residuals(self, X: Array) -> Array:
-        """X minus the model."""
-        if tuple(X.shape) != self.shape:
-            raise ValueError(f"X: has shape {tuple(X.shape)}, the model has shape {self.shape}")
-        return X - self.full()
+        """X minus the model, as an array of X's library."""
+        engine = as_engine(X)
+        if engine.shape != self.shape:
+            raise ValueError(f"X: has shape {engine.shape}, the model has shape {self.shape}")
+        return as_array(X) - KruskalTensor.from_factors(self._factors_for(engine)).full()
+
+    def _factors_for(self, engine: Engine) -> Factors:
+        """The model's factors, weights and all, in the library and precision of an engine."""
+        return tuple(engine.asarray(to_host(A)) for A in self.model.absorbed())
 
     def outliers(self, X: Array, *, rate: float = 1e-3) -> Outliers:
         """Which entries of X the model does not account for.
@@ -125,12 +131,11 @@ class Fit:
         rate : float
             The share of clean entries, with Gaussian noise, that may be flagged by chance.
         """
-        if not 0 < rate < 1:
-            raise ValueError(f"rate: must be between 0 and 1, got {rate!r}")
+        rate = _checks.real_number("rate", rate, 0.0, above=True, below=1.0)
         engine = as_engine(X)
         if engine.shape != self.shape:
             raise ValueError(f"X: has shape {engine.shape}, the model has shape {self.shape}")
-        sizes = engine.magnitudes(tuple(engine.asarray(to_host(A)) for A in self.model.absorbed()))
+        sizes = engine.magnitudes(self._factors_for(engine))
         # The median may be zero, a rounding, or within the smoothing of the loss, when the data
         # is exact or quantised; smaller differences than those must not be flagged.
         smoothing = math.sqrt(getattr(self.loss, "epsilon", 0.0))

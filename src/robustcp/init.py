@@ -9,8 +9,9 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines import Engine, as_engine, to_host
+from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
 from robustcp.kruskal import KruskalTensor
+from robustcp.units import unit_scaled
 
 #: Up to this size the smaller Gram matrix of an unfolding is formed; beyond it one iterates.
 GRAM_LIMIT = 1024
@@ -45,51 +46,61 @@ def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None
            [0.8]])
     """
     rank = _checks.whole_number("rank", rank, 1)
-    engine, _ = unit_scaled(as_engine(X))
+    engine = as_engine(X)
+    engine, _ = unit_scaled(engine, engine.largest)
     mode = _checks.whole_number("mode", mode, 0, most=len(engine.shape) - 1)
     size = engine.shape[mode]
     rest = math.prod(engine.shape) // size
     count = min(rank, size, rest)
     generator = _checks.generator(rng)
-    if min(size, rest) > GRAM_LIMIT:
-        U, spectrum = _subspace_iteration(engine, mode, count, generator)
-    elif size <= rest:
-        U, spectrum = _leading(engine.gram(mode), count)
-    else:
-        V, spectrum = _leading(engine.cogram(mode), count)
-        U = engine.project(mode, V)
-    kept = spectrum > 1e-14 * max(spectrum[0], np.finfo(float).tiny)
-    U, triangle = np.linalg.qr(U[:, kept])
-    U = U * np.where(np.diag(triangle) < 0, -1.0, 1.0)
-    U = U * np.where(-U.min(axis=0, initial=0) > U.max(axis=0, initial=0), -1.0, 1.0)
-    return engine.asarray(_completed(U, rank, generator))
+    with single_blas_thread:
+        if min(size, rest) > GRAM_LIMIT:
+            U, spectrum = _block_krylov(engine, mode, count, generator)
+        elif size <= rest:
+            U, spectrum = _leading(engine.gram(mode), count)
+        else:
+            V, spectrum = _leading(engine.cogram(mode), count)
+            U = engine.project(mode, V)
+        kept = spectrum > 1e-14 * max(spectrum[0], np.finfo(float).tiny)
+        U = np.linalg.qr(U[:, kept])[0]
+        top = U[np.abs(U).argmax(axis=0), np.arange(U.shape[1])]
+        U = U * np.where(top < 0, -1.0, 1.0)
+        return engine.asarray(_completed(U, rank, generator))
 
 
 def _leading(gram: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The leading eigenvectors and eigenvalues of a symmetric matrix, largest first."""
-    from scipy.linalg import eigh
-
-    size = gram.shape[0]
-    values, vectors = eigh(gram, subset_by_index=(size - count, size - 1))
-    return vectors[:, ::-1], values[::-1]
+    values, vectors = np.linalg.eigh(gram)
+    return vectors[:, : -count - 1 : -1], values[: -count - 1 : -1]
 
 
-def _subspace_iteration(
+def _block_krylov(
     engine: Engine, mode: int, count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Leading left singular vectors by block power steps with Rayleigh-Ritz."""
+    """Leading left singular vectors from a restarted block Krylov space.
+
+    A few products with X_n X_n' span a space that holds the leading vectors to many digits when
+    the spectrum falls; vectors of a flat spectrum (noise) are as good as any and not waited for.
+    """
     size = engine.shape[mode]
-    width = min(size, count + max(8, count))
-    Q = np.linalg.qr(rng.standard_normal((size, width)))[0]
-    for _ in range(100):
-        Z = engine.gram(mode, Q)
-        turn, ritz = _leading(Q.T @ Z, width)
-        values, vectors = ritz[:count], Q @ turn[:, :count]
-        residual = np.linalg.norm(Z @ turn[:, :count] - vectors * values, axis=0)
-        if residual.max() <= 1e-9 * max(ritz[0], np.finfo(float).tiny):
+    depth, restarts = 5, 5
+    width = min(size // depth, count + 8)
+    Q = np.linalg.qr(rng.standard_normal((size, max(width, count))))[0]
+    for _ in range(restarts):
+        basis, images = Q, engine.gram(mode, Q)
+        for _ in range(depth - 1):
+            new = images[:, -Q.shape[1] :]
+            for _ in range(2):  # twice is enough to be orthogonal to rounding
+                new = new - basis @ (basis.T @ new)
+                new = np.linalg.qr(new)[0]
+            basis = np.concatenate([basis, new], axis=1)
+            images = np.concatenate([images, engine.gram(mode, new)], axis=1)
+        turn, values = _leading(basis.T @ images, Q.shape[1])
+        Q = np.linalg.qr(basis @ turn)[0]
+        residual = np.linalg.norm(images @ turn - (basis @ turn) * values, axis=0)[:count]
+        if residual.max() <= 1e-8 * max(values[0], np.finfo(float).tiny):
             break
-        Q = np.linalg.qr(Z @ turn)[0]
-    return vectors, values
+    return Q[:, :count], values[:count]
 
 
 def _completed(U: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
@@ -113,14 +124,13 @@ def random(engine: Engine, rank: int, rng: np.random.Generator) -> Factors:
 def given(engine: Engine, rank: int, init: Any) -> Factors:
     """Factors from a Kruskal tensor, a Fit, a pair (weights, factors) or a list of factors."""
     try:
-        model = init.model if hasattr(init, "model") else init
-        if not isinstance(model, KruskalTensor):
-            parts = list(model)
-            pair = len(parts) == 2 and isinstance(parts[1], list | tuple)
-            factors = [engine.asarray(A) for A in (parts[1] if pair else parts)]
-            weights = engine.asarray(parts[0]) if pair and parts[0] is not None else None
-            model = KruskalTensor.from_tensorly((weights, factors))
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        parts = list(getattr(init, "model", init))
+        pair = len(parts) == 2 and isinstance(parts[1], list | tuple) and _order(parts[0]) < 2
+        weights, factors = parts if pair else (None, parts)
+        if weights is not None:
+            weights = engine.asarray(_real(weights))
+        model = KruskalTensor.from_tensorly((weights, [engine.asarray(_real(A)) for A in factors]))
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ValueError(
             "init: must be 'nvecs', 'random', 'auto', a KruskalTensor, a Fit or a list of "
             f"factor matrices, got {type(init).__name__} ({error})"
@@ -131,7 +141,7 @@ def given(engine: Engine, rank: int, init: Any) -> Factors:
             f"init: has shape {model.shape} and rank {model.rank}, "
             f"the data has shape {engine.shape} and rank is {rank}"
         )
-    start = tuple(engine.asarray(to_host(A)) for A in model.absorbed())
+    start = model.absorbed()
     xp = engine.xp
     for mode, A in enumerate(start):
         if not bool(xp.all(xp.isfinite(A))):
@@ -142,14 +152,13 @@ def given(engine: Engine, rank: int, init: Any) -> Factors:
     return start
 
 
-def unit_scaled(engine: Engine) -> tuple[Engine, int]:
-    """The data times a power of 2 when its squares could overflow or vanish; the exponent.
+def _order(part: Any) -> int:
+    return 0 if part is None else len(as_array(part).shape)
 
-    A power of 2 changes no digit. Data of ordinary size is left alone.
-    """
-    largest = engine.largest
-    ordinary = 2.0**200 if engine.precision < 1e-10 else 2.0**30
-    if largest == 0 or 1 / ordinary < largest < ordinary:
-        return engine, 0
-    exponent = min(1000, max(-1000, math.frexp(largest)[1]))
-    return engine.scaled(exponent), exponent
+
+def _real(part: Any) -> np.ndarray:
+    """A matrix or vector on the host; complex numbers are refused, not cut."""
+    host = to_host(as_array(part))
+    if host.dtype.kind not in "fiub":
+        raise TypeError(f"dtype {host.dtype} is not one of real numbers")
+    return host

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 from robustcp._typing import Array, Factors
 
@@ -132,7 +132,9 @@ class KruskalTensor:
 
 
 def _sign_of_largest(A: Array) -> Array:
-    """+1 or -1 for each column: the sign of its entry of largest magnitude."""
+    """+1 or -1 for each column: the sign of its (first) entry of largest magnitude."""
     xp = array_namespace(A)
-    high, low = xp.max(A, axis=0), -xp.min(A, axis=0)
-    return xp.where(low > high, -xp.ones_like(high), xp.ones_like(high))
+    index = xp.arange(A.shape[0], device=device(A))[:, None]
+    largest = index == xp.argmax(xp.abs(A), axis=0)[None, :]
+    value = xp.sum(xp.where(largest, A, xp.zeros_like(A)), axis=0)
+    return xp.where(value < 0, -xp.ones_like(value), xp.ones_like(value))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -14,20 +13,20 @@ import numpy as np
 from robustcp import _checks
 from robustcp import init as starting
 from robustcp._typing import Array, Factors
-from robustcp.engines import Engine, as_engine, to_host
+from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
 from robustcp.fit import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, rescaled
 from robustcp.solver import (
     CONVERGED,
     STOPPED,
-    Continuation,
     MajorizeMinimize,
     Single,
     Solver,
     Stage,
     State,
 )
+from robustcp.units import Units, power_of_two
 
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None
@@ -101,7 +100,7 @@ def cpal1(
     _checks.choice("smoothing", smoothing, ("continuation", "fixed"))
     inner = _checks.whole_number("inner", inner, 1)
     inner_tol = _checks.real_number("inner_tol", inner_tol, 0.0)
-    tol = _checks.real_number("tol", tol, 0.0)
+    tol = _checks.real_number("tol", tol, 0.0, below=1.0)
 
     def plan(engine: Engine) -> Plan:
         if smoothing == "continuation":
@@ -141,7 +140,7 @@ def cpals(
     True
     """
     mu = _checks.real_number("mu", mu, 0.0)
-    tol = _checks.real_number("tol", tol, 0.0)
+    tol = _checks.real_number("tol", tol, 0.0, below=1.0)
 
     def plan(engine: Engine) -> Plan:
         units = Units(engine, degree=2)
@@ -189,101 +188,53 @@ def l1_regression(
     """
     epsilon = _checks.real_number("epsilon", epsilon, 0.0, above=True)
     mu = _checks.real_number("mu", mu, 0.0)
-    tol = _checks.real_number("tol", tol, 0.0)
+    tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     max_sweeps = _checks.whole_number("max_sweeps", max_sweeps, 1)
-    matrix, Y = (A if hasattr(A, "ndim") else np.asarray(A) for A in (M, Y))
-    vector = Y.ndim == 1
     with _checks.about("M"):
-        design, by = starting.unit_scaled(as_engine(matrix))
+        design = as_engine(M)
+        M_host = (
+            to_host(as_array(M)).astype(np.float64) if design.largest else np.zeros(design.shape)
+        )
     with _checks.about("Y"):
-        units = Units(as_engine(Y[:, None] if vector else Y))
-    if len(design.shape) != 2 or len(units.engine.shape) != 2:
+        answers = as_array(Y)
+        vector = answers.ndim == 1
+        engine = as_engine(answers[:, None] if vector else answers)
+        largest = engine.largest
+    if len(design.shape) != 2 or len(engine.shape) != 2:
         raise ValueError(
-            f"M, Y: must be a matrix and a vector or matrix, got shapes {matrix.shape}, {Y.shape}"
+            f"M, Y: must be a matrix and a vector or matrix, got shapes {design.shape}, "
+            f"{tuple(answers.shape)}"
         )
-    if matrix.shape[0] != Y.shape[0]:
-        raise ValueError(f"Y: has {Y.shape[0]} rows, M has {matrix.shape[0]}")
-    engine = units.engine
-    size = float(np.median(design.magnitudes())) or design.largest or 1.0
-    solver = Solver(
-        engine,
-        (Stage("L1", units.continuation(epsilon), tol, level_sweeps=max_sweeps),),
-        mu * size**2 / units.scale,
-        modes=(1,),
-    )
-    fixed = engine.asarray(to_host(matrix) * math.ldexp(1.0, -by))
-    coefficients = engine.asarray(np.zeros((engine.shape[1], fixed.shape[1])))
-    state, _ = solver.run(solver.start((fixed, coefficients)), max_sweeps, lambda _: None)
-    found = state.factors[1].T * 2.0 ** (units.exponent - by)
-    return found[:, 0] if vector else found
-
-
-class Units:
-    """The data in units where its squares neither overflow nor vanish, and its scale there.
-
-    A fit of c * X must be c times the fit of X. Without touching X that takes, with s the scale
-    of the data, epsilon s^2 for epsilon and mu s^(1 - 2/N) for mu. Data of extreme size is also
-    multiplied by a power of 2, tile by tile; not magnified if `magnify` is False. Multiplying
-    the data by c multiplies the objective by c**degree.
-    """
-
-    def __init__(self, engine: Engine, *, degree: int = 1, magnify: bool = True) -> None:
-        self.engine, self.exponent = engine, 0
-        if magnify or engine.largest > 1:
-            self.engine, self.exponent = starting.unit_scaled(engine)
-        self.order = len(engine.shape)
-        self.degree = degree
-
-    @cached_property
-    def _nonzero(self) -> np.ndarray:
-        sizes = self.engine.magnitudes()
-        sizes = sizes[sizes > 0]
-        return sizes if sizes.size else np.array([self.engine.largest or 1.0])
-
-    @cached_property
-    def scale(self) -> float:
-        """The median magnitude of the nonzero entries."""
-        return float(np.median(self._nonzero))
-
-    @property
-    def _least_epsilon(self) -> float:
-        """Below the roundings of the data a residual is zero, however small epsilon is."""
-        return (self.engine.precision * (self.engine.largest or 1.0)) ** 2
-
-    def continuation(self, epsilon: float) -> Continuation:
-        """From the size of the data down to epsilon.
-
-        A first epsilon that is too small jams; one that is too large begins as least squares,
-        and where the artifacts are strong that is a bad place to begin (at 30^3, rank 5, eta
-        0.2, gamma 2, thirty times this one ended in a local minimum in 63% of trials, this in 7%).
-        """
-        last = max(epsilon * self.scale**2, self._least_epsilon)
-        return Continuation(max(last, 0.03 * float(np.quantile(self._nonzero, 0.9)) ** 2), last)
-
-    def relative_mu(self, mu: float) -> float:
-        return float(mu * self.scale ** (1 - 2 / self.order))
-
-    def raw_epsilon(self, epsilon: float) -> float:
-        return max(epsilon * _power_of_two(-2 * self.exponent), self._least_epsilon)
-
-    def raw_mu(self, mu: float) -> float:
-        return mu * _power_of_two(self.exponent * (2 / self.order - self.degree))
-
-    def in_data(self, objective: Any) -> Any:
-        """An objective in the units of the data."""
-        with np.errstate(over="ignore", under="ignore"):
-            half = np.float64(2.0) ** (0.5 * self.degree * self.exponent)
-            return objective * half * half
-
-    def state(self, state: State) -> State:
-        """A state in the units of the data."""
-        if self.exponent == 0:
-            return state
-        return replace(
-            state,
-            factors=tuple(A * _power_of_two(self.exponent / self.order) for A in state.factors),
-            objective=float(self.in_data(state.objective)),
+    if design.shape[0] != engine.shape[0]:
+        raise ValueError(f"Y: has {engine.shape[0]} rows, M has {design.shape[0]}")
+    # Each column of M and of Y in units of its own: they are separate measurements.
+    by = np.array([_exponent(column) for column in M_host.T])
+    host = to_host(answers[:, None] if vector else answers).astype(np.float64)
+    of = np.array([_exponent(column[column != 0]) for column in host.T])
+    with single_blas_thread:
+        scaled = engine.asarray(np.ldexp(host, -of)) if largest else engine.asarray(host)
+        units = Units(as_engine(scaled))
+        solver = Solver(
+            units.engine,
+            (Stage("L1", units.continuation(epsilon), tol, level_sweeps=max_sweeps),),
+            mu / units.scale,
+            modes=(1,),
+            baseline=units.baseline,
         )
+        fixed = engine.asarray(np.ldexp(M_host, -by))
+        zero = engine.asarray(np.zeros((engine.shape[1], design.shape[1])))
+        state, _ = solver.run(solver.start((fixed, zero)), max_sweeps, lambda _: False)
+    found = np.ldexp(to_host(state.factors[1]).T.astype(np.float64), of[None, :] - by[:, None])
+    result = engine.asarray(found)
+    return result[:, 0] if vector else result
+
+
+def _exponent(column: np.ndarray) -> int:
+    """The power of 2 next to the median magnitude of a column, or to the largest."""
+    if not column.size:
+        return 0
+    sizes = np.abs(column)
+    return math.frexp(float(np.median(sizes)) or float(sizes.max()))[1]
 
 
 @dataclass(frozen=True)
@@ -293,11 +244,6 @@ class Plan:
     units: Units
     stages: Sequence[Stage]
     mu: float
-
-
-def _power_of_two(exponent: float) -> float:
-    """2**exponent, kept within the range of float64."""
-    return float(2.0 ** min(1000.0, max(-1000.0, exponent)))
 
 
 def estimate(
@@ -315,16 +261,23 @@ def estimate(
     starts = _checks.whole_number("starts", starts, 1)
     max_sweeps = _checks.whole_number("max_sweeps", max_sweeps, 1)
     generator = _checks.generator(rng)
-    how = plan(as_engine(X))
-    units = how.units
-    solver = Solver(units.engine, how.stages, how.mu, modes=range(units.order))
-    runs: list[_Run] = []
-    for k in range(starts):
-        factors = _first_factors(units, rank, init if k == 0 else "random", generator)
-        runs.append(_run(solver, factors, max_sweeps, units, callback))
-        if runs[-1].status == STOPPED:
-            break
-    return _fit(runs, units)
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback: must be a function of a State, got {callback!r}")
+    with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
+        how = plan(as_engine(X))
+        units = how.units
+        runs: list[_Run] = []
+        for k in range(starts):
+            start = init if k == 0 else "random"
+            factors = _first_factors(units, rank, start, generator)
+            stages = how.stages
+            if not isinstance(start, str):
+                stages = [s.near(units.engine, factors) for s in stages]
+            solver = Solver(units.engine, stages, how.mu, range(units.order), units.baseline)
+            runs.append(_run(solver, factors, max_sweeps, units, callback))
+            if runs[-1].status == STOPPED:
+                break
+        return _fit(runs, solver, units)
 
 
 @dataclass(frozen=True)
@@ -343,31 +296,45 @@ def _run(
     trace: list[float] = []
     names: list[str] = []
 
-    def after_sweep(state: State) -> bool | None:
+    def after_sweep(state: State) -> bool:
         trace.append(state.objective)
         names.append(state.name)
-        return callback(units.state(state)) if callback else None
+        answer = callback(units.state(state)) if callback else False
+        return isinstance(answer, bool | np.bool_) and bool(answer)
 
     state, status = solver.run(solver.start(factors), max_sweeps, after_sweep)
     return _Run(state, status, tuple(trace), tuple(names))
 
 
-def _fit(runs: Sequence[_Run], units: Units) -> Fit:
+def _fit(runs: Sequence[_Run], solver: Solver, units: Units) -> Fit:
     """The best run as a Fit, in the units of the data."""
-    best = min(runs, key=lambda run: run.state.objective)
+    # Runs that were cut short may stand at different losses; compare them under the last one.
+    furthest = max((run.state for run in runs), key=lambda s: (s.stage, s.level))
+    objectives = [
+        run.state.objective
+        if run.state.loss == furthest.loss
+        else solver.objective(run.state, furthest.loss)
+        for run in runs
+    ]
+    best = runs[int(np.argmin(objectives))]
     state = best.state
     model = KruskalTensor.from_factors(state.factors).normalized()
-    notes = [best.status, *map(_kept, state.kept), diagnosis(model)]
+    loss = rescaled(state.loss, power_of_two(units.exponent))
+    status = best.status
+    if not solver.last_level(state):
+        status += f" at {loss}, before the last level"
+    notes = [status, *map(_kept, state.kept), diagnosis(model)]
     nothing = units.engine.value(tuple(0.0 * A for A in state.factors), state.loss)
+    size = nothing + units.excess
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
         trace=units.in_data(np.array(best.trace)),
         status="; ".join(note for note in notes if note),
         converged=best.status == CONVERGED,
-        loss=rescaled(state.loss, _power_of_two(units.exponent)),
+        loss=loss,
         stages=tuple((name, len(list(group))) for name, group in groupby(best.names)),
-        explained=1.0 - state.objective / nothing if nothing > 0 else 0.0,
-        starts=tuple(float(units.in_data(run.state.objective)) for run in runs),
+        explained=(nothing - state.objective) / size if size > 0 else 0.0,
+        starts=tuple(float(units.in_data(objective)) for objective in objectives),
     )
 
 
@@ -381,7 +348,7 @@ def _first_factors(units: Units, rank: int, init: Any, rng: np.random.Generator)
     """Starting factors in the units of the fit."""
     engine = units.engine
     if not isinstance(init, str):
-        shrink = _power_of_two(-units.exponent / units.order)
+        shrink = power_of_two(-units.exponent / units.order)
         return tuple(A * shrink for A in starting.given(engine, rank, init))
     _checks.choice("init", init, ("auto", "nvecs", "random"))
     if init == "random":

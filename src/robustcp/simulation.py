@@ -62,21 +62,22 @@ def simulate(
     gamma : the norm of all artifacts together, relative to that of the noise-free tensor
     noise : the norm of the Gaussian noise, likewise
     density : the share of nonzero entries in the factors, above 0 to 1
-    rng : seed or NumPy Generator
+    rng : seed or NumPy Generator; without it each call is different
 
     Examples
     --------
     >>> simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
     Simulation(10x9x8, rank 2, 8.3% artifacts)
     """
-    _share("eta", eta, 0.0)
-    _share("density", density, math.ulp(0.0))
+    eta = _share("eta", eta)
+    density = _share("density", density, above=True)
     gamma = _checks.real_number("gamma", gamma, 0.0)
     noise = _checks.real_number("noise", noise, 0.0)
     rank = _checks.whole_number("rank", rank, 1)
-    if len(shape) < 2 or any(size < 1 for size in shape):
-        raise ValueError(f"shape: must have at least 2 modes, none empty, got {tuple(shape)!r}")
-    rng = np.random.default_rng(rng)
+    sizes = tuple(shape) if isinstance(shape, Sequence) else ()
+    if len(sizes) < 2 or any(size < 1 for size in sizes):
+        raise ValueError(f"shape: must have at least 2 modes, none empty, got {shape!r}")
+    rng = np.random.default_rng() if rng is None else _checks.generator(rng)
     factors = [np.abs(rng.standard_normal((size, rank))) for size in shape]
     if density < 1:
         factors = [_thinned(A, density, rng) for A in factors]
@@ -93,9 +94,8 @@ def simulate(
     return Simulation(data, truth.normalized(), artifacts, float(sigma))
 
 
-def _share(name: str, share: float, least: float) -> None:
-    if not least <= share <= 1:
-        raise ValueError(f"{name}: must be a share from 0 to 1, got {share!r}")
+def _share(name: str, share: float, *, above: bool = False) -> float:
+    return _checks.real_number(name, share, 0.0, above=above, below=math.nextafter(1.0, 2.0))
 
 
 def _thinned(A: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:

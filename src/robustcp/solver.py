@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from robustcp import blocks
@@ -32,12 +33,19 @@ class Schedule(Protocol):
         """The loss of a level that begins at these factors; None when there is no such level."""
         ...
 
+    def near(self, engine: Engine, factors: Factors) -> Schedule:
+        """The same schedule for a fit that begins at factors which may be good already."""
+        ...
+
 
 @dataclass(frozen=True)
 class Single:
     """One level with one loss."""
 
     loss: Loss
+
+    def near(self, engine: Engine, factors: Factors) -> Single:
+        return self
 
     def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
         return self.loss if level == 0 else None
@@ -54,6 +62,11 @@ class Continuation:
     first: float
     last: float
     ratio: float = 0.1
+
+    def near(self, engine: Engine, factors: Factors) -> Continuation:
+        """Begin at the size of the residuals: a larger epsilon would lead a good start astray."""
+        size = float(np.median(engine.magnitudes(factors)))
+        return replace(self, first=max(self.last, min(self.first, size * size)))
 
     def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
         if level > 0 and self.first * self.ratio ** (level - 1) <= self.last:
@@ -170,6 +183,10 @@ class Stage:
     extrapolate: bool = True
     update: Update = MajorizeMinimize()
 
+    def near(self, engine: Engine, factors: Factors) -> Stage:
+        """This stage for a fit that begins at factors which may be good already."""
+        return replace(self, schedule=self.schedule.near(engine, factors))
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -222,32 +239,43 @@ class Solver:
         factors that are solved for.
     modes : sequence of int
         Which factors are solved for, in the order of their turns; the others stay as given.
+    baseline : float
+        A part of the objective that no model can lower, of entries far beyond the others; how
+        far a sweep has come is measured without it.
     """
 
     engine: Engine
     stages: Sequence[Stage]
     mu: float
     modes: Sequence[int]
+    baseline: float = 0.0
 
     def start(self, factors: Factors) -> State:
         """The state before the first sweep."""
-        return self._enter(factors, sweep=0, stage=0, level=0)
+        state = self._enter(self._balanced(factors), sweep=0, stage=0, level=0)
+        if not math.isfinite(state.objective):
+            raise ValueError(f"init: the objective is {state.objective} there")
+        return state
 
     def run(
-        self, state: State, max_sweeps: int, after_sweep: Callable[[State], bool | None]
+        self, state: State, max_sweeps: int, after_sweep: Callable[[State], bool]
     ) -> tuple[State, str]:
         """Advance until finished; returns the last state and why it is the last, in words."""
         while not self.finished(state):
             if state.sweep >= max_sweeps:
                 return state, f"stopped after {state.sweep} sweeps (max_sweeps)"
             state = self.advance(state)
-            if after_sweep(state) is True:
+            if after_sweep(state):
                 return state, STOPPED
         return state, CONVERGED
 
     def finished(self, state: State) -> bool:
         """Whether the last level of the last stage has converged."""
-        return self._level_done(state) and self._following(state) is None
+        return self._level_done(state) and self.last_level(state)
+
+    def last_level(self, state: State) -> bool:
+        """Whether no level or stage comes after the state's."""
+        return self._following(state) is None
 
     def advance(self, state: State) -> State:
         """One more sweep; first into the next level or stage when this one is done."""
@@ -277,7 +305,10 @@ class Solver:
         objective, ahead = self._evaluate(state.stage, factors, state.loss)
         if not objective <= state.objective:
             return None
-        fall = (state.objective - objective) / state.objective if state.objective > 0 else 0.0
+        size = state.objective - self.baseline
+        if size <= 0:  # those entries belong to the model after all
+            size = state.objective
+        fall = (state.objective - objective) / size if size > 0 else 0.0
         return replace(
             state, factors=factors, swept=swept, objective=objective, fall=fall,
             momentum=momentum, ahead=ahead,
@@ -309,6 +340,10 @@ class Solver:
             return False
         return stage.schedule(state.level + 1, self.engine, state.factors) is not None
 
+    def objective(self, state: State, loss: Loss) -> float:
+        """The objective at a state for another loss."""
+        return self._evaluate(state.stage, state.factors, loss)[0]
+
     def _evaluate(
         self, stage: int, factors: Factors, loss: Loss
     ) -> tuple[float, NormalEquations | None]:
@@ -338,8 +373,8 @@ class Solver:
         All the weight in one factor would make the mu term large.
         """
         xp = array_namespace(factors[0])
-        norms = {mode: xp.sqrt(xp.sum(factors[mode] ** 2, axis=0)) for mode in self.modes}
-        mean = math.prod(norms.values()) ** (1.0 / len(norms))
+        norms = {mode: _column_norms(factors[mode]) for mode in self.modes}
+        mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms.values())
         one = xp.ones_like(mean)
         return tuple(
             A * xp.where(mean > 0, mean / xp.where(mean > 0, norms[mode], one), one)[None, :]
@@ -347,3 +382,11 @@ class Solver:
             else A
             for mode, A in enumerate(factors)
         )
+
+
+def _column_norms(A: Array) -> Array:
+    """Euclidean norms of the columns, also of very large or small ones."""
+    xp = array_namespace(A)
+    top = xp.max(xp.abs(A), axis=0)
+    top = xp.where(top > 0, top, xp.ones_like(top))
+    return top * xp.sqrt(xp.sum((A / top[None, :]) ** 2, axis=0))

@@ -14,10 +14,11 @@ import numpy as np
 from robustcp._typing import Array, Factors
 from robustcp.engines.arrays import to_host
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.threads import single_blas_thread
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
-__all__ = ["DenseEngine", "Engine", "as_engine", "to_host"]
+__all__ = ["DenseEngine", "Engine", "as_array", "as_engine", "single_blas_thread", "to_host"]
 
 
 @runtime_checkable
@@ -56,6 +57,14 @@ class Engine(Protocol):
 
     def scaled(self, exponent: int) -> Engine:
         """The same data times 2**-exponent; nothing is copied."""
+        ...
+
+    def saturated(self, limit: float) -> Engine:
+        """The same data with larger magnitudes cut to the limit; nothing is copied."""
+        ...
+
+    def excess(self, limit: float) -> float:
+        """By how much magnitudes are above a limit, in all."""
         ...
 
     def normal(
@@ -114,6 +123,13 @@ def as_engine(data: Any, *, threads: int | None = None, missing: bool = False) -
     """
     if isinstance(data, Engine):
         return data
+    return DenseEngine(as_array(data), threads=threads, missing=missing)
+
+
+def as_array(data: Any) -> Array:
+    """Data that `as_engine` takes, as an array of one of the array API libraries."""
+    if isinstance(data, DenseEngine):
+        return data.array
     if array_api_compat.is_dask_array(data):
         raise TypeError("X: Dask arrays are not supported yet; pass X.compute()")
     if type(data).__module__.split(".")[0] in ("scipy", "sparse", "pyttb"):
@@ -124,6 +140,11 @@ def as_engine(data: Any, *, threads: int | None = None, missing: bool = False) -
         if np.ma.getmaskarray(data).any():
             raise ValueError("X: masked entries: missing data is not supported yet")
         data = data.data
-    if not array_api_compat.is_array_api_obj(data) or isinstance(data, np.ndarray):
-        data = np.asarray(data)
-    return DenseEngine(data, threads=threads, missing=missing)
+    if array_api_compat.is_torch_array(data):
+        return data.detach()
+    if array_api_compat.is_array_api_obj(data) and not isinstance(data, np.ndarray):
+        return data
+    try:
+        return np.asarray(data)
+    except ValueError as error:  # rows of different lengths, for one
+        raise ValueError(f"X: is not an array ({error})") from None

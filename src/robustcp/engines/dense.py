@@ -65,6 +65,7 @@ class DenseEngine:
         *,
         threads: int | None = None,
         exponent: int = 0,
+        limit: float = math.inf,
         missing: bool = False,
     ) -> None:
         check_dtype(data)
@@ -74,14 +75,14 @@ class DenseEngine:
             raise ValueError(f"X: has an empty mode (shape {tuple(data.shape)})")
         if threads is not None and threads < 1:
             raise ValueError(f"threads: must be at least 1, got {threads}")
-        if array_api_compat.is_torch_array(data):
-            data = data.detach()
         self.xp: Any = array_api_compat.array_namespace(data)
         self.shape: tuple[int, ...] = tuple(int(size) for size in data.shape)
         self.dtype: Any = working_dtype(data)
         self.precision = float(self.xp.finfo(self.dtype).eps)
-        self.exponent = exponent
-        self.missing = missing
+        self._given: dict[str, Any] = {
+            "threads": threads, "exponent": exponent, "limit": limit, "missing": missing,
+        }  # fmt: skip
+        self.exponent, self.limit, self.missing = exponent, limit, missing
         self._data = data
         self._order = storage_order(data)
         self._stored = self.xp.permute_dims(data, self._order)
@@ -103,17 +104,29 @@ class DenseEngine:
 
     # What the data is
 
+    @property
+    def array(self) -> Array:
+        """The data as given."""
+        return self._data
+
     def asarray(self, array: Any) -> Array:
         host = np.ascontiguousarray(array)
         return self.xp.asarray(host, dtype=self.dtype, device=self._device)
 
     def scaled(self, exponent: int) -> DenseEngine:
-        return DenseEngine(
-            self._data,
-            threads=self._tiles.threads,
-            exponent=self.exponent + exponent,
-            missing=self.missing,
-        )
+        return DenseEngine(self._data, **{**self._given, "exponent": self.exponent + exponent})
+
+    def saturated(self, limit: float) -> DenseEngine:
+        return DenseEngine(self._data, **{**self._given, "limit": limit})
+
+    def excess(self, limit: float) -> float:
+        xp = self.xp
+
+        def work(tile: Tile) -> float:
+            over = xp.abs(self._read(tile, xp.float64)) - limit
+            return float(xp.sum(xp.where(over > 0, over, xp.zeros_like(over))))
+
+        return math.fsum(self._tiles.map(work, _boxes(self._stored.shape, self._tile_entries)))
 
     @cached_property
     def _extent(self) -> tuple[float, bool]:
@@ -225,8 +238,10 @@ class DenseEngine:
         if expanded:  # sum (x - m)^2 = sum x^2 - 2 <x, m> + <m, m>, and slope = x - m
             u = factors[mode]
             fitted = u @ product
-            value = max(0.0, self._half_square + float(xp.sum((0.5 * fitted - gradient) * u)))
+            value = self._half_square + float(xp.sum((0.5 * fitted - gradient) * u))
             gradient = gradient - fitted
+            if value < 1e-7 * self._half_square:  # most digits have cancelled
+                value = self.value(factors, loss)
         return NormalEquations(gram, gradient, value)
 
     def value(self, factors: Factors, loss: Loss) -> float:
@@ -258,6 +273,9 @@ class DenseEngine:
     # Products for the singular vectors of an unfolding, in float64
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
+        size = self.shape[mode]
+        if basis is not None and size * size > math.prod(self.shape):
+            return self.project(mode, self._coproject(mode, basis))
         V = None if basis is None else self._double(basis)
         tiles = _boxes(self._stored.shape, self._tile_entries, keep=self._order.index(mode))
 
@@ -271,6 +289,15 @@ class DenseEngine:
         def work(tile: Tile) -> Array:
             T = self._unfold(tile, mode)
             return T.T @ T
+
+        return to_host(sum(self._tiles.map(work, self._row_tiles(mode))))
+
+    def _coproject(self, mode: int, basis: np.ndarray) -> np.ndarray:
+        """X_n' times a basis of as many rows as the mode."""
+        V, n = self._double(basis), self._order.index(mode)
+
+        def work(tile: Tile) -> Array:
+            return self._unfold(tile, mode).T @ V[tile[n], :]
 
         return to_host(sum(self._tiles.map(work, self._row_tiles(mode))))
 
@@ -338,7 +365,10 @@ class DenseEngine:
     def _convert(self, x: Array, dtype: Any) -> Array:
         if x.dtype != dtype:
             x = self.xp.astype(x, dtype)
-        return x if self.exponent == 0 else x * math.ldexp(1.0, -self.exponent)
+        if self.exponent:  # in two steps: 2^144 is beyond float32, which goes down to 2^-149
+            half = self.exponent // 2
+            x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - self.exponent)
+        return x if self.limit == math.inf else self.xp.clip(x, -self.limit, self.limit)
 
     def _matrix(self, tile: Tile) -> Array:
         x = self._read(tile, self.dtype)
