@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from conftest import host
-from robustcp import KruskalTensor, cpal1, cpals, simulate
+from robustcp import KruskalTensor, cp, cpal1, cpals, simulate
 from robustcp.fit import diagnosis
 
 
@@ -88,10 +88,33 @@ def test_residuals_and_outliers_take_what_a_fit_takes(sim, fit, form):
 class TestOutliers:
     def test_artifacts_are_found(self, paper):
         sim = paper[0]
-        outliers = cpal1(sim.data, 5).outliers(sim.data)
-        assert outliers.mask.shape == sim.data.shape
-        assert outliers.mask[sim.artifacts].mean() > 0.9
-        assert outliers.mask[~sim.artifacts].mean() < 0.001
+        fit = cp(sim.data, 5)
+        outliers = fit.outliers(sim.data)
+        assert outliers.scale == pytest.approx(sim.sigma, rel=0.03)
+        assert fit.scale == pytest.approx(sim.sigma, rel=0.03)
+        mask = outliers.mask
+        assert mask.shape == sim.data.shape
+        assert 0.0005 < mask[~sim.artifacts].mean() < 0.002
+        large = np.abs(sim.data - sim.truth.full()) > 5 * sim.sigma
+        assert mask[sim.artifacts & large].mean() > 0.999
+        assert outliers.share == pytest.approx(mask.mean())
+        for mode, shares in enumerate(outliers.slabs):
+            others = tuple(m for m in range(3) if m != mode)
+            np.testing.assert_allclose(shares, mask.mean(axis=others))
+
+    def test_a_bad_slab_is_named(self):
+        sim = simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=0)
+        X = sim.data.copy()
+        X[:, 7] += 5 * X.std()
+        worst = cp(X, 2).outliers(X).worst(1, 2)
+        assert worst[0][0] == 7
+        assert worst[0][1] > 0.9 > 0.1 > worst[1][1]
+
+    def test_false_discoveries_are_controlled(self):
+        sim = simulate((30, 30, 30), 2, eta=0.01, gamma=3.0, rng=0)
+        mask = cp(sim.data, 2).outliers(sim.data, rate=0.05, control="fdr").mask
+        assert mask[sim.artifacts].mean() > 0.8
+        assert 0 < (mask & ~sim.artifacts).sum() / mask.sum() < 0.1
 
     def test_scores_are_residuals_in_sigmas(self, sim, fit):
         outliers = fit.outliers(sim.data, rate=0.05)

@@ -176,7 +176,7 @@ class TestCommand:
             stderr=subprocess.PIPE,
             text=True,
         )
-        while not (tmp_path / "c" / "noises.csv").exists():
+        while not (tmp_path / "c" / "noises.csv").exists() and process.poll() is None:
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGINT)
         errors = process.communicate()[1]

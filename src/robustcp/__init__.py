@@ -10,13 +10,23 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from robustcp import baselines, plot
-from robustcp.engines import as_engine
-from robustcp.fit import Fit, Outliers
+from robustcp.engines import Observed, as_engine
+from robustcp.fit import Fit
 from robustcp.init import nvecs
 from robustcp.kruskal import KruskalTensor
-from robustcp.losses import L1, LeastSquares
-from robustcp.methods import cpal1, cpals, l1_regression
+from robustcp.losses import (
+    L1,
+    Cauchy,
+    Contaminated,
+    Huber,
+    LeastSquares,
+    Quantile,
+    Tukey,
+    Welsch,
+)
+from robustcp.methods import cp, cpal1, cpals, l1_regression
 from robustcp.metrics import congruence, factor_match_score
+from robustcp.outliers import Outliers
 from robustcp.simulation import Simulation, simulate
 
 try:
@@ -26,14 +36,22 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 
 __all__ = [
     "L1",
+    "Cauchy",
+    "Contaminated",
     "Fit",
+    "Huber",
     "KruskalTensor",
     "LeastSquares",
+    "Observed",
     "Outliers",
+    "Quantile",
     "Simulation",
+    "Tukey",
+    "Welsch",
     "as_engine",
     "baselines",
     "congruence",
+    "cp",
     "cpal1",
     "cpals",
     "factor_match_score",

@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from robustcp import _checks
-from robustcp._typing import Factors
+from robustcp._typing import Array, Factors
 from robustcp.engines import Engine, to_host
 from robustcp.fit import Fit
-from robustcp.losses import L1, Loss
+from robustcp.losses import Loss
 from robustcp.methods import Callback, Plan, Seed, estimate
 from robustcp.normal import NormalEquations
 from robustcp.solver import Block, Single, Stage, Update
@@ -112,10 +113,26 @@ def _fit(
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
 
     def plan(engine: Engine) -> Plan:
-        stage = Stage(name, Single(L1(0.0)), tol, extrapolate=False, update=update)
-        return Plan(Units(engine), (stage,), mu=0.0)
+        stage = Stage(name, Single(Absolute()), tol, extrapolate=False, update=update)
+        return Plan(Units(engine), (stage,))
 
     return estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
+
+
+@dataclass(frozen=True)
+class Absolute:
+    """|r|, not smoothed: it has no parabola above it at 0, and these updates need none."""
+
+    degree: ClassVar[int] = 1
+
+    def value(self, r: Array) -> Array:
+        return array_namespace(r).abs(r)
+
+    def slope(self, r: Array) -> Array:
+        return array_namespace(r).sign(r)
+
+    def curvature(self, r: Array) -> Array:
+        return 1.0 / self.value(r)
 
 
 class _RowUpdate:
@@ -143,6 +160,9 @@ class _RowUpdate:
             U[rows] = solved
             kept += [rows.start + k for k in failed]
         return Block(engine.asarray(U), tuple(kept))
+
+    def feasible(self, factors: Factors) -> Factors:
+        return factors
 
     def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
         """New rows u for sum |y - M u| given old ones, and which could not be solved."""

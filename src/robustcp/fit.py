@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines import Engine, as_array, as_engine, to_host
+from robustcp.engines import Engine, Observed, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
+from robustcp.outliers import Outliers
+from robustcp.refine import noise_of
+from robustcp.starts import Starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,10 @@ class Fit:
     stages : tuple of (name, sweeps)
     explained : float
         The share of the data that the model explains: 1 - objective / objective of a zero model.
-    starts : tuple of float
-        The final objective from each start.
+    starts : Starts
+        The objective that each start ended at; `starts.reached` says how many reached the best.
+    scale : float
+        The standard deviation of the noise, outliers left out.
     """
 
     model: KruskalTensor
@@ -46,7 +50,8 @@ class Fit:
     loss: Loss
     stages: tuple[tuple[str, int], ...]
     explained: float
-    starts: tuple[float, ...]
+    starts: Starts
+    scale: float
 
     @property
     def weights(self) -> Array:
@@ -111,76 +116,56 @@ class Fit:
         return self.model.at(indices)
 
     def residuals(self, X: Array) -> Array:
-        """X minus the model, as an array of X's library."""
+        """X minus the model, as an array of X's library; for Observed, one for each entry."""
+        engine = self._engine(X)
+        if isinstance(X, Observed):
+            return X.values - self.model.at(X.indices.T)
+        return as_array(X) - KruskalTensor.from_factors(self._factors_for(engine)).full()
+
+    def _engine(self, X: Any) -> Engine:
         engine = as_engine(X)
         if engine.shape != self.shape:
             raise ValueError(f"X: has shape {engine.shape}, the model has shape {self.shape}")
-        return as_array(X) - KruskalTensor.from_factors(self._factors_for(engine)).full()
+        return engine
 
     def _factors_for(self, engine: Engine) -> Factors:
         """The model's factors, weights and all, in the library and precision of an engine."""
         return tuple(engine.asarray(to_host(A)) for A in self.model.absorbed())
 
-    def outliers(self, X: Array, *, rate: float = 1e-3) -> Outliers:
+    def outliers(self, X: Any, *, rate: float = 1e-3, control: str = "each") -> Outliers:
         """Which entries of X the model does not account for.
 
         Parameters
         ----------
-        X : array
+        X : array or Observed
             The data, or other data of the same shape.
         rate : float
-            The share of clean entries, with Gaussian noise, that may be flagged by chance.
+            With control "each": the share of clean entries, with Gaussian noise, that may be
+            flagged by chance. With "fdr": the share of the flagged entries that may be clean
+            (Benjamini and Hochberg's control for many tests).
+        control : {"each", "fdr"}
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.1, gamma=2.0, rng=0)
+        >>> found = robustcp.cp(sim.data, 2).outliers(sim.data)
+        >>> bool(found.mask[sim.artifacts].mean() > 0.9)
+        True
         """
         rate = _checks.real_number("rate", rate, 0.0, above=True, below=1.0)
-        engine = as_engine(X)
-        if engine.shape != self.shape:
-            raise ValueError(f"X: has shape {engine.shape}, the model has shape {self.shape}")
-        sizes = engine.magnitudes(self._factors_for(engine))
-        # The median may be zero, a rounding, or within the smoothing of the loss, when the data
-        # is exact or quantised; smaller differences than those must not be flagged.
+        _checks.choice("control", control, ("each", "fdr"))
+        engine = self._engine(X)
+        factors = self._factors_for(engine)
+        # Smaller differences than roundings and the smoothing of the loss are not flagged.
         smoothing = math.sqrt(getattr(self.loss, "epsilon", 0.0))
-        floor = max(8 * engine.precision * engine.largest, smoothing)
-        return Outliers(self, X, max(1.4826 * float(np.median(sizes)), floor), rate)
+        least = max(8 * engine.precision * float(np.median(np.abs(engine.sample()))), smoothing)
+        noise = noise_of(engine.sample(factors), least)
+        return Outliers(self, X, engine, factors, noise.sigma, rate, control)
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""
         return self.model.to_tensorly()
-
-
-@dataclass(frozen=True, eq=False)
-class Outliers:
-    """Residuals in robust sigmas; arrays are computed when asked for.
-
-    Attributes
-    ----------
-    scale : float
-        The robust standard deviation of the residuals (from their median magnitude).
-    rate : float
-        The share of clean entries that `mask` flags by chance.
-    """
-
-    fit: Fit = field(repr=False)
-    data: Array = field(repr=False)
-    scale: float
-    rate: float
-
-    @property
-    def threshold(self) -> float:
-        """The score from which an entry is flagged."""
-        from scipy.special import ndtri
-
-        return float(-ndtri(self.rate / 2))
-
-    @property
-    def scores(self) -> Array:
-        """Residuals divided by the scale."""
-        return self.fit.residuals(self.data) / (self.scale or 1.0)
-
-    @property
-    def mask(self) -> Array:
-        """True where an entry is flagged."""
-        scores = self.scores
-        return array_namespace(scores).abs(scores) > self.threshold
 
 
 def diagnosis(model: KruskalTensor) -> str:

@@ -100,12 +100,12 @@ class KruskalTensor:
         first, *rest = (A * spread[None, :] for A in self.factors)
         return (first * xp.sign(self.weights)[None, :], *rest)
 
-    def normalized(self) -> KruskalTensor:
+    def normalized(self, carrier: int = -1) -> KruskalTensor:
         """The canonical form: two equal models come out equal.
 
         Unit columns, weights >= 0 in descending order, and in every column of every mode but
-        the last the entry of largest magnitude is positive; the last mode takes the sign. A
-        column of zeros stays zero and gives its component weight 0.
+        the last (or the one given as carrier) the entry of largest magnitude is positive; that
+        mode takes the sign. A column of zeros stays zero and gives its component weight 0.
         """
         xp = array_namespace(self.weights)
         weights = self.weights
@@ -119,11 +119,13 @@ class KruskalTensor:
             factors.append(unit)
             weights = weights * (scale * norm)
         sign = xp.where(weights < 0, -xp.ones_like(weights), xp.ones_like(weights))
-        for n, A in enumerate(factors[:-1]):
-            flip = _sign_of_largest(A)
-            factors[n] = A * flip[None, :]
-            sign = sign * flip
-        factors[-1] = factors[-1] * sign[None, :]
+        carrier %= len(factors)
+        for n, A in enumerate(factors):
+            if n != carrier:
+                flip = _sign_of_largest(A)
+                factors[n] = A * flip[None, :]
+                sign = sign * flip
+        factors[carrier] = factors[carrier] * sign[None, :]
         weights = xp.abs(weights)
         order = xp.argsort(weights, descending=True, stable=True)
         return KruskalTensor(

@@ -14,12 +14,16 @@ which promises that value = r^2 / 2, so that all rows of a factor share one Gram
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Protocol, runtime_checkable
 
+import numpy as np
 from array_api_compat import array_namespace
 
+from robustcp._checks import real_number
 from robustcp._typing import Array
 
 
@@ -41,13 +45,41 @@ def majorize(loss: Loss, r: Array) -> tuple[Array, Array, Array]:
     return loss.value(r), loss.slope(r), loss.curvature(r)
 
 
+@dataclass(frozen=True)
+class _InOtherUnits:
+    """A loss that knows only its own units, for data that was divided by a factor."""
+
+    loss: Loss
+    factor: float
+
+    def value(self, r: Array) -> Array:
+        return self.loss.value(r / self.factor)
+
+    def slope(self, r: Array) -> Array:
+        return self.loss.slope(r / self.factor) / self.factor
+
+    def curvature(self, r: Array) -> Array:
+        return self.loss.curvature(r / self.factor) / self.factor**2
+
+    def rescaled(self, factor: float) -> Loss:
+        return rescaled(self.loss, self.factor * factor)
+
+
 def rescaled(loss: Loss, factor: float) -> Loss:
-    """The same loss for data that is multiplied by a factor, where the loss knows how."""
-    method = getattr(loss, "rescaled", None)
-    if method is None:
+    """The same loss for data that is multiplied by a factor."""
+    if factor == 1:
         return loss
-    other: Loss = method(factor)
+    method = getattr(loss, "rescaled", None)
+    other: Loss = method(factor) if method is not None else _InOtherUnits(loss, factor)
     return other
+
+
+def degree(loss: Loss) -> int:
+    """The power of a factor of the data by which the loss grows: value(c r) = c^degree value(r).
+
+    0 for losses that do not say: their values are left as they are.
+    """
+    return int(getattr(loss, "degree", 0))
 
 
 def is_quadratic(loss: Loss) -> bool:
@@ -66,7 +98,11 @@ class L1:
     array([2., 0., 3.])
     """
 
+    degree: ClassVar[int] = 1
     epsilon: float = 1e-10
+
+    def __post_init__(self) -> None:
+        real_number("epsilon", self.epsilon, 0.0, above=True)
 
     def value(self, r: Array) -> Array:
         xp = array_namespace(r)
@@ -79,7 +115,8 @@ class L1:
         return 1.0 / self.value(r)
 
     def rescaled(self, factor: float) -> L1:
-        return L1(min(self.epsilon * factor * factor, sys.float_info.max))
+        epsilon = self.epsilon * factor * factor
+        return L1(min(max(epsilon, sys.float_info.min), sys.float_info.max))
 
     def majorize(self, r: Array) -> tuple[Array, Array, Array]:
         xp = array_namespace(r)
@@ -93,6 +130,254 @@ class L1:
 
 
 @dataclass(frozen=True)
+class Huber:
+    """r^2 / 2 near zero, delta |r| - delta^2 / 2 beyond delta.
+
+    >>> import numpy as np
+    >>> Huber(1.0).slope(np.array([-3.0, 0.5]))
+    array([-1. ,  0.5])
+    """
+
+    degree: ClassVar[int] = 2
+    delta: float = 1.345
+
+    def __post_init__(self) -> None:
+        real_number("delta", self.delta, 0.0, above=True)
+
+    def value(self, r: Array) -> Array:
+        xp = array_namespace(r)
+        size = xp.abs(r)
+        return xp.where(size <= self.delta, 0.5 * r * r, self.delta * (size - 0.5 * self.delta))
+
+    def slope(self, r: Array) -> Array:
+        return array_namespace(r).clip(r, -self.delta, self.delta)
+
+    def curvature(self, r: Array) -> Array:
+        xp = array_namespace(r)
+        size = xp.abs(r)
+        far = size > self.delta
+        return xp.where(far, self.delta / xp.where(far, size, xp.ones_like(size)), xp.ones_like(r))
+
+    def rescaled(self, factor: float) -> Huber:
+        return Huber(self.delta * factor)
+
+
+@dataclass(frozen=True)
+class Cauchy:
+    """c^2/2 log(1 + (r/c)^2): the influence of a residual falls beyond c, slowly.
+
+    >>> import numpy as np
+    >>> Cauchy(1.0).slope(np.array([0.0, 1.0]))
+    array([0. , 0.5])
+    """
+
+    degree: ClassVar[int] = 2
+    c: float = 2.385
+
+    def __post_init__(self) -> None:
+        real_number("c", self.c, 0.0, above=True)
+
+    def value(self, r: Array) -> Array:
+        return 0.5 * self.c**2 * array_namespace(r).log1p((r / self.c) ** 2)
+
+    def slope(self, r: Array) -> Array:
+        return r * self.curvature(r)
+
+    def curvature(self, r: Array) -> Array:
+        return 1.0 / (1.0 + (r / self.c) ** 2)
+
+    def rescaled(self, factor: float) -> Cauchy:
+        return Cauchy(self.c * factor)
+
+
+@dataclass(frozen=True)
+class Welsch:
+    """c^2/2 (1 - exp(-(r/c)^2)): residuals far beyond c have no influence.
+
+    >>> import numpy as np
+    >>> Welsch(1.0).curvature(np.array([0.0, 10.0])).round(6)
+    array([1., 0.])
+    """
+
+    degree: ClassVar[int] = 2
+    c: float = 2.985
+
+    def __post_init__(self) -> None:
+        real_number("c", self.c, 0.0, above=True)
+
+    def value(self, r: Array) -> Array:
+        return -0.5 * self.c**2 * array_namespace(r).expm1(-((r / self.c) ** 2))
+
+    def slope(self, r: Array) -> Array:
+        return r * self.curvature(r)
+
+    def curvature(self, r: Array) -> Array:
+        return array_namespace(r).exp(-((r / self.c) ** 2))
+
+    def rescaled(self, factor: float) -> Welsch:
+        return Welsch(self.c * factor)
+
+
+@dataclass(frozen=True)
+class Tukey:
+    """The biweight, c^2/6 (1 - (1 - (r/c)^2)^3) up to c and flat beyond: it rejects outright.
+
+    With c = 4.685 sigma it is 95% as efficient as least squares under Gaussian noise.
+
+    >>> import numpy as np
+    >>> Tukey(1.0).curvature(np.array([0.0, 2.0]))
+    array([1., 0.])
+    """
+
+    degree: ClassVar[int] = 2
+    c: float = 4.685
+
+    def __post_init__(self) -> None:
+        real_number("c", self.c, 0.0, above=True)
+
+    def _inside(self, r: Array) -> Array:
+        """1 - (r/c)^2, or 0 beyond c."""
+        t = r / self.c
+        t = 1.0 - t * t
+        return array_namespace(r).clip(t, min=0.0)
+
+    def value(self, r: Array) -> Array:
+        t = self._inside(r)
+        return (self.c**2 / 6) * (1.0 - t * t * t)
+
+    def slope(self, r: Array) -> Array:
+        return r * self.curvature(r)
+
+    def curvature(self, r: Array) -> Array:
+        t = self._inside(r)
+        return t * t
+
+    def majorize(self, r: Array) -> tuple[Array, Array, Array]:
+        t = self._inside(r)
+        curvature = t * t
+        t *= curvature
+        t -= 1.0
+        t *= -(self.c**2) / 6
+        r *= curvature
+        return t, r, curvature
+
+    def rescaled(self, factor: float) -> Tukey:
+        return Tukey(self.c * factor)
+
+
+@dataclass(frozen=True)
+class Contaminated:
+    """Minus the log likelihood of Gaussian noise on a flat floor of outliers, times sigma^2.
+
+    sigma^2 log((1 + k) / (exp(-r^2 / (2 sigma^2)) + k), with k the height of the floor beside
+    the peak of the Gaussian: `above` for positive residuals, `below` for negative ones. The
+    slope is r times the probability that the entry is clean. Where outliers are one-sided this
+    takes away the bias that a symmetric loss has.
+
+    >>> import numpy as np
+    >>> Contaminated(1.0, above=0.1, below=0.001).slope(np.array([-2.0, 2.0])).round(2)
+    array([-1.99,  1.15])
+    """
+
+    degree: ClassVar[int] = 2
+    sigma: float = 1.0
+    above: float = 1e-3
+    below: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("sigma", "above", "below"):
+            real_number(name, getattr(self, name), 0.0, above=True)
+
+    def _parts(self, r: Array) -> tuple[Array, Array, Array]:
+        """The Gaussian's height, the floor's, and the probability of being clean."""
+        xp = array_namespace(r)
+        e = xp.exp(r * r * (-0.5 / self.sigma**2))
+        if self.above == self.below:
+            k = self.above
+        else:
+            k = xp.where(r >= 0, xp.full_like(r, self.above), xp.full_like(r, self.below))
+        return e, k, e / (e + k)
+
+    def value(self, r: Array) -> Array:
+        return self.majorize(r + 0.0)[0]
+
+    def slope(self, r: Array) -> Array:
+        return r * self._parts(r)[2]
+
+    def curvature(self, r: Array) -> Array:
+        return self.majorize(r + 0.0)[2]
+
+    def majorize(self, r: Array) -> tuple[Array, Array, Array]:
+        xp = array_namespace(r)
+        e, k, clean = self._parts(r)
+        value = self.sigma**2 * xp.log((1.0 + k) / (e + k))
+        slope = r * clean
+        return value, slope, clean + self._rise(r)
+
+    def _rise(self, r: Array) -> Array | float:
+        """What the curvature needs beyond slope / r where the floors differ.
+
+        On the side of the higher floor a parabola with curvature slope / r, which is symmetric
+        about 0, may cut the steeper loss of the other side. If G is the largest gap between the
+        two sides and the gap at distance s from 0 is at most G (s/a)^2, then d/2 (s + |r|)^2
+        covers it for all s with d = 2 G / (a + |r|)^2.
+        """
+        if self.above == self.below:
+            return 0.0
+        xp = array_namespace(r)
+        gap, reach = _floor_gap(max(self.above, self.below), min(self.above, self.below))
+        rise = 2 * gap * self.sigma**2 / (reach * self.sigma + xp.abs(r)) ** 2
+        higher = r >= 0 if self.above > self.below else r < 0
+        return xp.where(higher, rise, xp.zeros_like(r))
+
+    def rescaled(self, factor: float) -> Contaminated:
+        return Contaminated(self.sigma * factor, self.above, self.below)
+
+
+@lru_cache
+def _floor_gap(high: float, low: float) -> tuple[float, float]:
+    """G and a of `Contaminated._rise`, for sigma 1; a by looking, and a little less."""
+    t = np.linspace(1e-3, 12.0, 4000) ** 2 / 2 * max(1.0, -math.log(low) / 20)
+    e = np.exp(-t)
+    gaps = np.log((1 + low) / (e + low)) - np.log((1 + high) / (e + high))
+    gap = math.log1p(1 / low) - math.log1p(1 / high)
+    return gap, 0.99 * float(np.min(np.sqrt(2 * t * gap / np.maximum(gaps, 1e-300))))
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """The smoothed check loss, sqrt(r^2 + epsilon)/2 + (tau - 1/2) r: fits the tau-quantile.
+
+    >>> import numpy as np
+    >>> Quantile(0.9).value(np.array([-1.0, 1.0])).round(3)
+    array([0.1, 0.9])
+    """
+
+    degree: ClassVar[int] = 1
+    tau: float = 0.5
+    epsilon: float = 1e-10
+
+    def __post_init__(self) -> None:
+        real_number("tau", self.tau, 0.0, above=True, below=1.0)
+        real_number("epsilon", self.epsilon, 0.0, above=True)
+
+    def _root(self, r: Array) -> Array:
+        return array_namespace(r).sqrt(r * r + self.epsilon)
+
+    def value(self, r: Array) -> Array:
+        return 0.5 * self._root(r) + (self.tau - 0.5) * r
+
+    def slope(self, r: Array) -> Array:
+        return 0.5 * r / self._root(r) + (self.tau - 0.5)
+
+    def curvature(self, r: Array) -> Array:
+        return 0.5 / self._root(r)
+
+    def rescaled(self, factor: float) -> Quantile:
+        return Quantile(self.tau, min(self.epsilon * factor * factor, sys.float_info.max))
+
+
+@dataclass(frozen=True)
 class LeastSquares:
     """Half the square, r^2 / 2: the loss of CPALS.
 
@@ -101,6 +386,7 @@ class LeastSquares:
     array([-2.,  3.])
     """
 
+    degree: ClassVar[int] = 2
     quadratic: ClassVar[bool] = True
 
     def value(self, r: Array) -> Array:
@@ -108,6 +394,9 @@ class LeastSquares:
 
     def slope(self, r: Array) -> Array:
         return r
+
+    def rescaled(self, factor: float) -> LeastSquares:
+        return self
 
     def curvature(self, r: Array) -> Array:
         xp = array_namespace(r)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp import init as starting
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
 from robustcp.fit import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
-from robustcp.losses import L1, LeastSquares, rescaled
+from robustcp.losses import L1, LeastSquares, Loss, is_quadratic, rescaled
+from robustcp.refine import Refinement, noise_of
 from robustcp.solver import (
     CONVERGED,
     STOPPED,
@@ -26,10 +26,123 @@ from robustcp.solver import (
     Stage,
     State,
 )
+from robustcp.starts import AUTO, Starts, blank, first_factors, near, search
 from robustcp.units import Units, power_of_two
 
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None
+
+
+def cp(
+    X: Any,
+    rank: int,
+    *,
+    loss: Loss | Sequence[Loss | Stage] | None = None,
+    nonnegative: bool | Sequence[bool] = False,
+    fixed: Sequence[int] = (),
+    init: Any = "auto",
+    starts: int | str = "auto",
+    tol: float = 1e-5,
+    max_sweeps: int = 1000,
+    rng: Seed = None,
+    callback: Callback | None = None,
+) -> Fit:
+    """CP of data with bad entries, as well as if somebody had told which entries are bad.
+
+    The recommended estimator. Several starts are tried cheaply under the 1-norm; the best is
+    fitted by the 1-norm (as `cpal1`), which outliers cannot pull away but which one-sided ones
+    bias; then refined under Gaussian noise on a floor of outliers (`losses.Contaminated`), whose
+    scale and height are estimated from the residuals, again after each round.
+
+    Parameters
+    ----------
+    X : array, masked array, or Observed
+        NaN and masked entries are missing. Arrays may be of any array API library.
+    rank : int
+        The number of components.
+    loss : Loss, or sequence of losses and stages, optional
+        In place of all that: the loss, in the data's units, that is minimised from the best
+        start; of several, one after the other.
+    nonnegative : bool, or one for each mode
+        Which factors must not have negative entries.
+    fixed : sequence of int
+        Modes whose factors stay as they are in `init`, which must then be given.
+    init : {"auto", "nvecs", "random"}, KruskalTensor, Fit, or list of factors
+        "auto" begins with singular vectors of the data, cut at the size of ordinary entries and
+        not, and goes on with random factors.
+    starts : int or "auto"
+        How many starts are tried. `fit.starts` tells how they ended.
+    tol, max_sweeps, rng, callback
+        As in `cpal1`.
+
+    Returns
+    -------
+    Fit
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.2, gamma=2.0, rng=0)
+    >>> fit = robustcp.cp(sim.data, 2)
+    >>> robustcp.factor_match_score(fit, sim.truth) > 0.98
+    True
+    """
+    tol = _checks.real_number("tol", tol, 0.0, below=1.0)
+    if starts != "auto":
+        starts = _checks.whole_number("starts", starts, 1)
+    _check_losses(loss)
+    if len(fixed) and isinstance(init, str):
+        raise ValueError(f"fixed: needs the factors to keep in init, got init={init!r}")
+
+    def plan(engine: Engine) -> Plan:
+        order = len(engine.shape)
+        bounded = _each_mode("nonnegative", nonnegative, order)
+        held = {_checks.whole_number("fixed", mode, 0, most=order - 1) for mode in fixed}
+        if len(held) == order:
+            raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
+        units = Units(engine)
+        update = MajorizeMinimize(nonnegative=bounded)
+        mu = 1e-8
+        first = Stage("L1", units.continuation(1e-8), tol, units.relative_mu(mu), update=update)
+        if loss is None:
+            refinement = Refinement(units.least_sigma)
+            weight = units.relative_mu(mu, degree=2)
+            stages = [first, Stage("refinement", refinement, tol, weight, update=update)]
+        else:
+            listed = loss if isinstance(loss, Sequence) else [loss]
+            stages = [_as_stage(item, units, tol, update) for item in listed]
+        modes = [mode for mode in range(order) if mode not in held]
+        return Plan(units, stages, modes, bounded)
+
+    count = AUTO if starts == "auto" else int(starts)
+    return estimate(X, rank, plan, init, count, max_sweeps, rng, callback, screened=True)
+
+
+def _check_losses(loss: Any) -> None:
+    """Refuse what is not a loss before any work."""
+    listed = loss if isinstance(loss, list | tuple) else [loss]
+    if not listed:
+        raise ValueError("loss: an empty list of stages")
+    for item in listed:
+        if item is not None and not isinstance(item, Loss | Stage):
+            lacks = [name for name in ("value", "slope", "curvature") if not hasattr(item, name)]
+            raise ValueError(f"loss: {item!r} has no {', '.join(lacks)}")
+
+
+def _as_stage(item: Loss | Stage, units: Units, tol: float, update: MajorizeMinimize) -> Stage:
+    if isinstance(item, Stage):
+        return item
+    inside = units.in_fit(item)
+    return Stage(type(item).__name__, Single(inside), tol, update=update)
+
+
+def _each_mode(name: str, value: bool | Sequence[bool], order: int) -> tuple[bool, ...]:
+    if isinstance(value, bool | np.bool_):
+        return (bool(value),) * order
+    flags = tuple(value)
+    if len(flags) != order or not all(isinstance(flag, bool | np.bool_) for flag in flags):
+        raise ValueError(f"{name}: must be a bool or {order} of them, got {value!r}")
+    return tuple(bool(flag) for flag in flags)
 
 
 def cpal1(
@@ -105,13 +218,13 @@ def cpal1(
     def plan(engine: Engine) -> Plan:
         if smoothing == "continuation":
             units = Units(engine)
-            stage = Stage("L1", units.continuation(epsilon), tol)
-            return Plan(units, (stage,), units.relative_mu(mu))
+            stage = Stage("L1", units.continuation(epsilon), tol, units.relative_mu(mu))
+            return Plan(units, (stage,))
         units = Units(engine, magnify=False)  # beside a raw epsilon, tiny data may vanish
         loss = L1(units.raw_epsilon(epsilon))
         update = MajorizeMinimize(inner, inner_tol)
-        stage = Stage("L1", Single(loss), tol, extrapolate=False, update=update)
-        return Plan(units, (stage,), units.raw_mu(mu))
+        stage = Stage("L1", Single(loss), tol, units.raw_mu(mu), extrapolate=False, update=update)
+        return Plan(units, (stage,))
 
     return estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
 
@@ -144,8 +257,8 @@ def cpals(
 
     def plan(engine: Engine) -> Plan:
         units = Units(engine, degree=2)
-        stage = Stage("least squares", Single(LeastSquares()), tol)
-        return Plan(units, (stage,), units.raw_mu(mu))
+        stage = Stage("least squares", Single(LeastSquares()), tol, units.raw_mu(mu))
+        return Plan(units, (stage,))
 
     return estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
 
@@ -192,6 +305,8 @@ def l1_regression(
     max_sweeps = _checks.whole_number("max_sweeps", max_sweeps, 1)
     with _checks.about("M"):
         design = as_engine(M)
+        if not design.complete:
+            raise ValueError("M: has NaN entries")
         M_host = (
             to_host(as_array(M)).astype(np.float64) if design.largest else np.zeros(design.shape)
         )
@@ -200,6 +315,8 @@ def l1_regression(
         vector = answers.ndim == 1
         engine = as_engine(answers[:, None] if vector else answers)
         largest = engine.largest
+        if not engine.complete:
+            raise ValueError("Y: has NaN entries")
     if len(design.shape) != 2 or len(engine.shape) != 2:
         raise ValueError(
             f"M, Y: must be a matrix and a vector or matrix, got shapes {design.shape}, "
@@ -216,8 +333,7 @@ def l1_regression(
         units = Units(as_engine(scaled))
         solver = Solver(
             units.engine,
-            (Stage("L1", units.continuation(epsilon), tol, level_sweeps=max_sweeps),),
-            mu / units.scale,
+            (Stage("L1", units.continuation(epsilon), tol, mu / units.scale, max_sweeps),),
             modes=(1,),
             baseline=units.baseline,
         )
@@ -239,11 +355,15 @@ def _exponent(column: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an estimator does with some data: its units, and stages and mu in those units."""
+    """What an estimator does with some data: its units, its stages in those units, its modes.
+
+    With `nonnegative`, which factors must not be negative.
+    """
 
     units: Units
     stages: Sequence[Stage]
-    mu: float
+    modes: Sequence[int] | None = None
+    nonnegative: tuple[bool, ...] = ()
 
 
 def estimate(
@@ -255,29 +375,43 @@ def estimate(
     max_sweeps: int,
     rng: Seed,
     callback: Callback | None,
+    *,
+    screened: bool = False,
 ) -> Fit:
-    """Run an estimator's stages from each start and keep the lowest objective."""
+    """Run an estimator's stages and keep the lowest objective.
+
+    Either from each start to the end, or, `screened`, from the start that a quick trial of all
+    of them finds best.
+    """
     rank = _checks.whole_number("rank", rank, 1)
     starts = _checks.whole_number("starts", starts, 1)
     max_sweeps = _checks.whole_number("max_sweeps", max_sweeps, 1)
     generator = _checks.generator(rng)
+    if isinstance(init, str):
+        _checks.choice("init", init, ("auto", "nvecs", "random"))
     if callback is not None and not callable(callback):
         raise ValueError(f"callback: must be a function of a State, got {callback!r}")
     with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
         how = plan(as_engine(X))
-        units = how.units
+        units, modes = how.units, how.modes if how.modes is not None else range(how.units.order)
         runs: list[_Run] = []
-        for k in range(starts):
+        tried: Starts | None = None
+        for k in range(1 if screened else starts):
             start = init if k == 0 else "random"
-            factors = _first_factors(units, rank, start, generator)
             stages = how.stages
-            if not isinstance(start, str):
-                stages = [s.near(units.engine, factors) for s in stages]
-            solver = Solver(units.engine, stages, how.mu, range(units.order), units.baseline)
-            runs.append(_run(solver, factors, max_sweeps, units, callback))
+            if screened and isinstance(start, str) and units.engine.largest > 0:
+                update = stages[0].update
+                factors, tried = search(units, rank, start, starts, generator, update)
+                stages = near(stages, units.engine, factors)
+            else:
+                factors = first_factors(units, rank, start, generator)
+                if not isinstance(start, str):
+                    stages = near(stages, units.engine, factors)
+            solver = Solver(units.engine, stages, modes, units.baseline)
+            runs.append(_run(solver, blank(units.engine, factors), max_sweeps, units, callback))
             if runs[-1].status == STOPPED:
                 break
-        return _fit(runs, solver, units)
+        return _fit(runs, solver, units, tried, how.nonnegative)
 
 
 @dataclass(frozen=True)
@@ -297,16 +431,23 @@ def _run(
     names: list[str] = []
 
     def after_sweep(state: State) -> bool:
-        trace.append(state.objective)
+        trace.append(units.in_data(state.objective, state.loss))
         names.append(state.name)
         answer = callback(units.state(state)) if callback else False
         return isinstance(answer, bool | np.bool_) and bool(answer)
 
     state, status = solver.run(solver.start(factors), max_sweeps, after_sweep)
-    return _Run(state, status, tuple(trace), tuple(names))
+    # A stage that was undone is not part of the story.
+    return _Run(state, status, tuple(trace[: state.sweep]), tuple(names[: state.sweep]))
 
 
-def _fit(runs: Sequence[_Run], solver: Solver, units: Units) -> Fit:
+def _fit(
+    runs: Sequence[_Run],
+    solver: Solver,
+    units: Units,
+    tried: Starts | None,
+    nonnegative: tuple[bool, ...],
+) -> Fit:
     """The best run as a Fit, in the units of the data."""
     # Runs that were cut short may stand at different losses; compare them under the last one.
     furthest = max((run.state for run in runs), key=lambda s: (s.stage, s.level))
@@ -317,24 +458,31 @@ def _fit(runs: Sequence[_Run], solver: Solver, units: Units) -> Fit:
         for run in runs
     ]
     best = runs[int(np.argmin(objectives))]
-    state = best.state
-    model = KruskalTensor.from_factors(state.factors).normalized()
+    state, engine = best.state, solver.engine
+    free = [mode for mode in range(units.order) if not any(nonnegative[mode : mode + 1])]
+    model = KruskalTensor.from_factors(state.factors).normalized(free[-1] if free else -1)
     loss = rescaled(state.loss, power_of_two(units.exponent))
     status = best.status
-    if not solver.last_level(state):
-        status += f" at {loss}, before the last level"
-    notes = [status, *map(_kept, state.kept), diagnosis(model)]
-    nothing = units.engine.value(tuple(0.0 * A for A in state.factors), state.loss)
-    size = nothing + units.excess
+    if best.status != CONVERGED and not solver.last_level(state):
+        status += f" in stage {state.name!r} at {loss}, before the last level"
+    notes = [status, *state.notes, *map(_kept, state.kept), diagnosis(model)]
+    measure = state.loss if is_quadratic(state.loss) else L1(max((1e-6 * units.scale) ** 2, 1e-300))
+    nothing = engine.value(tuple(0.0 * A for A in state.factors), measure)
+    left = engine.value(state.factors, measure)
+    whole = nothing + (units.excess if not is_quadratic(measure) else 0.0)
+    noise = noise_of(engine.sample(state.factors), units.least_sigma)
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
-        trace=units.in_data(np.array(best.trace)),
+        trace=np.array(best.trace),
         status="; ".join(note for note in notes if note),
         converged=best.status == CONVERGED,
         loss=loss,
         stages=tuple((name, len(list(group))) for name, group in groupby(best.names)),
-        explained=(nothing - state.objective) / size if size > 0 else 0.0,
-        starts=tuple(float(units.in_data(objective)) for objective in objectives),
+        explained=(nothing - left) / whole if whole > 0 else 0.0,
+        starts=tried
+        if tried is not None
+        else Starts(units.in_data(objective, furthest.loss) for objective in objectives),
+        scale=noise.sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,
     )
 
 
@@ -342,18 +490,3 @@ def _kept(rows_of_mode: tuple[int, tuple[int, ...]]) -> str:
     mode, rows = rows_of_mode
     shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
     return f"{len(rows)} rows of mode {mode} could not be solved and kept their value ({shown})"
-
-
-def _first_factors(units: Units, rank: int, init: Any, rng: np.random.Generator) -> Factors:
-    """Starting factors in the units of the fit."""
-    engine = units.engine
-    if not isinstance(init, str):
-        shrink = power_of_two(-units.exponent / units.order)
-        return tuple(A * shrink for A in starting.given(engine, rank, init))
-    _checks.choice("init", init, ("auto", "nvecs", "random"))
-    if init == "random":
-        factors = starting.random(engine, rank, rng)
-    else:
-        factors = tuple(starting.nvecs(engine, mode, rank, rng=rng) for mode in range(units.order))
-    size = units.scale if engine.largest > 0 else 0.0  # all zeros: the model is zero at once
-    return tuple(A * size ** (1 / units.order) for A in factors)

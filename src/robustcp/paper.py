@@ -33,7 +33,7 @@ RANK = 5
 def _oracle(sim: Simulation, **options: Any) -> Fit:
     """Least squares told which entries are artifacts."""
     told = np.where(sim.artifacts, np.nan, sim.data)
-    return cpals(as_engine(told, missing=True), RANK, **options)
+    return cpals(told, RANK, **options)
 
 
 def _published(sim: Simulation, sweeps: int = 400, **options: Any) -> Fit:

@@ -1,9 +1,9 @@
 """The one sweep loop.
 
 A fit is a list of stages; a stage is a list of levels, each with a loss; a level is a number of
-sweeps; a sweep solves each factor in turn from its normal equations. `Solver.advance` maps a
-`State` to the next one, a sweep further on; `Solver.run` repeats that. Whatever wants to look in
-(stopping, callbacks, tests) looks at states.
+sweeps; a sweep updates each factor in turn. `Solver.advance` maps a `State` to the next one, a
+sweep further on, `Solver.following` to the beginning of the next level, and `Solver.run` repeats
+the two. Whatever wants to look in (stopping, callbacks, tests) looks at states.
 """
 
 from __future__ import annotations
@@ -26,11 +26,24 @@ from robustcp.normal import NormalEquations
 CONVERGED, STOPPED = "converged", "stopped by the callback"
 
 
+class Skip(Exception):  # noqa: N818 - not an error: a schedule says why its stage is not for this data
+    """Raised by a schedule: the stage is left out, or undone, and the fit before it is kept."""
+
+
 class Schedule(Protocol):
     """The losses of a stage, level by level."""
 
-    def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
-        """The loss of a level that begins at these factors; None when there is no such level."""
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        """The loss of a level that begins at these factors; None when there is no such level.
+
+        `loss` is that of the level before, None at level 0.
+        """
+        ...
+
+    def last(self, level: int) -> bool:
+        """Whether a level is known to be the last."""
         ...
 
     def near(self, engine: Engine, factors: Factors) -> Schedule:
@@ -44,11 +57,16 @@ class Single:
 
     loss: Loss
 
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        return self.loss if level == 0 else None
+
+    def last(self, level: int) -> bool:
+        return True
+
     def near(self, engine: Engine, factors: Factors) -> Single:
         return self
-
-    def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
-        return self.loss if level == 0 else None
 
 
 @dataclass(frozen=True)
@@ -60,18 +78,23 @@ class Continuation:
     """
 
     first: float
-    last: float
+    lowest: float
     ratio: float = 0.1
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        if level > 0 and self.last(level - 1):
+            return None
+        return L1(max(self.lowest, self.first * self.ratio**level))
+
+    def last(self, level: int) -> bool:
+        return self.first * self.ratio**level <= self.lowest
 
     def near(self, engine: Engine, factors: Factors) -> Continuation:
         """Begin at the size of the residuals: a larger epsilon would lead a good start astray."""
-        size = float(np.median(engine.magnitudes(factors)))
-        return replace(self, first=max(self.last, min(self.first, size * size)))
-
-    def __call__(self, level: int, engine: Engine, factors: Factors) -> Loss | None:
-        if level > 0 and self.first * self.ratio ** (level - 1) <= self.last:
-            return None
-        return L1(max(self.last, self.first * self.ratio**level))
+        size = float(np.median(np.abs(engine.sample(factors))))
+        return replace(self, first=max(self.lowest, min(self.first, size * size)))
 
 
 @dataclass(frozen=True)
@@ -110,6 +133,10 @@ class Update(Protocol):
         """The mode's new factor; `ahead` holds its normal equations if they are known."""
         ...
 
+    def feasible(self, factors: Factors) -> Factors:
+        """The nearest factors that the update could have made."""
+        ...
+
 
 @dataclass(frozen=True)
 class MajorizeMinimize:
@@ -120,10 +147,13 @@ class MajorizeMinimize:
     inner, inner_tol
         The most steps for a factor before the next one's turn, and the relative fall of the
         loss below which they end early.
+    nonnegative : tuple of bool
+        For each mode, whether its factor must not be negative; all free when empty.
     """
 
     inner: int = 1
     inner_tol: float = 0.0
+    nonnegative: tuple[bool, ...] = ()
 
     def value(
         self, engine: Engine, factors: Factors, mode: int, loss: Loss
@@ -142,19 +172,30 @@ class MajorizeMinimize:
         mu: float,
         ahead: NormalEquations | None,
     ) -> Block:
+        solve = blocks.nonnegative if mode in self._bounded else blocks.free
         before = math.inf
         for _ in range(self.inner):
             old, value, solved = factors[mode], 0.0, []
             for rows in engine.row_blocks(mode, old.shape[1], loss):
                 equations = ahead or engine.normal(factors, mode, loss, rows)
                 value += equations.value
-                solved.append(blocks.free(equations, old[rows, :], mu))
+                solved.append(solve(equations, old[rows, :], mu))
             new = solved[0] if len(solved) == 1 else engine.xp.concat(solved, axis=0)
             factors = (*factors[:mode], new, *factors[mode + 1 :])
             if before - value < self.inner_tol * value:
                 break
             before, ahead = value, None
         return Block(factors[mode])
+
+    def feasible(self, factors: Factors) -> Factors:
+        xp = array_namespace(factors[0])
+        return tuple(
+            xp.clip(A, min=0.0) if mode in self._bounded else A for mode, A in enumerate(factors)
+        )
+
+    @property
+    def _bounded(self) -> set[int]:
+        return {mode for mode, bounded in enumerate(self.nonnegative) if bounded}
 
 
 @dataclass(frozen=True)
@@ -168,6 +209,9 @@ class Stage:
         The losses of its levels.
     tol : float
         A level ends when a sweep lowers the objective by less than this, relatively.
+    mu : float
+        The objective is the loss summed over the data plus mu/2 times the squared norms of the
+        factors that are solved for.
     level_sweeps : int
         A level other than the stage's last ends after so many sweeps at the latest.
     extrapolate : bool
@@ -179,6 +223,7 @@ class Stage:
     name: str
     schedule: Schedule
     tol: float
+    mu: float = 0.0
     level_sweeps: int = 30
     extrapolate: bool = True
     update: Update = MajorizeMinimize()
@@ -206,6 +251,10 @@ class State:
     name : str
         Of the stage.
     loss : Loss
+    level_sweep : int
+        Sweeps in this level.
+    notes : tuple of str
+        What is to be known about the fit so far.
     """
 
     factors: Factors
@@ -217,13 +266,16 @@ class State:
     name: str
     loss: Loss
     level_sweep: int
+    notes: tuple[str, ...] = ()
     #: Rows that the last sweep could not solve, for each mode that has any.
-    kept: tuple[tuple[int, tuple[int, ...]], ...] = field(repr=False)
+    kept: tuple[tuple[int, tuple[int, ...]], ...] = field(repr=False, default=())
     #: The factors before extrapolation, and how many extrapolations in a row were taken.
-    swept: Factors = field(repr=False)
-    momentum: int = field(repr=False)
+    swept: Factors = field(repr=False, default=())
+    momentum: int = field(repr=False, default=0)
     #: The first factor's normal equations, where they came out of evaluating the objective.
     ahead: NormalEquations | None = field(repr=False, default=None)
+    #: The state before this stage.
+    before: State | None = field(repr=False, default=None)
 
 
 @dataclass(frozen=True)
@@ -234,25 +286,24 @@ class Solver:
     ----------
     engine : Engine
     stages : sequence of Stage
-    mu : float
-        The objective is the loss summed over the data plus mu/2 times the squared norms of the
-        factors that are solved for.
     modes : sequence of int
         Which factors are solved for, in the order of their turns; the others stay as given.
     baseline : float
-        A part of the objective that no model can lower, of entries far beyond the others; how
-        far a sweep has come is measured without it.
+        A part of the 1-norm that no model can lower, of entries far beyond the others; how far a
+        sweep has come is measured without it.
     """
 
     engine: Engine
     stages: Sequence[Stage]
-    mu: float
     modes: Sequence[int]
     baseline: float = 0.0
 
     def start(self, factors: Factors) -> State:
         """The state before the first sweep."""
-        state = self._enter(self._balanced(factors), sweep=0, stage=0, level=0)
+        factors = self._balanced(self.stages[0].update.feasible(factors))
+        loss = self.stages[0].schedule(0, self.engine, factors, None)
+        assert loss is not None, "the first stage must have a level"
+        state = self._enter(factors, loss, sweep=0, stage=0, level=0)
         if not math.isfinite(state.objective):
             raise ValueError(f"init: the objective is {state.objective} there")
         return state
@@ -261,42 +312,67 @@ class Solver:
         self, state: State, max_sweeps: int, after_sweep: Callable[[State], bool]
     ) -> tuple[State, str]:
         """Advance until finished; returns the last state and why it is the last, in words."""
-        while not self.finished(state):
+        while True:
             if state.sweep >= max_sweeps:
                 return state, f"stopped after {state.sweep} sweeps (max_sweeps)"
             state = self.advance(state)
             if after_sweep(state):
                 return state, STOPPED
-        return state, CONVERGED
-
-    def finished(self, state: State) -> bool:
-        """Whether the last level of the last stage has converged."""
-        return self._level_done(state) and self.last_level(state)
-
-    def last_level(self, state: State) -> bool:
-        """Whether no level or stage comes after the state's."""
-        return self._following(state) is None
+            if self.level_done(state):
+                state, finished = self.following(state)
+                if finished:
+                    return state, CONVERGED
 
     def advance(self, state: State) -> State:
-        """One more sweep; first into the next level or stage when this one is done."""
-        if self._level_done(state):
-            following = self._following(state)
-            if following is not None:
-                state = self._enter(state.factors, state.sweep, *following)
+        """One more sweep."""
+        stage = self.stages[state.stage]
         swept, kept = self._sweep(state)
         state = replace(state, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1, kept=kept)
-        if self.stages[state.stage].extrapolate and state.momentum > 0:
+        if stage.extrapolate and state.momentum > 0:
             beyond = state.momentum / (state.momentum + 3)
             leap = tuple(
                 new + beyond * (new - old) if mode in self.modes else new
                 for mode, (new, old) in enumerate(zip(swept, state.swept, strict=True))
             )
-            ahead = self._accept(state, leap, swept, state.momentum + 1)
+            ahead = self._accept(state, stage.update.feasible(leap), swept, state.momentum + 1)
             if ahead is not None:
                 return ahead
         plain = self._accept(state, swept, swept, 1)
         # Only rounding can make a plain sweep rise: then this is as low as it gets.
         return plain if plain is not None else replace(state, fall=0.0, momentum=0)
+
+    def level_done(self, state: State) -> bool:
+        """Whether the level has converged, or has had its share of sweeps."""
+        stage = self.stages[state.stage]
+        return state.fall < stage.tol or (
+            state.level_sweep >= stage.level_sweeps and not stage.schedule.last(state.level)
+        )
+
+    def last_level(self, state: State) -> bool:
+        """Whether no level or stage is known to come after the state's."""
+        last_stage = state.stage + 1 == len(self.stages)
+        return last_stage and self.stages[state.stage].schedule.last(state.level)
+
+    def following(self, state: State) -> tuple[State, bool]:
+        """The state at the beginning of the next level; or this one, and that it was the last."""
+        stage, level, loss = state.stage, state.level + 1, state.loss
+        while stage < len(self.stages):
+            try:
+                schedule = self.stages[stage].schedule
+                new = schedule(level, self.engine, state.factors, loss if level else None)
+            except Skip as reason:
+                notes = (*state.notes, str(reason))
+                if level > 0 and state.before is not None:  # undo what the stage has done so far
+                    state = state.before
+                state, new = replace(state, notes=notes), None
+            if new is not None:
+                return self._enter(state.factors, new, state.sweep, stage, level, state), False
+            stage, level = stage + 1, 0
+        return state, True
+
+    def objective(self, state: State, loss: Loss) -> float:
+        """The objective at a state for another loss."""
+        return self._evaluate(state.stage, state.factors, loss)[0]
 
     def _accept(
         self, state: State, factors: Factors, swept: Factors, momentum: int
@@ -305,62 +381,53 @@ class Solver:
         objective, ahead = self._evaluate(state.stage, factors, state.loss)
         if not objective <= state.objective:
             return None
-        size = state.objective - self.baseline
-        if size <= 0:  # those entries belong to the model after all
-            size = state.objective
+        size = state.objective
+        if isinstance(state.loss, L1) and size > self.baseline:
+            size -= self.baseline
         fall = (state.objective - objective) / size if size > 0 else 0.0
         return replace(
             state, factors=factors, swept=swept, objective=objective, fall=fall,
             momentum=momentum, ahead=ahead,
         )  # fmt: skip
 
-    def _enter(self, factors: Factors, sweep: int, stage: int, level: int) -> State:
+    def _enter(
+        self,
+        factors: Factors,
+        loss: Loss,
+        sweep: int,
+        stage: int,
+        level: int,
+        old: State | None = None,
+    ) -> State:
         """The state at the beginning of a level."""
-        loss = self.stages[stage].schedule(level, self.engine, factors)
-        assert loss is not None
         objective, ahead = self._evaluate(stage, factors, loss)
+        notes = old.notes if old else ()
+        before = None if old is None else old if level == 0 else old.before
         return State(
             factors=factors, objective=objective, fall=math.inf, sweep=sweep, stage=stage,
-            level=level, name=self.stages[stage].name, loss=loss, level_sweep=0, kept=(),
-            swept=factors, momentum=0, ahead=ahead,
+            level=level, name=self.stages[stage].name, loss=loss, level_sweep=0, notes=notes,
+            swept=factors, ahead=ahead, before=before,
         )  # fmt: skip
-
-    def _following(self, state: State) -> tuple[int, int] | None:
-        """Stage and level after this one."""
-        schedule = self.stages[state.stage].schedule
-        if schedule(state.level + 1, self.engine, state.factors) is not None:
-            return state.stage, state.level + 1
-        return (state.stage + 1, 0) if state.stage + 1 < len(self.stages) else None
-
-    def _level_done(self, state: State) -> bool:
-        stage = self.stages[state.stage]
-        if state.fall < stage.tol:
-            return True
-        if state.level_sweep < stage.level_sweeps:
-            return False
-        return stage.schedule(state.level + 1, self.engine, state.factors) is not None
-
-    def objective(self, state: State, loss: Loss) -> float:
-        """The objective at a state for another loss."""
-        return self._evaluate(state.stage, state.factors, loss)[0]
 
     def _evaluate(
         self, stage: int, factors: Factors, loss: Loss
     ) -> tuple[float, NormalEquations | None]:
         """The objective, and the first factor's normal equations where they come with it."""
-        update = self.stages[stage].update
+        update, mu = self.stages[stage].update, self.stages[stage].mu
         value, equations = update.value(self.engine, factors, self.modes[0], loss)
+        if mu == 0:
+            return value, equations
         xp = self.engine.xp
         squares = sum(float(xp.sum(factors[mode] ** 2)) for mode in self.modes)
-        return value + 0.5 * self.mu * squares, equations
+        return value + 0.5 * mu * squares, equations
 
     def _sweep(self, state: State) -> tuple[Factors, tuple[tuple[int, tuple[int, ...]], ...]]:
         """Update each factor in turn, holding the others; also which rows were left out."""
-        update = self.stages[state.stage].update
+        update, mu = self.stages[state.stage].update, self.stages[state.stage].mu
         factors, ahead = state.factors, state.ahead
         kept = []
         for mode in self.modes:
-            block = update.block(self.engine, factors, mode, state.loss, self.mu, ahead)
+            block = update.block(self.engine, factors, mode, state.loss, mu, ahead)
             factors = (*factors[:mode], block.factor, *factors[mode + 1 :])
             ahead = None
             if block.kept:
@@ -372,6 +439,8 @@ class Solver:
 
         All the weight in one factor would make the mu term large.
         """
+        if len(self.modes) < 2:
+            return factors
         xp = array_namespace(factors[0])
         norms = {mode: _column_norms(factors[mode]) for mode in self.modes}
         mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms.values())

@@ -12,13 +12,23 @@ import array_api_compat
 import numpy as np
 
 from robustcp._typing import Array, Factors
-from robustcp.engines.arrays import to_host
+from robustcp.engines.arrays import check_dtype, to_host, working_dtype
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.observed import Observed, ObservedEngine
 from robustcp.engines.threads import single_blas_thread
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
-__all__ = ["DenseEngine", "Engine", "as_array", "as_engine", "single_blas_thread", "to_host"]
+__all__ = [
+    "DenseEngine",
+    "Engine",
+    "Observed",
+    "ObservedEngine",
+    "as_array",
+    "as_engine",
+    "single_blas_thread",
+    "to_host",
+]
 
 
 @runtime_checkable
@@ -81,8 +91,25 @@ class Engine(Protocol):
         """Parts of a mode whose normal equations are small beside the data."""
         ...
 
-    def magnitudes(self, factors: Factors | None = None) -> np.ndarray:
-        """|x|, or |x - model|, on a fixed sample of the entries (all of a small tensor); host."""
+    def sample(self, factors: Factors | None = None) -> np.ndarray:
+        """x, or x - model, on a fixed sample of the entries (all of a small tensor); host."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether no entry is missing."""
+        ...
+
+    def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
+        """The part at some indices of each mode; None takes a mode whole."""
+        ...
+
+    def counts(self, mode: int) -> np.ndarray:
+        """How many entries each slab of a mode holds, missing ones left out; host."""
+        ...
+
+    def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
+        """How many residuals are larger than a threshold in each slab of each mode; host."""
         ...
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
@@ -102,7 +129,7 @@ class Engine(Protocol):
         ...
 
 
-def as_engine(data: Any, *, threads: int | None = None, missing: bool = False) -> Engine:
+def as_engine(data: Any, *, threads: int | None = None) -> Engine:
     """The engine for some data: the only place where the type of data is looked at.
 
     Parameters
@@ -112,8 +139,6 @@ def as_engine(data: Any, *, threads: int | None = None, missing: bool = False) -
         For NumPy data: how many threads share the tiles of a pass. By default as many as the
         BLAS library may use here, so that OMP_NUM_THREADS, threadpoolctl and joblib are
         honoured. Results are the same bits for any number.
-    missing : bool
-        Whether NaN is a missing entry, which weighs nothing, or an error.
 
     Examples
     --------
@@ -123,7 +148,9 @@ def as_engine(data: Any, *, threads: int | None = None, missing: bool = False) -
     """
     if isinstance(data, Engine):
         return data
-    return DenseEngine(as_array(data), threads=threads, missing=missing)
+    if isinstance(data, Observed):
+        return ObservedEngine(data, threads=threads)
+    return DenseEngine(as_array(data), threads=threads)
 
 
 def as_array(data: Any) -> Array:
@@ -137,9 +164,10 @@ def as_array(data: Any) -> Array:
             f"X: {type(data).__name__} is not supported yet; pass a dense array of all entries"
         )
     if isinstance(data, np.ma.MaskedArray):
-        if np.ma.getmaskarray(data).any():
-            raise ValueError("X: masked entries: missing data is not supported yet")
-        data = data.data
+        if not np.ma.getmaskarray(data).any():
+            return data.data
+        check_dtype(data.data)
+        return np.ma.filled(data.astype(working_dtype(data.data)), np.nan)
     if array_api_compat.is_torch_array(data):
         return data.detach()
     if array_api_compat.is_array_api_obj(data) and not isinstance(data, np.ndarray):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -66,7 +66,6 @@ class DenseEngine:
         threads: int | None = None,
         exponent: int = 0,
         limit: float = math.inf,
-        missing: bool = False,
     ) -> None:
         check_dtype(data)
         if data.ndim < 2:
@@ -79,10 +78,8 @@ class DenseEngine:
         self.shape: tuple[int, ...] = tuple(int(size) for size in data.shape)
         self.dtype: Any = working_dtype(data)
         self.precision = float(self.xp.finfo(self.dtype).eps)
-        self._given: dict[str, Any] = {
-            "threads": threads, "exponent": exponent, "limit": limit, "missing": missing,
-        }  # fmt: skip
-        self.exponent, self.limit, self.missing = exponent, limit, missing
+        self._given: dict[str, Any] = {"threads": threads, "exponent": exponent, "limit": limit}
+        self.exponent, self.limit = exponent, limit
         self._data = data
         self._order = storage_order(data)
         self._stored = self.xp.permute_dims(data, self._order)
@@ -126,7 +123,7 @@ class DenseEngine:
             over = xp.abs(self._read(tile, xp.float64)) - limit
             return float(xp.sum(xp.where(over > 0, over, xp.zeros_like(over))))
 
-        return math.fsum(self._tiles.map(work, _boxes(self._stored.shape, self._tile_entries)))
+        return math.fsum(self._map(work, _boxes(self._stored.shape, self._tile_entries)))
 
     @cached_property
     def _extent(self) -> tuple[float, bool]:
@@ -138,12 +135,12 @@ class DenseEngine:
             largest = float(xp.max(size))
             if not math.isnan(largest):
                 return largest, False
-            return float(xp.max(xp.where(xp.isnan(size), xp.zeros_like(size), size))), True
+            return float(xp.max(xp.where(xp.isnan(size), -xp.ones_like(size), size))), True
 
         found = list(self._tiles.map(work, _boxes(self._stored.shape, self._tile_entries)))
         largest, gaps = max(size for size, _ in found), any(gap for _, gap in found)
-        if gaps and not self.missing:
-            raise ValueError("X: has NaN entries: missing data is not supported yet")
+        if largest < 0:
+            raise ValueError("X: all entries are missing (NaN)")
         if math.isinf(largest):
             raise ValueError(f"X: has infinite entries, {self._example(xp.isinf)}")
         return largest, gaps
@@ -153,8 +150,12 @@ class DenseEngine:
         return self._extent[0]
 
     @property
+    def complete(self) -> bool:
+        return not self._gaps
+
+    @property
     def _gaps(self) -> bool:
-        return self.missing and self._extent[1]
+        return self._extent[1]
 
     def _example(self, test: Any) -> str:
         """The first entry that passes a test, in words."""
@@ -174,9 +175,9 @@ class DenseEngine:
             return float(self.xp.sum(x * x))
 
         tiles = _boxes(self._stored.shape, self._tile_entries)
-        return 0.5 * math.fsum(self._tiles.map(work, tiles))
+        return 0.5 * math.fsum(self._map(work, tiles))
 
-    def magnitudes(self, factors: Factors | None = None) -> np.ndarray:
+    def sample(self, factors: Factors | None = None) -> np.ndarray:
         total = math.prod(self.shape)
         if total <= SAMPLE_ENTRIES:
             flat = np.arange(total)
@@ -186,12 +187,16 @@ class DenseEngine:
             self.xp.asarray(index, device=self._device)
             for index in np.unravel_index(np.sort(flat), self.shape)
         ]
-        r = self._convert(self._data[tuple(at)], self.dtype)
-        if factors is not None:
-            rows = (self.xp.take(A, i, axis=0) for A, i in zip(factors, at, strict=True))
-            r = r - self.xp.sum(math.prod(rows, start=1.0), axis=-1)
-        sizes = np.asarray(to_host(self.xp.abs(r)), dtype=np.float64)
-        return sizes[~np.isnan(sizes)] if self._gaps else sizes
+        parts = []
+        for piece in ranges(len(flat), TILE_ENTRIES):
+            here = [index[piece] for index in at]
+            r = self._convert(self._data[tuple(here)], self.dtype)
+            if factors is not None:
+                rows = (self.xp.take(A, i, axis=0) for A, i in zip(factors, here, strict=True))
+                r = r - self.xp.sum(math.prod(rows, start=1.0), axis=-1)
+            parts.append(np.asarray(to_host(r), dtype=np.float64))
+        values = np.concatenate(parts)
+        return values[~np.isnan(values)] if self._gaps else values
 
     # The pass
 
@@ -230,7 +235,7 @@ class DenseEngine:
             packed = rank * (rank + 1) // 2
             gram = xp.zeros((count, packed), dtype=self.dtype, device=self._device)
         value = 0.0
-        for here, g, G, v in self._tiles.map(work, self._pass_tiles(n, rows)):
+        for here, g, G, v in self._map(work, self._pass_tiles(n, rows)):
             gradient[here, :] += g
             if not shared:
                 gram[here, :] += G
@@ -254,7 +259,7 @@ class DenseEngine:
             return float(self.xp.sum(cost, dtype=self.xp.float64))
 
         whole = slice(0, self._stored.shape[0])
-        return sum(self._tiles.map(work, self._pass_tiles(0, whole)))
+        return float(sum(self._map(work, self._pass_tiles(0, whole))))
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         if is_quadratic(loss) and not self._gaps:
@@ -263,7 +268,52 @@ class DenseEngine:
         row = (rank * (rank + 1) // 2 + rank) * itemsize
         data = math.prod(self.shape) * itemsize
         limit = max(BLOCK_BYTES, int(BLOCK_SHARE * data))
-        return _ranges(self.shape[mode], max(1, limit // row))
+        return ranges(self.shape[mode], max(1, limit // row))
+
+    # Parts and counts
+
+    def subtensor(self, indices: Sequence[np.ndarray | None]) -> DenseEngine:
+        part = self._data
+        for mode, chosen in enumerate(indices):
+            if chosen is not None:
+                at = self.xp.asarray(chosen, device=self._device)
+                part = self.xp.take(part, at, axis=mode)
+        return DenseEngine(part, **self._given)
+
+    def counts(self, mode: int) -> np.ndarray:
+        if not self._gaps:
+            return np.full(self.shape[mode], math.prod(self.shape) // self.shape[mode])
+        return self._observed[mode]
+
+    @cached_property
+    def _observed(self) -> list[np.ndarray]:
+        return self._slab_sums(lambda tile: ~self.xp.isnan(self._matrix(tile)))
+
+    def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
+        stored = [factors[m] for m in self._order]
+        view = _TileView(self.xp, stored, self._split, self._pack(stored[0].shape[1]))
+        return self._slab_sums(
+            lambda tile: self.xp.abs(self._residual(tile, view)) > threshold  # a gap is not over
+        )
+
+    def _slab_sums(self, hits: Callable[[Tile], Array]) -> list[np.ndarray]:
+        """How many entries of each slab of each mode pass a test."""
+        xp, shape = self.xp, self._stored.shape
+
+        def work(tile: Tile) -> tuple[Tile, list[np.ndarray]]:
+            box = xp.reshape(hits(tile), tuple(_size(part) for part in tile))
+            box = xp.astype(box, xp.int64)
+            sums = []
+            for n in range(len(shape)):
+                others = tuple(m for m in range(len(shape)) if m != n)
+                sums.append(to_host(xp.sum(box, axis=others)))
+            return tile, sums
+
+        totals = [np.zeros(size, dtype=np.int64) for size in shape]
+        for tile, sums in self._map(work, self._pass_tiles(0, slice(0, shape[0]))):
+            for total, part, count in zip(totals, tile, sums, strict=True):
+                total[part] += count
+        return [totals[self._order.index(mode)] for mode in range(len(shape))]
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         x = self.xp.moveaxis(self._data, mode, 0)[rows, ...]
@@ -283,14 +333,14 @@ class DenseEngine:
             T = self._unfold(tile, mode)
             return T @ T.T if V is None else T @ (T.T @ V)
 
-        return to_host(sum(self._tiles.map(work, tiles)))
+        return to_host(sum(self._map(work, tiles)))
 
     def cogram(self, mode: int) -> np.ndarray:
         def work(tile: Tile) -> Array:
             T = self._unfold(tile, mode)
             return T.T @ T
 
-        return to_host(sum(self._tiles.map(work, self._row_tiles(mode))))
+        return to_host(sum(self._map(work, self._row_tiles(mode))))
 
     def _coproject(self, mode: int, basis: np.ndarray) -> np.ndarray:
         """X_n' times a basis of as many rows as the mode."""
@@ -299,7 +349,7 @@ class DenseEngine:
         def work(tile: Tile) -> Array:
             return self._unfold(tile, mode).T @ V[tile[n], :]
 
-        return to_host(sum(self._tiles.map(work, self._row_tiles(mode))))
+        return to_host(sum(self._map(work, self._row_tiles(mode))))
 
     def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
         V = self._double(basis)
@@ -307,7 +357,7 @@ class DenseEngine:
         def work(tile: Tile) -> Array:
             return self._unfold(tile, mode) @ V
 
-        parts = [to_host(part) for part in self._tiles.map(work, self._row_tiles(mode))]
+        parts = [to_host(part) for part in self._map(work, self._row_tiles(mode))]
         return np.concatenate(parts)
 
     def _double(self, array: np.ndarray) -> Array:
@@ -321,7 +371,7 @@ class DenseEngine:
         whole = [slice(0, size) for size in shape]
         return [
             (*whole[:n], part, *whole[n + 1 :])
-            for part in _ranges(shape[n], max(1, self._tile_entries // row))
+            for part in ranges(shape[n], max(1, self._tile_entries // row))
         ]
 
     def _unfold(self, tile: Tile, mode: int) -> Array:
@@ -358,6 +408,11 @@ class DenseEngine:
             return (*tile[:n], part, *tile[n + 1 :])
 
         return [shift(tile) for tile in tiles]
+
+    def _map(self, work: Callable[[Tile], Any], tiles: Sequence[Tile]) -> Iterator[Any]:
+        """Results of the tiles, in order. Gaps are looked for first: not by a tile's thread."""
+        _ = self._extent
+        return self._tiles.map(work, tiles)
 
     def _read(self, tile: Tile, dtype: Any) -> Array:
         return self._convert(self._stored[tile], dtype)
@@ -454,7 +509,7 @@ def _size(part: slice) -> int:
     return int(part.stop - part.start)
 
 
-def _ranges(size: int, most: int) -> list[slice]:
+def ranges(size: int, most: int) -> list[slice]:
     """Cut range(size) into even parts of at most so many."""
     parts = -(-size // most)
     edges = [size * k // parts for k in range(parts + 1)]
@@ -470,7 +525,7 @@ def _boxes(shape: Sequence[int], most: int, keep: int | None = None) -> list[Til
     room = most if keep is None else max(1, most // shape[keep])
     cuts: list[list[slice]] = []
     for mode in range(len(shape) - 1, -1, -1):
-        part = _ranges(shape[mode], shape[mode] if mode == keep else min(room, shape[mode]))
+        part = ranges(shape[mode], shape[mode] if mode == keep else min(room, shape[mode]))
         cuts.append(part)
         if mode != keep:
             room = max(1, room // shape[mode])

@@ -1,0 +1,274 @@
+"""The engine for tensors of which only some entries were observed: cost follows their number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from robustcp._typing import Array, Factors
+from robustcp.engines.arrays import check_dtype, working_dtype
+from robustcp.engines.dense import BLOCK_BYTES, SAMPLE_ENTRIES, ranges
+from robustcp.engines.threads import Tiles, available_threads
+from robustcp.losses import Loss, majorize
+from robustcp.normal import NormalEquations, pack_indices
+
+#: Observed entries that are worked on at a time.
+TILE_ENTRIES = 1 << 14
+
+
+class Observed:
+    """A tensor of which some entries are known; the others are missing, not zero.
+
+    Parameters
+    ----------
+    indices : integer array (count, N)
+        One row per entry, in any order, none twice.
+    values : array (count,)
+    shape : sequence of int
+        The sizes of the N modes.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.Observed([[0, 0, 1], [1, 0, 0]], [2.5, 3.0], (2, 2, 2))
+    >>> X
+    Observed(2x2x2, 2 entries, 25% of all)
+    """
+
+    def __init__(self, indices: Any, values: Any, shape: Sequence[int]) -> None:
+        at, x = np.asarray(indices), np.asarray(values)
+        self.shape: tuple[int, ...] = tuple(int(size) for size in shape)
+        if len(self.shape) < 2 or min(self.shape) < 1:
+            raise ValueError(f"shape: must have at least 2 modes, none empty, got {shape!r}")
+        if at.ndim != 2 or at.shape[1] != len(self.shape) or at.dtype.kind not in "iu":
+            raise ValueError(
+                f"indices: must be integers of shape (count, {len(self.shape)}), "
+                f"got {at.dtype} of shape {at.shape}"
+            )
+        if x.shape != at.shape[:1]:
+            raise ValueError(f"values: must have shape {at.shape[:1]}, got {x.shape}")
+        if not x.size:
+            raise ValueError("values: all entries are missing")
+        outside = ((at < 0) | (at >= np.array(self.shape))).any(axis=1)
+        if outside.any():
+            raise ValueError(f"indices: outside of {self.shape}: {_some(at, np.asarray(outside))}")
+        order = np.lexsort(at.T[::-1])
+        ordered = at[order]
+        twice = np.zeros(len(at), dtype=bool)
+        twice[1:] = (ordered[1:] == ordered[:-1]).all(axis=1)
+        if twice.any():
+            raise ValueError(f"indices: given more than once: {_some(ordered, twice)}")
+        check_dtype(x)
+        wild = np.asarray(~np.isfinite(x))
+        if wild.any():
+            raise ValueError(f"values: not finite at {_some(at, wild)}")
+        # Sorted, so that the order in which entries are given makes no difference.
+        self.indices = np.ascontiguousarray(ordered.T.astype(np.int64))
+        self.values = np.ascontiguousarray(x[order], dtype=working_dtype(x))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.shape))
+        share = self.values.size / math.prod(self.shape)
+        return f"Observed({size}, {self.values.size} entries, {100 * share:.3g}% of all)"
+
+
+def _some(indices: np.ndarray, bad: np.ndarray) -> str:
+    """A few of the bad indices, in words."""
+    rows = indices[bad]
+    shown = ", ".join(str(tuple(row)) for row in rows[:3].tolist())
+    return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
+
+
+class ObservedEngine:
+    """Passes over the observed entries; see `robustcp.engines.Engine`."""
+
+    def __init__(
+        self,
+        data: Observed,
+        *,
+        threads: int | None = None,
+        exponent: int = 0,
+        limit: float = math.inf,
+    ) -> None:
+        self._given: dict[str, Any] = {"threads": threads, "exponent": exponent, "limit": limit}
+        self._data = data
+        self.exponent = exponent
+        self.xp: Any = xp
+        self.shape = data.shape
+        self.dtype: Any = data.values.dtype
+        self.precision = float(np.finfo(self.dtype).eps)
+        x = data.values
+        if exponent:
+            half = exponent // 2
+            x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)
+        self._x = (x if limit == math.inf else np.clip(x, -limit, limit)).astype(self.dtype)
+        self._tiles = Tiles(threads or available_threads())
+        self._orders: dict[int, np.ndarray] = {}
+
+    def __repr__(self) -> str:
+        return f"ObservedEngine({self._data!r}, {self._tiles.threads} threads)"
+
+    def asarray(self, array: Any) -> Array:
+        return np.ascontiguousarray(array, dtype=self.dtype)
+
+    def scaled(self, exponent: int) -> ObservedEngine:
+        return ObservedEngine(self._data, **{**self._given, "exponent": self.exponent + exponent})
+
+    def saturated(self, limit: float) -> ObservedEngine:
+        return ObservedEngine(self._data, **{**self._given, "limit": limit})
+
+    @cached_property
+    def largest(self) -> float:
+        return float(np.abs(self._x).max())
+
+    @property
+    def complete(self) -> bool:
+        return False
+
+    def excess(self, limit: float) -> float:
+        return float(np.maximum(np.abs(self._x).astype(np.float64) - limit, 0).sum())
+
+    def sample(self, factors: Factors | None = None) -> np.ndarray:
+        picked: Any = slice(None)
+        if self._x.size > SAMPLE_ENTRIES:
+            rng = np.random.default_rng(0)
+            picked = np.sort(rng.integers(self._x.size, size=SAMPLE_ENTRIES))
+        r = self._x[picked].astype(np.float64)
+        if factors is not None:
+            every = np.arange(self._x.size) if isinstance(picked, slice) else picked
+            for piece in ranges(r.size, TILE_ENTRIES):
+                r[piece] -= self._model(factors, every[piece])
+        return np.asarray(r)
+
+    def _model(self, factors: Factors, picked: Any) -> np.ndarray:
+        product: Any = 1.0
+        for A, index in zip(factors, self._data.indices, strict=True):
+            product = product * np.take(A, index[picked], axis=0)
+        return np.asarray(product.sum(axis=1))
+
+    # The pass
+
+    def _sorted(self, mode: int) -> np.ndarray:
+        """The entries in the order of their index in a mode."""
+        if mode not in self._orders:
+            self._orders[mode] = np.argsort(self._data.indices[mode], kind="stable")
+        return self._orders[mode]
+
+    def normal(
+        self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
+    ) -> NormalEquations:
+        rows = rows if rows is not None else slice(0, self.shape[mode])
+        rank = factors[0].shape[1]
+        i, j = pack_indices(rank)
+        order = self._sorted(mode)
+        own = self._data.indices[mode]
+        first, last = np.searchsorted(own, (rows.start, rows.stop), sorter=order)
+        gram = np.zeros((rows.stop - rows.start, i.size), dtype=self.dtype)
+        gradient = np.zeros((rows.stop - rows.start, rank), dtype=self.dtype)
+        value = 0.0
+
+        def work(tile: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+            entries = order[first + tile.start : first + tile.stop]
+            row = own[entries]
+            K = np.ones((entries.size, rank), dtype=self.dtype)
+            for m, (A, index) in enumerate(zip(factors, self._data.indices, strict=True)):
+                if m != mode:
+                    K *= np.take(A, index[entries], axis=0)
+            r = self._x[entries] - np.einsum("er,er->e", K, np.take(factors[mode], row, axis=0))
+            cost, slope, curvature = majorize(loss, r)
+            begins = np.flatnonzero(np.diff(row, prepend=-1))
+            S = K[:, i] * K[:, j]
+            S *= curvature[:, None]
+            K *= slope[:, None]
+            return (
+                row[begins] - rows.start,
+                np.add.reduceat(S, begins, axis=0),
+                np.add.reduceat(K, begins, axis=0),
+                float(cost.sum(dtype=np.float64)),
+            )
+
+        if last > first:
+            for at, G, g, v in self._tiles.map(work, ranges(int(last - first), TILE_ENTRIES)):
+                gram[at] += G
+                gradient[at] += g
+                value += v
+        return NormalEquations(gram, gradient, value)
+
+    def value(self, factors: Factors, loss: Loss) -> float:
+        def work(tile: slice) -> float:
+            r = self._x[tile] - self._model(factors, tile).astype(self.dtype)
+            return float(np.sum(loss.value(r), dtype=np.float64))
+
+        return sum(self._tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES)))
+
+    def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
+        row = (rank * (rank + 1) // 2 + rank) * self.dtype.itemsize
+        return ranges(self.shape[mode], max(1, 4 * BLOCK_BYTES // row))
+
+    # Parts and counts
+
+    def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
+        keep = np.ones(self._x.size, dtype=bool)
+        columns, shape = [], []
+        for index, chosen, size in zip(self._data.indices, indices, self.shape, strict=True):
+            if chosen is None:
+                columns.append(index)
+                shape.append(size)
+                continue
+            place = np.full(size, -1, dtype=np.int64)
+            place[chosen] = np.arange(len(chosen))
+            columns.append(place[index])
+            keep &= place[index] >= 0
+            shape.append(len(chosen))
+        part = Observed(np.stack(columns, axis=1)[keep], self._data.values[keep], shape)
+        return ObservedEngine(part, **self._given)
+
+    def counts(self, mode: int) -> np.ndarray:
+        return np.bincount(self._data.indices[mode], minlength=self.shape[mode])
+
+    def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
+        over = np.abs(self._x - self._model(factors, slice(None))) > threshold
+        return [
+            np.bincount(index[over], minlength=size)
+            for index, size in zip(self._data.indices, self.shape, strict=True)
+        ]
+
+    # Singular vectors of an unfolding, missing entries taken as zero
+
+    def _unfolded(self, mode: int) -> Any:
+        import scipy.sparse
+
+        others = [m for m in range(len(self.shape)) if m != mode]
+        shape = [self.shape[m] for m in others]
+        if math.prod(shape) >= 2**62:
+            raise ValueError("init: this tensor is too large for singular vectors; use 'random'")
+        column = np.ravel_multi_index([self._data.indices[m] for m in others], shape)
+        # Only columns that hold something matter for the products.
+        column = np.unique(column, return_inverse=True)[1]
+        x = self._x.astype(np.float64)
+        return scipy.sparse.csr_array(
+            (x, (self._data.indices[mode], column)), shape=(self.shape[mode], int(column.max()) + 1)
+        )
+
+    def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
+        X = self._unfolded(mode)
+        return np.asarray((X @ X.T).toarray() if basis is None else X @ (X.T @ basis))
+
+    def cogram(self, mode: int) -> np.ndarray:
+        X = self._unfolded(mode)
+        return np.asarray((X.T @ X).toarray())
+
+    def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
+        return np.asarray(self._unfolded(mode) @ basis)
+
+    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
+        raise TypeError("X: this method needs all entries; an Observed tensor has only some")

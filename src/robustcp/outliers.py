@@ -1,0 +1,102 @@
+"""Which entries a model does not account for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from robustcp._typing import Array, Factors
+from robustcp.engines import Engine
+
+if TYPE_CHECKING:
+    from robustcp.fit import Fit
+
+
+@dataclass(frozen=True, eq=False)
+class Outliers:
+    """Residuals in robust sigmas; arrays are computed when asked for.
+
+    Attributes
+    ----------
+    scale : float
+        The standard deviation of the clean entries' residuals.
+    rate : float
+        With control "each", the share of clean entries that `mask` flags by chance; with "fdr",
+        the share of the flagged entries that may be clean.
+    control : {"each", "fdr"}
+    threshold : float
+        The score from which an entry is flagged.
+    """
+
+    fit: Fit = field(repr=False)
+    data: Array = field(repr=False)
+    engine: Engine = field(repr=False)
+    factors: Factors = field(repr=False)
+    scale: float
+    rate: float
+    control: str = "each"
+
+    @cached_property
+    def threshold(self) -> float:
+        from scipy.special import ndtri
+
+        if self.control == "each":
+            return float(-ndtri(self.rate / 2))
+        return _fdr_threshold(np.abs(self.engine.sample(self.factors)) / self._unit, self.rate)
+
+    @property
+    def _unit(self) -> float:
+        return self.scale or 1.0
+
+    @property
+    def scores(self) -> Array:
+        """Residuals divided by the scale; NaN where an entry is missing."""
+        return self.fit.residuals(self.data) / self._unit
+
+    @property
+    def mask(self) -> Array:
+        """True where an entry is flagged."""
+        scores = self.scores
+        return array_namespace(scores).abs(scores) > self.threshold
+
+    @cached_property
+    def slabs(self) -> tuple[np.ndarray, ...]:
+        """For each mode, the share of flagged entries in each of its slabs.
+
+        A slab is all that goes with one index of a mode: a sample, a frame, a sensor. They are
+        counted tile by tile, without scores of the whole tensor.
+        """
+        flagged = self.engine.flagged(self.factors, self.threshold * self._unit)
+        return tuple(
+            hits / np.maximum(self.engine.counts(mode), 1) for mode, hits in enumerate(flagged)
+        )
+
+    @cached_property
+    def share(self) -> float:
+        """The share of all entries that is flagged."""
+        flagged = self.engine.flagged(self.factors, self.threshold * self._unit)[0]
+        return float(flagged.sum() / self.engine.counts(0).sum())
+
+    def worst(self, mode: int, count: int = 5) -> list[tuple[int, float]]:
+        """The slabs of a mode with the largest share of flagged entries: (index, share)."""
+        shares = self.slabs[mode]
+        order = np.argsort(-shares, kind="stable")[:count]
+        return [(int(k), float(shares[k])) for k in order]
+
+
+def _fdr_threshold(scores: np.ndarray, rate: float) -> float:
+    """The threshold of Benjamini and Hochberg for Gaussian scores."""
+    from scipy.special import ndtr
+
+    ordered = np.sort(scores)[::-1]
+    chance = 2 * ndtr(-ordered)
+    allowed = rate * np.arange(1, ordered.size + 1) / ordered.size
+    passed = np.flatnonzero(chance <= allowed)
+    if not passed.size:
+        return math.inf
+    return float(np.nextafter(ordered[passed[-1]], 0.0))

@@ -1,0 +1,204 @@
+"""Where a fit begins: several starts, tried cheaply, of which the lowest objective is taken."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from robustcp import init as starting
+from robustcp._typing import Factors
+from robustcp.engines import Engine
+from robustcp.losses import L1
+from robustcp.solver import Continuation, Solver, Stage, Update
+from robustcp.units import Units, power_of_two
+
+#: How many starts "auto" is.
+AUTO = 6
+#: Tensors with more entries are tried on a part of about PART entries.
+LARGE, PART = 1 << 21, 1 << 19
+#: The share of the data's size, squared, that the smoothing of a start begins with. Where strong
+#: artifacts lead astray a small one is better, for sparse data a large one: so both are tried.
+SHARES = (0.03, 1.0)
+#: Starts are followed down to this share, loosely.
+LOWEST = 1e-4
+#: Starts that end this close to the best, relatively, have reached it.
+CLOSE = 5e-3
+
+
+class Starts(tuple[float, ...]):
+    """The objectives that the starts of a fit ended at, in the data's units.
+
+    If few of many reached the best, there may be a better one still.
+    """
+
+    __slots__ = ()
+
+    @property
+    def reached(self) -> int:
+        """How many ended within 0.5% of the best."""
+        return sum(objective <= min(self) * (1 + CLOSE) for objective in self)
+
+    def __repr__(self) -> str:
+        return f"Starts({self.reached} of {len(self)} reached the best, {min(self):.6g})"
+
+
+def first_factors(
+    units: Units, rank: int, init: Any, rng: np.random.Generator, *, clip: bool = False
+) -> Factors:
+    """Starting factors in the units of the fit.
+
+    With `clip`, singular vectors are those of the data cut at the size of ordinary entries.
+    """
+    engine = units.engine
+    if not isinstance(init, str):
+        shrink = power_of_two(-units.exponent / units.order)
+        return tuple(A * shrink for A in starting.given(engine, rank, init))
+    if init == "random":
+        factors = starting.random(engine, rank, rng)
+    else:
+        source = engine.saturated(units.ordinary) if clip else engine
+        factors = tuple(starting.nvecs(source, n, rank, rng=rng) for n in range(units.order))
+    size = units.scale if engine.largest > 0 else 0.0  # all zeros: the model is zero at once
+    return tuple(A * size ** (1 / units.order) for A in factors)
+
+
+def blank(engine: Engine, factors: Factors) -> Factors:
+    """Rows of which no entry was observed are set to zero, with a warning."""
+    if engine.complete:
+        return factors
+    filled = []
+    for mode, A in enumerate(factors):
+        empty = np.flatnonzero(engine.counts(mode) == 0)
+        if empty.size:
+            shown = ", ".join(map(str, empty[:5])) + (", ..." if empty.size > 5 else "")
+            warnings.warn(
+                f"X: {empty.size} slabs of mode {mode} have no observed entry ({shown}); "
+                "their rows of the factor are 0",
+                stacklevel=4,
+            )
+            heard = np.ones((engine.shape[mode], 1))
+            heard[empty] = 0.0
+            A = A * engine.asarray(heard)
+        filled.append(A)
+    return tuple(filled)
+
+
+def search(
+    units: Units,
+    rank: int,
+    init: str,
+    count: int,
+    rng: np.random.Generator,
+    update: Update,
+    callback: Callable[[], bool] = lambda: False,
+) -> tuple[Factors, Starts]:
+    """The best of several starts under the 1-norm, followed just far enough to tell.
+
+    Large tensors are tried on a random part, and the rows that the part leaves out are then
+    found by robust regression on its factors.
+    """
+    engine = units.engine
+    part = _part(engine, rank, rng)
+    small = engine if part is None else engine.subtensor(part)
+    trial_units = units.on(small)
+    best: tuple[float, Factors] | None = None
+    objectives = []
+    for (kind, share), _ in zip(_kinds(init, engine), range(count), strict=False):
+        how = "random" if kind == "random" else "nvecs"
+        factors = first_factors(trial_units, rank, how, rng, clip=kind == "clipped")
+        objective, factors = _follow(trial_units, factors, share, update, best)
+        objectives.append(objective)
+        if best is None or objective < best[0]:
+            best = objective, factors
+    assert best is not None
+    found = best[1] if part is None else _extended(units, part, best[1], update)
+    # What a part of the data costs stands for the whole.
+    weight = math.prod(engine.shape) / math.prod(small.shape) if engine.complete else 1.0
+    loss = L1(LOWEST * units.ordinary**2)
+    return found, Starts(units.in_data(weight * value, loss) for value in objectives)
+
+
+def _kinds(init: str, engine: Engine) -> Iterable[tuple[str, float]]:
+    """Kinds of starts and their first smoothing, best guesses first, without end."""
+    if init == "auto" and engine.complete:
+        yield from (("clipped", SHARES[0]), ("nvecs", SHARES[1]))
+    elif init == "nvecs":
+        yield "nvecs", SHARES[0]
+    while True:
+        yield from (("random", share) for share in SHARES)
+
+
+def _follow(
+    units: Units,
+    factors: Factors,
+    share: float,
+    update: Update,
+    best: tuple[float, Factors] | None,
+) -> tuple[float, Factors]:
+    """Follow a start until it is plain how low it gets, or that it does not get lowest."""
+    size = units.ordinary**2
+    schedule = Continuation(share * size, LOWEST * size)
+    stage = Stage("starts", schedule, 1e-3, units.relative_mu(1e-8), 10, update=update)
+    solver = Solver(units.engine, (stage,), range(units.order), units.baseline)
+
+    def hopeless(state: Any) -> bool:
+        at_end = schedule.last(state.level) and state.level_sweep >= 3
+        return bool(at_end and best and state.objective * (1 - 10 * state.fall) > best[0])
+
+    state, _ = solver.run(solver.start(factors), 60, hopeless)
+    return solver.objective(state, L1(LOWEST * size)), state.factors
+
+
+def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
+    """Random indices of each mode that make a part small enough for trials."""
+    total = math.prod(engine.shape)
+    if total <= LARGE or not engine.complete:
+        return None
+    least = [min(size, max(20, 4 * rank)) for size in engine.shape]
+    sizes = [float(size) for size in engine.shape]
+    for _ in range(20):  # long modes are cut first, short ones stay whole
+        over = math.prod(sizes) / PART
+        if over <= 1:
+            break
+        free = [n for n, size in enumerate(sizes) if size > least[n]]
+        if not free:
+            break
+        cut = over ** (1 / len(free))
+        for n in free:
+            sizes[n] = max(float(least[n]), sizes[n] / cut)
+    return [
+        None if round(size) >= whole else np.sort(rng.permutation(whole)[: round(size)])
+        for size, whole in zip(sizes, engine.shape, strict=True)
+    ]
+
+
+def _extended(
+    units: Units, part: list[np.ndarray | None], factors: Factors, update: Update
+) -> Factors:
+    """Factors of the whole from those of a part: each mode by regression on the others' part."""
+    engine = units.engine
+    whole = []
+    for mode in range(units.order):
+        chosen = part[mode]
+        if chosen is None:
+            whole.append(factors[mode])
+            continue
+        slabs = engine.subtensor([None if m == mode else part[m] for m in range(units.order)])
+        rows = engine.asarray(np.zeros((engine.shape[mode], factors[0].shape[1])))
+        rows[engine.xp.asarray(chosen), :] = factors[mode]
+        size = units.ordinary**2
+        stage = Stage("rows", Continuation(0.03 * size, LOWEST * size), 1e-3, 0.0, 8, update=update)
+        solver = Solver(slabs, (stage,), (mode,), units.on(slabs).baseline)
+        begin = (*factors[:mode], rows, *factors[mode + 1 :])
+        whole.append(solver.run(solver.start(begin), 40, lambda _: False)[0].factors[mode])
+    return tuple(whole)
+
+
+def near(stages: Iterable[Stage], engine: Engine, factors: Factors) -> tuple[Stage, ...]:
+    """Stages for a fit that begins at factors which are good already."""
+    return tuple(replace(stage, schedule=stage.schedule.near(engine, factors)) for stage in stages)
