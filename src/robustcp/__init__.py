@@ -27,6 +27,7 @@ from robustcp.losses import (
 from robustcp.methods import cp, cpal1, cpals, l1_regression
 from robustcp.metrics import congruence, factor_match_score
 from robustcp.outliers import Outliers
+from robustcp.rank import RankProfile, core_consistency, rank_profile
 from robustcp.simulation import Simulation, simulate
 
 try:
@@ -45,12 +46,14 @@ __all__ = [
     "Observed",
     "Outliers",
     "Quantile",
+    "RankProfile",
     "Simulation",
     "Tukey",
     "Welsch",
     "as_engine",
     "baselines",
     "congruence",
+    "core_consistency",
     "cp",
     "cpal1",
     "cpals",
@@ -58,5 +61,6 @@ __all__ = [
     "l1_regression",
     "nvecs",
     "plot",
+    "rank_profile",
     "simulate",
 ]

@@ -41,9 +41,13 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
 
 
 def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
-    """A Generator from a seed; without one a fixed seed, so that a fit can be repeated."""
+    """A Generator from a seed; without one a fixed seed, so that a fit can be repeated.
+
+    It is a child of the seed's own: data simulated with the same seed must not come with the
+    same numbers as the starts of a fit.
+    """
     try:
-        return np.random.default_rng(0 if rng is None else rng)
+        return np.random.default_rng(0 if rng is None else rng).spawn(1)[0]
     except (TypeError, ValueError):
         raise ValueError(f"rng: must be None, a seed or a NumPy Generator, got {rng!r}") from None
 

@@ -163,6 +163,34 @@ class Fit:
         noise = noise_of(engine.sample(factors), least)
         return Outliers(self, X, engine, factors, noise.sigma, rate, control)
 
+    def project(self, X: Any, mode: int = 0) -> Array:
+        """Robust scores of new data: its factor in one mode, the other modes' factors held.
+
+        Parameters
+        ----------
+        X : array
+            New data: any number of slabs along `mode`, the same sizes in the others.
+        mode : int
+            The mode that is new, such as that of the samples.
+
+        Returns
+        -------
+        array (X.shape[mode], rank)
+            In the units of `weights` times unit columns: the rows of the data that the model
+            was fitted to get ``factors[mode] * weights``.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.1, gamma=1.0, rng=0)
+        >>> fit = robustcp.cp(sim.data[:15], 2)
+        >>> fit.project(sim.data[15:]).shape
+        (5, 2)
+        """
+        from robustcp.methods import project
+
+        return project(self.model, X, mode)
+
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""
         return self.model.to_tensorly()

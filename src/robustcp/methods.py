@@ -118,6 +118,34 @@ def cp(
     return estimate(X, rank, plan, init, count, max_sweeps, rng, callback, screened=True)
 
 
+def project(model: KruskalTensor, X: Any, mode: int) -> Array:
+    """The factor of new data in one mode, by the stages of `cp` with the other factors held."""
+    mode = _checks.whole_number("mode", mode, 0, most=len(model.shape) - 1)
+    with single_blas_thread:
+        engine = as_engine(X)
+        expected = tuple("any" if m == mode else size for m, size in enumerate(model.shape))
+        if len(engine.shape) != len(model.shape) or any(
+            size != engine.shape[m] for m, size in enumerate(model.shape) if m != mode
+        ):
+            raise ValueError(f"X: has shape {engine.shape}, the model needs {expected}")
+        units = Units(engine)
+        engine = units.engine
+        rows = engine.asarray(np.zeros((engine.shape[mode], model.rank)))
+        held = [engine.asarray(to_host(A)) for A in model.factors]
+        # Columns of about the data's size, so that mu means what it does elsewhere.
+        size = units.scale ** (1 / units.order) if engine.largest > 0 else 1.0
+        factors = tuple(rows if m == mode else A * size for m, A in enumerate(held))
+        mu = 1e-8
+        stages = (
+            Stage("L1", units.continuation(1e-8), 1e-6, units.relative_mu(mu)),
+            Stage("refinement", Refinement(units.least_sigma), 1e-6, units.relative_mu(mu, 2)),
+        )
+        solver = Solver(engine, stages, (mode,), units.baseline)
+        state, _ = solver.run(solver.start(blank(engine, factors)), 500, lambda _: False)
+        scores = state.factors[mode] * size ** (units.order - 1)
+        return scores * power_of_two(units.exponent)
+
+
 def _check_losses(loss: Any) -> None:
     """Refuse what is not a loss before any work."""
     listed = loss if isinstance(loss, list | tuple) else [loss]

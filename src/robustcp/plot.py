@@ -14,6 +14,9 @@ from robustcp.metrics import congruence
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from robustcp.outliers import Outliers
+    from robustcp.rank import RankProfile
+
 #: Colour-blind safe, and apart in grey: (colour, line style, marker).
 STYLES = (("#D55E00", "--", "s"), ("#0072B2", "-", "o"), ("#009E73", ":", "^"))
 
@@ -73,3 +76,40 @@ def _canonical(model: Any) -> KruskalTensor:
     weights, factors = model
     host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
     return KruskalTensor(np.asarray(to_host(weights), dtype=np.float64), tuple(host)).normalized()
+
+
+def rank_profile(profile: RankProfile, *, ax: Axes | None = None) -> Axes:
+    """Held-out error (left axis) and stability (right axis) against the rank."""
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        ax = plt.subplots(figsize=(6, 3.6), layout="constrained")[1]
+    (orange, _, square), (blue, _, circle), _ = STYLES
+    other = ax.twinx()
+    error = ax.plot(profile.ranks, profile.error, circle + "-", color=blue)
+    stable = other.plot(profile.ranks, profile.stability, square + "--", color=orange)
+    ax.axvline(profile.rank, color="0.6", linestyle=":", linewidth=1.5)
+    ax.set_xlabel(f"rank (recommended: {profile.rank})")
+    ax.set_ylabel("held-out error, of a zero model's")
+    ax.set_ylim(bottom=0)
+    other.set_ylabel("agreement of halves")
+    other.set_ylim(0, 1.05)
+    ax.set_xticks(profile.ranks)
+    ax.legend([*error, *stable], ["held-out error", "agreement of halves"], frameon=False)
+    ax.spines[["top"]].set_visible(False)
+    other.spines[["top"]].set_visible(False)
+    return ax
+
+
+def outliers(found: Outliers, mode: int = 0, *, ax: Axes | None = None) -> Axes:
+    """The share of flagged entries in each slab of a mode."""
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        ax = plt.subplots(figsize=(8, 2.8), layout="constrained")[1]
+    shares = found.slabs[mode]
+    ax.bar(np.arange(shares.size), 100 * shares, width=1.0, color=STYLES[1][0])
+    ax.set_xlabel(f"index of mode {mode}")
+    ax.set_ylabel("flagged entries, %")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

@@ -77,7 +77,7 @@ def simulate(
     sizes = tuple(shape) if isinstance(shape, Sequence) else ()
     if len(sizes) < 2 or any(size < 1 for size in sizes):
         raise ValueError(f"shape: must have at least 2 modes, none empty, got {shape!r}")
-    rng = np.random.default_rng() if rng is None else _checks.generator(rng)
+    rng = _own_generator(rng)
     factors = [np.abs(rng.standard_normal((size, rank))) for size in shape]
     if density < 1:
         factors = [_thinned(A, density, rng) for A in factors]
@@ -92,6 +92,13 @@ def simulate(
     if P.size:
         data[artifacts] += gamma * norm / np.linalg.norm(P) * P
     return Simulation(data, truth.normalized(), artifacts, float(sigma))
+
+
+def _own_generator(rng: int | np.random.Generator | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError):
+        raise ValueError(f"rng: must be None, a seed or a NumPy Generator, got {rng!r}") from None
 
 
 def _share(name: str, share: float, *, above: bool = False) -> float:

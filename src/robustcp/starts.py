@@ -58,8 +58,10 @@ def first_factors(
     if not isinstance(init, str):
         shrink = power_of_two(-units.exponent / units.order)
         return tuple(A * shrink for A in starting.given(engine, rank, init))
-    if init == "random":
+    if init in ("random", "positive"):
         factors = starting.random(engine, rank, rng)
+        if init == "positive":
+            factors = tuple(engine.xp.abs(A) for A in factors)
     else:
         source = engine.saturated(units.ordinary) if clip else engine
         factors = tuple(starting.nvecs(source, n, rank, rng=rng) for n in range(units.order))
@@ -109,7 +111,7 @@ def search(
     best: tuple[float, Factors] | None = None
     objectives = []
     for (kind, share), _ in zip(_kinds(init, engine), range(count), strict=False):
-        how = "random" if kind == "random" else "nvecs"
+        how = kind if kind in ("random", "positive") else "nvecs"
         factors = first_factors(trial_units, rank, how, rng, clip=kind == "clipped")
         objective, factors = _follow(trial_units, factors, share, update, best)
         objectives.append(objective)
@@ -129,8 +131,9 @@ def _kinds(init: str, engine: Engine) -> Iterable[tuple[str, float]]:
         yield from (("clipped", SHARES[0]), ("nvecs", SHARES[1]))
     elif init == "nvecs":
         yield "nvecs", SHARES[0]
-    while True:
-        yield from (("random", share) for share in SHARES)
+    small, large = SHARES
+    while True:  # data that is mostly of one sign is reached more easily from positive factors
+        yield from (("positive", small), ("random", large), ("positive", large), ("random", small))
 
 
 def _follow(
