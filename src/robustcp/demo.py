@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from robustcp.fit import Fit
-from robustcp.methods import cpal1, cpals
+from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import factor_match_score
 from robustcp.simulation import Simulation, simulate
 
-METHODS: dict[str, Callable[..., Fit]] = {"CPALS": cpals, "CPAL1": cpal1}
+METHODS: dict[str, Callable[..., Fit]] = {"CPALS": cpals, "CPAL1": cpal1, "cp": cp}
 
 
 @dataclass(frozen=True)

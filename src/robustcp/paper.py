@@ -131,10 +131,10 @@ def contaminated(task: Task) -> Simulation:
         E = rng.uniform(-1, 1, size=shape)
     elif kind == "symmetric":
         hit = rng.random(shape) < eta
-        E = np.where(hit, rng.standard_normal(shape), 0.0)
+        E = np.where(hit, rng.choice([-1.0, 1.0], shape), 0.0)
     elif kind == "slabs":
         hit[rng.permutation(shape[0])[: round(eta * shape[0])]] = True
-        E = np.where(hit, np.abs(rng.standard_normal(shape)), 0.0)
+        E = hit.astype(np.float64)
     else:
         raise ValueError(f"noise: unknown kind {kind!r}")
     E *= gamma * np.linalg.norm(sim.truth.full()) / np.linalg.norm(E)

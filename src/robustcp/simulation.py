@@ -52,8 +52,8 @@ def simulate(
     """A tensor of known rank with dense Gaussian noise and sparse, one-sided artifacts.
 
     The factors hold absolute values of standard normal numbers. With T the noise-free tensor
-    the data is T + gamma |T|/|P| P + noise |T|/|Q| Q: P is nonzero at a share eta of the
-    entries, where it holds absolute values of normal numbers; Q is dense and normal.
+    the data is T + gamma |T|/|P| P + noise |T|/|Q| Q: P is 1 at a share eta of the entries,
+    picked at random, and 0 elsewhere; Q is dense and normal.
 
     Parameters
     ----------
@@ -85,12 +85,11 @@ def simulate(
     signal = truth.full()
     norm = np.linalg.norm(signal)
     artifacts = rng.random(signal.shape) < eta if gamma > 0 else np.zeros(signal.shape, dtype=bool)
-    P = np.abs(rng.standard_normal(np.count_nonzero(artifacts)))
     Q = rng.standard_normal(signal.shape)
     sigma = noise * norm / np.linalg.norm(Q)
     data = signal + sigma * Q
-    if P.size:
-        data[artifacts] += gamma * norm / np.linalg.norm(P) * P
+    if artifacts.any():
+        data[artifacts] += gamma * norm / math.sqrt(np.count_nonzero(artifacts))
     return Simulation(data, truth.normalized(), artifacts, float(sigma))
 
 
