@@ -235,6 +235,11 @@ class Tukey:
     def __post_init__(self) -> None:
         real_number("c", self.c, 0.0, above=True)
 
+    @property
+    def rejects(self) -> float:
+        """Residuals beyond this have no influence."""
+        return self.c
+
     def _inside(self, r: Array) -> Array:
         """1 - (r/c)^2, or 0 beyond c."""
         t = r / self.c
@@ -287,6 +292,11 @@ class Contaminated:
     def __post_init__(self) -> None:
         for name in ("sigma", "above", "below"):
             real_number(name, getattr(self, name), 0.0, above=True)
+
+    @property
+    def rejects(self) -> float:
+        """Residuals beyond this have next to no influence."""
+        return 4.685 * self.sigma
 
     def _parts(self, r: Array) -> tuple[Array, Array, Array]:
         """The Gaussian's height, the floor's, and the probability of being clean."""

@@ -107,7 +107,7 @@ def cp(
         if loss is None:
             refinement = Refinement(units.least_sigma)
             weight = units.relative_mu(mu, degree=2)
-            stages = [first, Stage("refinement", refinement, tol, weight, update=update)]
+            stages = [first, Stage("refinement", refinement, 0.1 * tol, weight, update=update)]
         else:
             listed = loss if isinstance(loss, Sequence) else [loss]
             stages = [_as_stage(item, units, tol, update) for item in listed]
@@ -493,7 +493,8 @@ def _fit(
     status = best.status
     if best.status != CONVERGED and not solver.last_level(state):
         status += f" in stage {state.name!r} at {loss}, before the last level"
-    notes = [status, *state.notes, *map(_kept, state.kept), diagnosis(model)]
+    notes = [status, *state.notes, *map(_kept, state.kept), *_unheard(engine, state)]
+    notes.append(diagnosis(model))
     measure = state.loss if is_quadratic(state.loss) else L1(max((1e-6 * units.scale) ** 2, 1e-300))
     nothing = engine.value(tuple(0.0 * A for A in state.factors), measure)
     left = engine.value(state.factors, measure)
@@ -512,6 +513,24 @@ def _fit(
         else Starts(units.in_data(objective, furthest.loss) for objective in objectives),
         scale=noise.sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,
     )
+
+
+def _unheard(engine: Engine, state: State) -> list[str]:
+    """Rows that a loss which rejects outliers leaves where the stage before it put them."""
+    reach = getattr(state.loss, "rejects", None)
+    if reach is None:
+        return []
+    notes = []
+    for mode, hits in enumerate(engine.flagged(state.factors, reach)):
+        counts = engine.counts(mode)
+        rows = np.flatnonzero((hits >= 0.999 * counts) & (counts > 0))
+        if rows.size:
+            shown = ", ".join(map(str, rows[:5])) + (", ..." if rows.size > 5 else "")
+            notes.append(
+                f"{rows.size} rows of mode {mode} have no entry that fits and keep the values "
+                f"of the stage before ({shown})"
+            )
+    return notes
 
 
 def _kept(rows_of_mode: tuple[int, tuple[int, ...]]) -> str:

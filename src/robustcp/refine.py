@@ -32,12 +32,15 @@ class Noise:
         The height of the floor on either side, relative to the peak of the Gaussian.
     clean : float
         The share of entries that belong to the Gaussian.
+    beyond : float
+        The share that is farther than 4.685 sigma from 0, where it has no say.
     """
 
     sigma: float
     above: float
     below: float
     clean: float
+    beyond: float
 
 
 def noise_of(residuals: np.ndarray, least: float = 0.0) -> Noise:
@@ -82,7 +85,9 @@ def noise_of(residuals: np.ndarray, least: float = 0.0) -> Noise:
     clean = min(1.0, max(clean, 1 / r.size))
     peak = clean / (sigma * math.sqrt(2 * math.pi))
     rare = max(1e-4, 1 / r.size)
-    return Noise(sigma, max(above / peak, rare), max(below / peak, rare), clean)
+    beyond = float(np.count_nonzero(size > 4.685 * sigma)) / r.size
+    floor_above, floor_below = (float(max(height / peak, rare)) for height in (above, below))
+    return Noise(sigma, floor_above, floor_below, float(clean), beyond)
 
 
 @dataclass(frozen=True)
@@ -106,9 +111,9 @@ class Refinement:
         if level >= self.rounds:
             return None
         noise = noise_of(engine.sample(factors), self.least)
-        if noise.clean < 0.5:
+        if noise.beyond > 0.5:
             raise Skip(
-                f"refinement would reject {1 - noise.clean:.0%} of the entries: the L1 fit is kept"
+                f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
             )
         if isinstance(loss, Contaminated) and abs(noise.sigma / loss.sigma - 1) < 0.002:
             return None
