@@ -521,9 +521,10 @@ def _unheard(engine: Engine, state: State) -> list[str]:
     if reach is None:
         return []
     notes = []
+    rank = state.factors[0].shape[1]  # so many entries of a row can be met by chance
     for mode, hits in enumerate(engine.flagged(state.factors, reach)):
         counts = engine.counts(mode)
-        rows = np.flatnonzero((hits >= 0.999 * counts) & (counts > 0))
+        rows = np.flatnonzero((counts - hits <= rank) & (hits > 0))
         if rows.size:
             shown = ", ".join(map(str, rows[:5])) + (", ..." if rows.size > 5 else "")
             notes.append(
