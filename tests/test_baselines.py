@@ -119,7 +119,7 @@ def test_rows_that_highs_gives_up_on_keep_their_value_and_are_reported(monkeypat
 def test_cpal1_ends_as_low_as_linear_programming(seed):
     sim = simulate((20, 20, 20), 3, eta=0.1, gamma=1.0, rng=seed)
     start = [robustcp.nvecs(sim.data, mode, 3) for mode in range(3)]
-    exactly = baselines.linear_program(sim.data, 3, init=start)
+    exactly = baselines.linear_program(sim.data, 3, init=start, max_sweeps=400)
     assert exactly.converged
     ours = cpal1(sim.data, 3, init=start)
     assert np.abs(ours.residuals(sim.data)).sum() <= 1.001 * exactly.objective
