@@ -185,6 +185,21 @@ class TestLosses:
         r = host(fit.residuals(xp.asarray(sim.data)))
         assert fit.objective == pytest.approx(Pseudo().value(r).sum(), rel=1e-4)
 
+    def test_stages_keep_bounds_and_units(self):
+        sim = simulate((12, 12, 12), 2, eta=0.1, gamma=1.0, rng=0)
+        stage = [Stage("mine", Single(Tukey(1.5)), 1e-6)]
+        fit = cp(sim.data - 2, 2, loss=stage, nonnegative=True)
+        assert min(A.min() for A in fit.factors) >= 0
+        huge = cp(1e250 * sim.data, 2, loss=[Stage("mine", Single(Tukey(1.5e250)), 1e-6)])
+        plain = cp(sim.data, 2, loss=stage)
+        np.testing.assert_allclose(huge.weights / 1e250, plain.weights, rtol=1e-3)
+
+    def test_least_squares_sees_wild_entries_whole(self):
+        X = simulate((6, 6, 6), 1, eta=0, gamma=0, rng=0).data
+        X[1, 2, 3] = 1e12
+        ours, plain = cp(X, 1, loss=LeastSquares()), robustcp.cpals(X, 1)
+        np.testing.assert_allclose(ours.weights, plain.weights, rtol=1e-3)
+
     def test_losses_are_in_the_units_of_the_data(self):
         sim = simulate((12, 12, 12), 2, eta=0.1, gamma=1.0, rng=0)
         one = cp(sim.data, 2, loss=Huber(0.3), rng=0)
@@ -209,6 +224,26 @@ class TestMissing:
         assert np.isnan(fits[0].residuals(gaps)).sum() == holes.sum()
         assert fits[2].residuals(seen).shape == seen.values.shape
         np.testing.assert_allclose(fits[2].outliers(seen).slabs[0], fits[0].outliers(gaps).slabs[0])
+
+    def test_observed_results_are_in_the_order_given(self):
+        sim = simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0)
+        indices = np.random.default_rng(0).permutation(np.argwhere(np.ones(sim.data.shape)))
+        values = sim.data[tuple(indices.T)]
+        X = Observed(indices, values, sim.data.shape)
+        fit = cp(X, 2)
+        found = fit.outliers(X)
+        np.testing.assert_allclose(found.scores * found.scale, values - fit.at(indices))
+        assert np.array_equal(X.indices, indices)
+
+    def test_masked_values_are_refused(self):
+        with pytest.raises(ValueError, match=r"^values: masked"):
+            Observed([[0, 0], [1, 1]], np.ma.array([1.0, 9.0], mask=[0, 1]), (2, 2))
+
+    @pytest.mark.parametrize("bad", [[[0, 0]], [[0, 0, -1]], [[0, 0, 99]], [[0.5, 0, 0]]])
+    def test_bad_places_to_predict(self, bad):
+        fit = cp(simulate((6, 5, 4), 1, eta=0, gamma=0, rng=0).data, 1)
+        with pytest.raises(ValueError, match=r"^indices: "):
+            fit.at(bad)
 
     def test_slabs_without_an_entry_are_zero_and_warned_of(self):
         sim = simulate((10, 9, 8), 1, eta=0.0, gamma=0.0, rng=0)
@@ -331,6 +366,21 @@ class TestFixedAndProject:
             np.testing.assert_allclose(match, 1.0, atol=1e-12)
         assert score(fit, truth) > 0.99
 
+    def test_fixed_modes_are_not_touched_by_bounds_or_gaps(self):
+        A, B, C = (np.array(F) for F in self.sim.truth.absorbed())
+        fit = cp(self.sim.data, 2, init=[-A, -B, C], fixed=[1], nonnegative=(False, True, False))
+        assert score(fit, self.sim.truth) > 0.98
+        X = self.sim.data.copy()
+        X[:, 4] = np.nan
+        fit = cp(X, 2, init=[A, B, C], fixed=[1])
+        unit = B / np.linalg.norm(B, axis=0)
+        pair = np.abs(fit.factors[1].T @ unit).argmax(axis=1)
+        np.testing.assert_allclose(np.abs(fit.factors[1][4]), unit[4, pair], atol=1e-9)
+
+    def test_nonnegative_scores(self):
+        fit = cp(self.sim.data, 2, nonnegative=True)
+        assert (fit.project(-np.abs(self.sim.data[:2]), nonnegative=True) >= 0).all()
+
     def test_new_samples_get_the_scores_they_would_have_had(self):
         fit = cp(self.sim.data[:20], 2)
         scores = fit.project(self.sim.data[20:])
@@ -363,6 +413,10 @@ class TestFixedAndProject:
         ({"nonnegative": (True, False)}, "nonnegative: must be a bool or 3"),
         ({"nonnegative": "yes"}, "nonnegative: "),
         ({"loss": []}, "loss: an empty list"),
+        ({"loss": [None]}, "loss: None has no value"),
+        ({"loss": Huber}, "loss: must be a loss such as"),
+        ({"nonnegative": None}, "nonnegative: "),
+        ({"fixed": 0}, "fixed: must be a list of modes, got 0"),
         ({"loss": object()}, "loss: .*has no value, slope, curvature"),
         ({"loss": [Huber(), 3]}, "loss: 3 has no"),
         ({"fixed": (0,)}, "fixed: needs the factors"),

@@ -127,6 +127,23 @@ class TestOutliers:
         assert type(mask) is type(data)
         assert host(mask).mean() > 0.05
 
+    @pytest.mark.parametrize("size", [1e-200, 1e160, 1e300])
+    def test_extreme_values(self, sim, size):
+        plain = cp(sim.data, 2)
+        share = cp(size * sim.data, 2).outliers(size * sim.data).share
+        assert share == pytest.approx(plain.outliers(sim.data).share, abs=1e-3)
+
+    @pytest.mark.parametrize("shape", [(30, 30), (10, 10, 10), (20, 20, 20)], ids=str)
+    def test_small_clean_data_is_not_flagged_for_its_fit(self, shape):
+        sim = simulate(shape, 2, eta=0.0, gamma=0.0, rng=0)
+        fit = cp(sim.data, 2)
+        assert fit.scale == pytest.approx(sim.sigma, rel=0.12)
+        assert fit.outliers(sim.data).share < 0.006
+
+    def test_exact_data_and_cp(self):
+        exact = simulate((30, 30, 30), 3, eta=0.1, gamma=1.0, rng=0).truth.full()
+        assert cp(exact, 3).outliers(exact).share < 1e-3
+
     def test_exact_data_has_none(self):
         truth = simulate((8, 8, 8), 1, eta=0, gamma=0, noise=0.0, rng=0).truth
         exact = cpals(truth.full(), 1, tol=1e-12)

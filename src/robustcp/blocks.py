@@ -75,7 +75,7 @@ def _gram(equations: NormalEquations, rows: Array, mu: float) -> tuple[Array, Ar
     lift = xp.where(diagonal + lift <= 0, xp.ones_like(lift), lift)
     silent = xp.sum(diagonal, axis=-1) == 0
     heard = None
-    if G.shape[0] > 1 and bool(xp.any(silent)):
+    if G.shape[0] == rows.shape[0] and bool(xp.any(silent)):
         heard = xp.where(silent, 0.0, 1.0)[:, None]
         heard = xp.astype(heard, rows.dtype)
     return G + eye * lift[..., None], heard

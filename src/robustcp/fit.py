@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
@@ -15,8 +16,9 @@ from robustcp.engines import Engine, Observed, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.outliers import Outliers
-from robustcp.refine import noise_of
+from robustcp.refine import freedom, noise_of
 from robustcp.starts import Starts
+from robustcp.units import least_sigma
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +114,25 @@ class Fit:
         return self.model.full()
 
     def at(self, indices: Array) -> Array:
-        """The model's entries at some indices, an integer array of shape (count, N)."""
-        return self.model.at(indices)
+        """The model's entries at some indices, integers of shape (count, N)."""
+        at = np.asarray(to_host(as_array(indices)))
+        if at.ndim != 2 or at.shape[1] != len(self.shape) or at.dtype.kind not in "iu":
+            raise ValueError(
+                f"indices: must be integers of shape (count, {len(self.shape)}), "
+                f"got {at.dtype} of shape {at.shape}"
+            )
+        outside = ((at < 0) | (at >= np.array(self.shape))).any(axis=1)
+        if outside.any():
+            some = ", ".join(str(tuple(row)) for row in at[outside][:3].tolist())
+            raise ValueError(f"indices: outside of {self.shape}: {some}")
+        xp = array_namespace(self.weights)
+        return self.model.at(xp.asarray(at.astype(np.int64), device=device(self.weights)))
 
     def residuals(self, X: Array) -> Array:
         """X minus the model, as an array of X's library; for Observed, one for each entry."""
         engine = self._engine(X)
         if isinstance(X, Observed):
-            return X.values - self.model.at(X.indices.T)
+            return X.values - self.at(X.indices)
         return as_array(X) - KruskalTensor.from_factors(self._factors_for(engine)).full()
 
     def _engine(self, X: Any) -> Engine:
@@ -157,13 +170,12 @@ class Fit:
         _checks.choice("control", control, ("each", "fdr"))
         engine = self._engine(X)
         factors = self._factors_for(engine)
-        # Smaller differences than roundings and the smoothing of the loss are not flagged.
-        smoothing = math.sqrt(getattr(self.loss, "epsilon", 0.0))
-        least = max(8 * engine.precision * float(np.median(np.abs(engine.sample()))), smoothing)
+        least = least_sigma(np.abs(engine.sample()), engine.precision)
         noise = noise_of(engine.sample(factors), least)
-        return Outliers(self, X, engine, factors, noise.sigma, rate, control)
+        sigma = noise.sigma * freedom(engine, self.rank, noise.clean)
+        return Outliers(self, X, engine, factors, sigma, rate, control)
 
-    def project(self, X: Any, mode: int = 0) -> Array:
+    def project(self, X: Any, mode: int = 0, *, nonnegative: bool = False) -> Array:
         """Robust scores of new data: its factor in one mode, the other modes' factors held.
 
         Parameters
@@ -172,6 +184,8 @@ class Fit:
             New data: any number of slabs along `mode`, the same sizes in the others.
         mode : int
             The mode that is new, such as that of the samples.
+        nonnegative : bool
+            Whether the scores must not be negative.
 
         Returns
         -------
@@ -189,7 +203,7 @@ class Fit:
         """
         from robustcp.methods import project
 
-        return project(self.model, X, mode)
+        return project(self.model, X, mode, nonnegative)
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -15,8 +15,16 @@ from robustcp._typing import Array, Factors
 from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
 from robustcp.fit import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
-from robustcp.losses import L1, LeastSquares, Loss, is_quadratic, rescaled
-from robustcp.refine import Refinement, noise_of
+from robustcp.losses import (
+    L1,
+    Contaminated,
+    LeastSquares,
+    Loss,
+    Tukey,
+    is_quadratic,
+    rescaled,
+)
+from robustcp.refine import Refinement, freedom, noise_of
 from robustcp.solver import (
     CONVERGED,
     STOPPED,
@@ -91,6 +99,8 @@ def cp(
     if starts != "auto":
         starts = _checks.whole_number("starts", starts, 1)
     _check_losses(loss)
+    if not isinstance(fixed, Sequence):
+        raise ValueError(f"fixed: must be a list of modes, got {fixed!r}")
     if len(fixed) and isinstance(init, str):
         raise ValueError(f"fixed: needs the factors to keep in init, got init={init!r}")
 
@@ -100,8 +110,9 @@ def cp(
         held = {_checks.whole_number("fixed", mode, 0, most=order - 1) for mode in fixed}
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
-        units = Units(engine)
-        update = MajorizeMinimize(nonnegative=bounded)
+        units = Units(engine, saturate=_tails_are_linear(loss))
+        solved = tuple(flag and mode not in held for mode, flag in enumerate(bounded))
+        update = MajorizeMinimize(nonnegative=solved)
         mu = 1e-8
         first = Stage("L1", units.continuation(1e-8), tol, units.relative_mu(mu), update=update)
         if loss is None:
@@ -118,7 +129,7 @@ def cp(
     return estimate(X, rank, plan, init, count, max_sweeps, rng, callback, screened=True)
 
 
-def project(model: KruskalTensor, X: Any, mode: int) -> Array:
+def project(model: KruskalTensor, X: Any, mode: int, nonnegative: bool = False) -> Array:
     """The factor of new data in one mode, by the stages of `cp` with the other factors held."""
     mode = _checks.whole_number("mode", mode, 0, most=len(model.shape) - 1)
     with single_blas_thread:
@@ -136,12 +147,15 @@ def project(model: KruskalTensor, X: Any, mode: int) -> Array:
         size = units.scale ** (1 / units.order) if engine.largest > 0 else 1.0
         factors = tuple(rows if m == mode else A * size for m, A in enumerate(held))
         mu = 1e-8
+        update = MajorizeMinimize(nonnegative=(nonnegative,) * units.order)
+        refinement, weight = Refinement(units.least_sigma), units.relative_mu(mu, 2)
         stages = (
-            Stage("L1", units.continuation(1e-8), 1e-6, units.relative_mu(mu)),
-            Stage("refinement", Refinement(units.least_sigma), 1e-6, units.relative_mu(mu, 2)),
+            Stage("L1", units.continuation(1e-8), 1e-6, units.relative_mu(mu), update=update),
+            Stage("refinement", refinement, 1e-6, weight, update=update),
         )
         solver = Solver(engine, stages, (mode,), units.baseline)
-        state, _ = solver.run(solver.start(blank(engine, factors)), 500, lambda _: False)
+        factors = blank(engine, factors, (mode,))
+        state, _ = solver.run(solver.start(factors), 500, lambda _: False)
         scores = state.factors[mode] * size ** (units.order - 1)
         return scores * power_of_two(units.exponent)
 
@@ -152,22 +166,39 @@ def _check_losses(loss: Any) -> None:
     if not listed:
         raise ValueError("loss: an empty list of stages")
     for item in listed:
-        if item is not None and not isinstance(item, Loss | Stage):
+        if item is None and listed is not loss:
+            continue
+        if isinstance(item, type) or not isinstance(item, Loss | Stage):
             lacks = [name for name in ("value", "slope", "curvature") if not hasattr(item, name)]
+            if isinstance(item, type) or not lacks:
+                raise ValueError(f"loss: must be a loss such as Huber(1.0), got {item!r}")
             raise ValueError(f"loss: {item!r} has no {', '.join(lacks)}")
 
 
 def _as_stage(item: Loss | Stage, units: Units, tol: float, update: MajorizeMinimize) -> Stage:
-    if isinstance(item, Stage):
-        return item
-    inside = units.in_fit(item)
-    return Stage(type(item).__name__, Single(inside), tol, update=update)
+    if not isinstance(item, Stage):
+        return Stage(type(item).__name__, Single(units.in_fit(item)), tol, update=update)
+    schedule = item.schedule
+    if isinstance(schedule, Single):
+        schedule = Single(units.in_fit(schedule.loss))
+    if isinstance(item.update, MajorizeMinimize):
+        update = replace(item.update, nonnegative=update.nonnegative)
+        return replace(item, schedule=schedule, update=update)
+    return replace(item, schedule=schedule)
+
+
+def _tails_are_linear(loss: Any) -> bool:
+    """Whether cutting wild entries moves the objective by no more than a constant."""
+    listed = loss if isinstance(loss, list | tuple) else [loss]
+    losses = [s.schedule.loss if isinstance(s, Stage) and isinstance(s.schedule, Single) else s
+              for s in listed]  # fmt: skip
+    return all(item is None or isinstance(item, L1 | Tukey | Contaminated) for item in losses)
 
 
 def _each_mode(name: str, value: bool | Sequence[bool], order: int) -> tuple[bool, ...]:
     if isinstance(value, bool | np.bool_):
         return (bool(value),) * order
-    flags = tuple(value)
+    flags = tuple(value) if isinstance(value, Sequence) else ()
     if len(flags) != order or not all(isinstance(flag, bool | np.bool_) for flag in flags):
         raise ValueError(f"{name}: must be a bool or {order} of them, got {value!r}")
     return tuple(bool(flag) for flag in flags)
@@ -436,7 +467,8 @@ def estimate(
                 if not isinstance(start, str):
                     stages = near(stages, units.engine, factors)
             solver = Solver(units.engine, stages, modes, units.baseline)
-            runs.append(_run(solver, blank(units.engine, factors), max_sweeps, units, callback))
+            factors = blank(units.engine, factors, modes)
+            runs.append(_run(solver, factors, max_sweeps, units, callback))
             if runs[-1].status == STOPPED:
                 break
         return _fit(runs, solver, units, tried, how.nonnegative)
@@ -511,7 +543,9 @@ def _fit(
         starts=tried
         if tried is not None
         else Starts(units.in_data(objective, furthest.loss) for objective in objectives),
-        scale=noise.sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,
+        scale=noise.sigma * freedom(engine, model.rank, noise.clean) * 2.0**units.exponent
+        if engine.largest > 0
+        else 0.0,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import as_array, as_engine, to_host
+from robustcp.engines import Observed, as_array, as_engine, to_host
 from robustcp.fit import Fit
 from robustcp.kruskal import KruskalTensor
 from robustcp.methods import Seed, cp
@@ -99,10 +99,13 @@ def rank_profile(
     >>> robustcp.rank_profile(sim.data, range(1, 4)).rank
     2
     """
+    ranks = ranks if isinstance(ranks, Iterable) else (ranks,)
     tried = tuple(sorted({_checks.whole_number("ranks", rank, 1) for rank in ranks}))
     if not tried:
         raise ValueError("ranks: must name at least one rank")
     generator = _checks.generator(rng)
+    if isinstance(X, Observed):
+        raise TypeError("X: rank_profile needs an array; put NaN where Observed has no entry")
     data = to_host(as_array(X))
     as_engine(data)  # refuses what is not a tensor
     data = data.astype(np.float64)
@@ -143,12 +146,11 @@ def _choose(
     for k in range(1, len(ranks)):
         gain = 1 - error[k] / error[k - 1]
         if gain < GAIN:
-            last, why = (
-                k - 1,
-                (
-                    f"rank {ranks[k]} changes the held-out error by only {-gain:+.1%} "
-                    f"(from {error[k - 1]:.3f} to {error[k]:.3f})"
-                ),
+            change = f"lowers it by only {gain:.1%}" if gain > 0 else f"raises it by {-gain:.1%}"
+            last = k - 1
+            why = (
+                f"the held-out error stops falling: rank {ranks[k]} {change} "
+                f"(from {error[k - 1]:.3f} to {error[k]:.3f})"
             )
             break
     for k in range(last, -1, -1):

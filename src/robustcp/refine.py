@@ -58,8 +58,10 @@ def noise_of(residuals: np.ndarray, least: float = 0.0) -> Noise:
         Sigma is not below this: a rounding, or the smoothing of a loss.
     """
     r = residuals[:: -(-residuals.size // ENOUGH)] if residuals.size else np.zeros(1)
+    unit = float(np.median(np.abs(r))) or float(np.abs(r).max()) or 1.0
+    r, least = r / unit, least / unit  # so that no square overflows or vanishes
     size = np.abs(r)
-    tiny = max(least, float(np.finfo(np.float64).tiny))
+    tiny = max(least, 1e-100)
     sigma = max(1.4826 * float(np.median(size)), tiny)
     above = below = 0.0
     floors = 0.0
@@ -87,7 +89,7 @@ def noise_of(residuals: np.ndarray, least: float = 0.0) -> Noise:
     rare = max(1e-4, 1 / r.size)
     beyond = float(np.count_nonzero(size > 4.685 * sigma)) / r.size
     floor_above, floor_below = (float(max(height / peak, rare)) for height in (above, below))
-    return Noise(sigma, floor_above, floor_below, float(clean), beyond)
+    return Noise(sigma * unit, floor_above, floor_below, float(clean), beyond)
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,11 @@ class Refinement:
 
     def near(self, engine: Engine, factors: Factors) -> Refinement:
         return self
+
+
+def freedom(engine: Engine, rank: int, clean: float) -> float:
+    """What a residual's standard deviation must be multiplied by for the fitted parameters."""
+    shape, order = engine.shape, len(engine.shape)
+    parameters = rank * (sum(shape) - (rank if order == 2 else order - 1))
+    entries = clean * float(engine.counts(0).sum())
+    return math.sqrt(1 / (1 - min(parameters / entries, 0.75)))

@@ -300,7 +300,11 @@ class Solver:
 
     def start(self, factors: Factors) -> State:
         """The state before the first sweep."""
-        factors = self._balanced(self.stages[0].update.feasible(factors))
+        feasible = self.stages[0].update.feasible(factors)
+        factors = self._balanced(
+            tuple(new if mode in self.modes else old
+                  for mode, (new, old) in enumerate(zip(feasible, factors, strict=True)))
+        )  # fmt: skip
         loss = self.stages[0].schedule(0, self.engine, factors, None)
         assert loss is not None, "the first stage must have a level"
         state = self._enter(factors, loss, sweep=0, stage=0, level=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,13 +69,13 @@ def first_factors(
     return tuple(A * size ** (1 / units.order) for A in factors)
 
 
-def blank(engine: Engine, factors: Factors) -> Factors:
-    """Rows of which no entry was observed are set to zero, with a warning."""
+def blank(engine: Engine, factors: Factors, modes: Sequence[int]) -> Factors:
+    """Rows to be solved for of which no entry was observed are set to zero, with a warning."""
     if engine.complete:
         return factors
     filled = []
     for mode, A in enumerate(factors):
-        empty = np.flatnonzero(engine.counts(mode) == 0)
+        empty = np.flatnonzero(engine.counts(mode) == 0) if mode in modes else np.array([])
         if empty.size:
             shown = ", ".join(map(str, empty[:5])) + (", ..." if empty.size > 5 else "")
             warnings.warn(
@@ -120,20 +120,24 @@ def search(
     assert best is not None
     found = best[1] if part is None else _extended(units, part, best[1], update)
     # What a part of the data costs stands for the whole.
-    weight = math.prod(engine.shape) / math.prod(small.shape) if engine.complete else 1.0
+    weight = float(engine.counts(0).sum() / small.counts(0).sum())
     loss = L1(LOWEST * units.ordinary**2)
     return found, Starts(units.in_data(weight * value, loss) for value in objectives)
 
 
 def _kinds(init: str, engine: Engine) -> Iterable[tuple[str, float]]:
     """Kinds of starts and their first smoothing, best guesses first, without end."""
-    if init == "auto" and engine.complete:
+    if init == "auto" and _observed_share(engine) > 0.4:
         yield from (("clipped", SHARES[0]), ("nvecs", SHARES[1]))
     elif init == "nvecs":
         yield "nvecs", SHARES[0]
     small, large = SHARES
     while True:  # data that is mostly of one sign is reached more easily from positive factors
         yield from (("positive", small), ("random", large), ("positive", large), ("random", small))
+
+
+def _observed_share(engine: Engine) -> float:
+    return 1.0 if engine.complete else float(engine.counts(0).sum() / math.prod(engine.shape))
 
 
 def _follow(
@@ -160,7 +164,7 @@ def _follow(
 def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
     """Random indices of each mode that make a part small enough for trials."""
     total = math.prod(engine.shape)
-    if total <= LARGE or not engine.complete:
+    if total <= LARGE or _observed_share(engine) <= 0.4:
         return None
     least = [min(size, max(20, 4 * rank)) for size in engine.shape]
     sizes = [float(size) for size in engine.shape]

@@ -25,14 +25,17 @@ class Units:
 
     A fit of c * X must be c times the fit of X. Without touching X that takes, with s the scale
     of the data, epsilon s^2 for epsilon and mu s^(1 - 2/N) for mu. Data of extreme size is also
-    multiplied by a power of 2, tile by tile; not magnified if `magnify` is False.
+    multiplied by a power of 2, tile by tile; not magnified if `magnify` is False. Wild entries
+    are cut (see FAR) unless `saturate` is False, for losses that are not linear there.
 
     Multiplying the data by c multiplies the objective by c**degree. With degree 1, sizes are
     those of ordinary entries (a high quantile), whatever a few wild ones are; with degree 2,
     least squares, those wild entries are what counts.
     """
 
-    def __init__(self, engine: Engine, *, degree: int = 1, magnify: bool = True) -> None:
+    def __init__(
+        self, engine: Engine, *, degree: int = 1, magnify: bool = True, saturate: bool = True
+    ) -> None:
         self.order, self.degree = len(engine.shape), degree
         self.engine, self.exponent, self.excess, self.baseline = engine, 0, 0.0, 0.0
         size = _typical(engine) if degree == 1 else engine.largest
@@ -41,7 +44,7 @@ class Units:
         if degree > 1:
             return
         size = math.ldexp(size, -self.exponent)
-        if self.engine.largest > FAR * size:
+        if saturate and self.engine.largest > FAR * size:
             self.excess = self.engine.excess(FAR * size)
             self.engine = self.engine.saturated(FAR * size)
         if self.engine.largest > BEYOND * size:
@@ -103,7 +106,7 @@ class Units:
     @property
     def least_sigma(self) -> float:
         """Residuals below this are roundings, or within the smoothing of the 1-norm."""
-        return max(8 * self.engine.precision * self.ordinary, 1e-5 * self.scale)
+        return least_sigma(self._nonzero, self.engine.precision)
 
     def in_data(self, objective: float, loss: Loss) -> float:
         """An objective in the units of the data."""
@@ -132,6 +135,14 @@ class Units:
             ahead=None,
             before=None,
         )
+
+
+def least_sigma(sizes: np.ndarray, precision: float) -> float:
+    """For data of these magnitudes, the size of roundings and of what fits leave undone."""
+    sizes = sizes[sizes > 0]
+    if not sizes.size:
+        return 0.0
+    return max(8 * precision * float(np.quantile(sizes, 0.9)), 1e-5 * float(np.median(sizes)))
 
 
 def unit_scaled(engine: Engine, size: float) -> tuple[Engine, int]:

@@ -41,7 +41,13 @@ class Observed:
     """
 
     def __init__(self, indices: Any, values: Any, shape: Sequence[int]) -> None:
+        if np.ma.is_masked(values) or np.ma.is_masked(indices):
+            raise ValueError("values: masked entries; leave them out of indices and values")
         at, x = np.asarray(indices), np.asarray(values)
+        if not x.size:
+            raise ValueError("values: all entries are missing")
+        if not isinstance(shape, Sequence) or any(int(size) != size for size in shape):
+            raise ValueError(f"shape: must be a sequence of whole numbers, got {shape!r}")
         self.shape: tuple[int, ...] = tuple(int(size) for size in shape)
         if len(self.shape) < 2 or min(self.shape) < 1:
             raise ValueError(f"shape: must have at least 2 modes, none empty, got {shape!r}")
@@ -52,8 +58,6 @@ class Observed:
             )
         if x.shape != at.shape[:1]:
             raise ValueError(f"values: must have shape {at.shape[:1]}, got {x.shape}")
-        if not x.size:
-            raise ValueError("values: all entries are missing")
         outside = ((at < 0) | (at >= np.array(self.shape))).any(axis=1)
         if outside.any():
             raise ValueError(f"indices: outside of {self.shape}: {_some(at, np.asarray(outside))}")
@@ -67,9 +71,11 @@ class Observed:
         wild = np.asarray(~np.isfinite(x))
         if wild.any():
             raise ValueError(f"values: not finite at {_some(at, wild)}")
-        # Sorted, so that the order in which entries are given makes no difference.
-        self.indices = np.ascontiguousarray(ordered.T.astype(np.int64))
-        self.values = np.ascontiguousarray(x[order], dtype=working_dtype(x))
+        self.indices = at.astype(np.int64)
+        self.values = x.astype(working_dtype(x))
+        # Sorted, so that the order in which entries are given makes no difference to a fit.
+        self.sorted_indices = np.ascontiguousarray(ordered.T.astype(np.int64))
+        self.sorted_values = self.values[order]
 
     @property
     def ndim(self) -> int:
@@ -104,9 +110,9 @@ class ObservedEngine:
         self.exponent = exponent
         self.xp: Any = xp
         self.shape = data.shape
-        self.dtype: Any = data.values.dtype
+        self.dtype: Any = data.sorted_values.dtype
         self.precision = float(np.finfo(self.dtype).eps)
-        x = data.values
+        x = data.sorted_values
         if exponent:
             half = exponent // 2
             x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)
@@ -151,7 +157,7 @@ class ObservedEngine:
 
     def _model(self, factors: Factors, picked: Any) -> np.ndarray:
         product: Any = 1.0
-        for A, index in zip(factors, self._data.indices, strict=True):
+        for A, index in zip(factors, self._data.sorted_indices, strict=True):
             product = product * np.take(A, index[picked], axis=0)
         return np.asarray(product.sum(axis=1))
 
@@ -160,7 +166,7 @@ class ObservedEngine:
     def _sorted(self, mode: int) -> np.ndarray:
         """The entries in the order of their index in a mode."""
         if mode not in self._orders:
-            self._orders[mode] = np.argsort(self._data.indices[mode], kind="stable")
+            self._orders[mode] = np.argsort(self._data.sorted_indices[mode], kind="stable")
         return self._orders[mode]
 
     def normal(
@@ -170,7 +176,7 @@ class ObservedEngine:
         rank = factors[0].shape[1]
         i, j = pack_indices(rank)
         order = self._sorted(mode)
-        own = self._data.indices[mode]
+        own = self._data.sorted_indices[mode]
         first, last = np.searchsorted(own, (rows.start, rows.stop), sorter=order)
         gram = np.zeros((rows.stop - rows.start, i.size), dtype=self.dtype)
         gradient = np.zeros((rows.stop - rows.start, rank), dtype=self.dtype)
@@ -180,7 +186,7 @@ class ObservedEngine:
             entries = order[first + tile.start : first + tile.stop]
             row = own[entries]
             K = np.ones((entries.size, rank), dtype=self.dtype)
-            for m, (A, index) in enumerate(zip(factors, self._data.indices, strict=True)):
+            for m, (A, index) in enumerate(zip(factors, self._data.sorted_indices, strict=True)):
                 if m != mode:
                     K *= np.take(A, index[entries], axis=0)
             r = self._x[entries] - np.einsum("er,er->e", K, np.take(factors[mode], row, axis=0))
@@ -219,7 +225,7 @@ class ObservedEngine:
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
         keep = np.ones(self._x.size, dtype=bool)
         columns, shape = [], []
-        for index, chosen, size in zip(self._data.indices, indices, self.shape, strict=True):
+        for index, chosen, size in zip(self._data.sorted_indices, indices, self.shape, strict=True):
             if chosen is None:
                 columns.append(index)
                 shape.append(size)
@@ -229,17 +235,17 @@ class ObservedEngine:
             columns.append(place[index])
             keep &= place[index] >= 0
             shape.append(len(chosen))
-        part = Observed(np.stack(columns, axis=1)[keep], self._data.values[keep], shape)
+        part = Observed(np.stack(columns, axis=1)[keep], self._data.sorted_values[keep], shape)
         return ObservedEngine(part, **self._given)
 
     def counts(self, mode: int) -> np.ndarray:
-        return np.bincount(self._data.indices[mode], minlength=self.shape[mode])
+        return np.bincount(self._data.sorted_indices[mode], minlength=self.shape[mode])
 
     def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
         over = np.abs(self._x - self._model(factors, slice(None))) > threshold
         return [
             np.bincount(index[over], minlength=size)
-            for index, size in zip(self._data.indices, self.shape, strict=True)
+            for index, size in zip(self._data.sorted_indices, self.shape, strict=True)
         ]
 
     # Singular vectors of an unfolding, missing entries taken as zero
@@ -251,12 +257,13 @@ class ObservedEngine:
         shape = [self.shape[m] for m in others]
         if math.prod(shape) >= 2**62:
             raise ValueError("init: this tensor is too large for singular vectors; use 'random'")
-        column = np.ravel_multi_index([self._data.indices[m] for m in others], shape)
+        column = np.ravel_multi_index([self._data.sorted_indices[m] for m in others], shape)
         # Only columns that hold something matter for the products.
         column = np.unique(column, return_inverse=True)[1]
         x = self._x.astype(np.float64)
         return scipy.sparse.csr_array(
-            (x, (self._data.indices[mode], column)), shape=(self.shape[mode], int(column.max()) + 1)
+            (x, (self._data.sorted_indices[mode], column)),
+            shape=(self.shape[mode], int(column.max()) + 1),
         )
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
