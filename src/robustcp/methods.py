@@ -34,7 +34,7 @@ from robustcp.solver import (
     Stage,
     State,
 )
-from robustcp.starts import AUTO, Starts, blank, first_factors, near, search
+from robustcp.starts import AUTO, Starts, blank, first_factors, search
 from robustcp.units import Units, power_of_two
 
 Callback = Callable[[State], bool | None]
@@ -461,11 +461,11 @@ def estimate(
             if screened and isinstance(start, str) and units.engine.largest > 0:
                 update = stages[0].update
                 factors, tried = search(units, rank, start, starts, generator, update)
-                stages = near(stages, units.engine, factors)
+                stages = [stage.near(units.engine, factors) for stage in stages]
             else:
                 factors = first_factors(units, rank, start, generator)
                 if not isinstance(start, str):
-                    stages = near(stages, units.engine, factors)
+                    stages = [stage.near(units.engine, factors) for stage in stages]
             solver = Solver(units.engine, stages, modes, units.baseline)
             factors = blank(units.engine, factors, modes)
             runs.append(_run(solver, factors, max_sweeps, units, callback))

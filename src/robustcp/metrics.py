@@ -39,7 +39,7 @@ def factor_match_score(estimate: Any, truth: Any, *, weights: bool = True) -> fl
     """
     from scipy.optimize import linear_sum_assignment
 
-    ours, theirs = _on_host(estimate), _on_host(truth)
+    ours, theirs = on_host(estimate), on_host(truth)
     if ours.shape != theirs.shape:
         raise ValueError(
             f"estimate: its shape {ours.shape} is not the truth's shape {theirs.shape}"
@@ -61,14 +61,15 @@ def congruence(estimate: Any, truth: Any) -> np.ndarray:
     array([[1., 0.],
            [0., 1.]])
     """
-    ours, theirs = _on_host(estimate), _on_host(truth)
+    ours, theirs = on_host(estimate), on_host(truth)
     product = np.ones((ours.rank, theirs.rank))
     for A, B in zip(ours.factors, theirs.factors, strict=True):
         product *= np.abs(A.T @ B)
     return product
 
 
-def _on_host(model: Any) -> KruskalTensor:
+def on_host(model: Any) -> KruskalTensor:
+    """A model of any library, or a pair (weights, factors), in canonical form on the host."""
     weights, factors = model
     host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
     if weights is None:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.engines import to_host
-from robustcp.kruskal import KruskalTensor
-from robustcp.metrics import congruence
+from robustcp.metrics import congruence, on_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,12 +49,12 @@ def truth_against_estimates(
 
     if ax is None:
         ax = plt.subplots(figsize=(8, 3.6), layout="constrained")[1]
-    true = _canonical(truth)
+    true = on_host(truth)
     column = true.factors[mode][:, component]
     index = np.arange(column.size)
     ax.bar(index, column, width=0.8, color="0.85", label="truth")
     for (label, estimate), (colour, line, marker) in zip(estimates.items(), STYLES, strict=False):
-        model = _canonical(estimate)
+        model = on_host(estimate)
         rows, partners = linear_sum_assignment(congruence(true, model), maximize=True)
         found = model.factors[mode][:, dict(zip(rows, partners, strict=True)).get(component, 0)]
         found = found * (1.0 if found @ column >= 0 else -1.0)
@@ -70,12 +68,6 @@ def truth_against_estimates(
     ax.legend(frameon=False, ncols=1 + len(estimates), loc="upper left", bbox_to_anchor=(0, 1.13))
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def _canonical(model: Any) -> KruskalTensor:
-    weights, factors = model
-    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
-    return KruskalTensor(np.asarray(to_host(weights), dtype=np.float64), tuple(host)).normalized()
 
 
 def rank_profile(profile: RankProfile, *, ax: Axes | None = None) -> Axes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,6 @@ def search(
     count: int,
     rng: np.random.Generator,
     update: Update,
-    callback: Callable[[], bool] = lambda: False,
 ) -> tuple[Factors, Starts]:
     """The best of several starts under the 1-norm, followed just far enough to tell.
 
@@ -204,8 +202,3 @@ def _extended(
         begin = (*factors[:mode], rows, *factors[mode + 1 :])
         whole.append(solver.run(solver.start(begin), 40, lambda _: False)[0].factors[mode])
     return tuple(whole)
-
-
-def near(stages: Iterable[Stage], engine: Engine, factors: Factors) -> tuple[Stage, ...]:
-    """Stages for a fit that begins at factors which are good already."""
-    return tuple(replace(stage, schedule=stage.schedule.near(engine, factors)) for stage in stages)
