@@ -325,20 +325,27 @@ class Contaminated:
         return value, slope, clean + self._rise(r)
 
     def _rise(self, r: Array) -> Array | float:
-        """What the curvature needs beyond slope / r where the floors differ.
-
-        On the side of the higher floor a parabola with curvature slope / r, which is symmetric
-        about 0, may cut the steeper loss of the other side. If G is the largest gap between the
-        two sides and the gap at distance s from 0 is at most G (s/a)^2, then d/2 (s + |r|)^2
-        covers it for all s with d = 2 G / (a + |r|)^2.
-        """
-        if self.above == self.below:
+        """What the curvature needs beyond slope / r where the floors differ."""
+        height, reach = self.rise
+        if height == 0:
             return 0.0
         xp = array_namespace(r)
+        higher = r >= 0 if self.above > self.below else r <= 0
+        return xp.where(higher, height / (reach + xp.abs(r)) ** 2, xp.zeros_like(r))
+
+    @property
+    def rise(self) -> tuple[float, float]:
+        """h and a: on the side of the higher floor the curvature is raised by h / (a + |r|)^2.
+
+        There a parabola with curvature slope / r, which is symmetric about 0, may cut the
+        steeper loss of the other side. If G is the largest gap between the two sides and the
+        gap at distance s from 0 is at most G (s/a)^2, then d/2 (s + |r|)^2 covers it for all s
+        with d = 2 G / (a + |r|)^2.
+        """
+        if self.above == self.below:
+            return 0.0, 1.0
         gap, reach = _floor_gap(max(self.above, self.below), min(self.above, self.below))
-        rise = 2 * gap * self.sigma**2 / (reach * self.sigma + xp.abs(r)) ** 2
-        higher = r >= 0 if self.above > self.below else r < 0
-        return xp.where(higher, rise, xp.zeros_like(r))
+        return 2 * gap * self.sigma**2, reach * self.sigma
 
     def rescaled(self, factor: float) -> Contaminated:
         return Contaminated(self.sigma * factor, self.above, self.below)
@@ -346,7 +353,7 @@ class Contaminated:
 
 @lru_cache
 def _floor_gap(high: float, low: float) -> tuple[float, float]:
-    """G and a of `Contaminated._rise`, for sigma 1; a by looking, and a little less."""
+    """G and a of `Contaminated.rise`, for sigma 1; a by looking, and a little less."""
     t = np.linspace(1e-3, 12.0, 4000) ** 2 / 2 * max(1.0, -math.log(low) / 20)
     e = np.exp(-t)
     gaps = np.log((1 + low) / (e + low)) - np.log((1 + high) / (e + high))

@@ -25,6 +25,7 @@ import numpy as np
 
 from robustcp._typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
+from robustcp.engines.fused import FusedPass, FusedTile, compiled, ranges
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.losses import Loss, is_quadratic, majorize
 from robustcp.normal import NormalEquations, pack_indices
@@ -39,7 +40,7 @@ DEVICE_TILE_ENTRIES = 1 << 24
 #: A tile has at least this many rows, so that the products of K are cheap beside it.
 TILE_ROWS = 64
 #: How many entries a quantile looks at.
-SAMPLE_ENTRIES = 1 << 20
+SAMPLE_ENTRIES = 1 << 18
 #: Normal equations of one block of rows may take this many bytes, or this share of the data.
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
 
@@ -178,25 +179,39 @@ class DenseEngine:
         return 0.5 * math.fsum(self._map(work, tiles))
 
     def sample(self, factors: Factors | None = None) -> np.ndarray:
+        parts = self._all(factors) if self._sampled is None else self._some(factors, self._sampled)
+        values = np.concatenate([np.asarray(to_host(r), dtype=np.float64) for r in parts])
+        return values[~np.isnan(values)] if self._gaps else values
+
+    @cached_property
+    def _sampled(self) -> np.ndarray | None:
+        """Flat indices of the entries that a sample is made of; None for all."""
         total = math.prod(self.shape)
         if total <= SAMPLE_ENTRIES:
-            flat = np.arange(total)
-        else:
-            flat = np.random.default_rng(0).integers(total, size=SAMPLE_ENTRIES)
-        at = [
-            self.xp.asarray(index, device=self._device)
-            for index in np.unravel_index(np.sort(flat), self.shape)
-        ]
-        parts = []
-        for piece in ranges(len(flat), TILE_ENTRIES):
-            here = [index[piece] for index in at]
+            return None
+        flat = np.random.default_rng(0).integers(total, size=SAMPLE_ENTRIES)
+        flat.sort()
+        return flat
+
+    def _all(self, factors: Factors | None) -> Iterator[Array]:
+        if factors is None:
+            yield self.xp.reshape(self._convert(self._stored, self.dtype), (-1,))
+            return
+        view = self._view([factors[m] for m in self._order])
+        for tile in self._pass_tiles(0, slice(0, self._stored.shape[0])):
+            yield self.xp.reshape(self._residual(tile, view), (-1,))
+
+    def _some(self, factors: Factors | None, flat: np.ndarray) -> Iterator[Array]:
+        for piece in ranges(len(flat), SAMPLE_ENTRIES // 8):
+            here = [
+                self.xp.asarray(index, device=self._device)
+                for index in np.unravel_index(flat[piece], self.shape)
+            ]
             r = self._convert(self._data[tuple(here)], self.dtype)
             if factors is not None:
                 rows = (self.xp.take(A, i, axis=0) for A, i in zip(factors, here, strict=True))
                 r = r - self.xp.sum(math.prod(rows, start=1.0), axis=-1)
-            parts.append(np.asarray(to_host(r), dtype=np.float64))
-        values = np.concatenate(parts)
-        return values[~np.isnan(values)] if self._gaps else values
+            yield r
 
     # The pass
 
@@ -219,13 +234,18 @@ class DenseEngine:
                 K = view.K(tile, columns=own_rows, packed=packed)
                 return view.collapse((y if own_rows else y.T) @ K, n, tile, packed=packed)
 
-            here = slice(tile[n].start - rows.start, tile[n].stop - rows.start)
+            here = tile[n]
             if expanded:
                 return here, reduce(self._matrix(tile), False), None, 0.0
-            cost, slope, curvature = self._majorize(loss, self._residual(tile, view))
+            value, slope, curvature = self._majorize(loss, self._residual(tile, view))
             gram = None if shared else reduce(curvature, True)
-            return here, reduce(slope, False), gram, float(xp.sum(cost, dtype=xp.float64))
+            return here, reduce(slope, False), gram, value
 
+        fast = self._fused(loss, stored, n)
+        if fast is None:
+            sums = self._map(work, self._pass_tiles(n, rows))
+        else:
+            sums = self._map(fast.normal, fast.tiles(rows))
         count = rows.stop - rows.start
         gradient = xp.zeros((count, rank), dtype=self.dtype, device=self._device)
         if shared:
@@ -235,7 +255,8 @@ class DenseEngine:
             packed = rank * (rank + 1) // 2
             gram = xp.zeros((count, packed), dtype=self.dtype, device=self._device)
         value = 0.0
-        for here, g, G, v in self._map(work, self._pass_tiles(n, rows)):
+        for part, g, G, v in sums:
+            here = slice(part.start - rows.start, part.stop - rows.start)
             gradient[here, :] += g
             if not shared:
                 gram[here, :] += G
@@ -251,7 +272,7 @@ class DenseEngine:
 
     def value(self, factors: Factors, loss: Loss) -> float:
         stored = [factors[m] for m in self._order]
-        view = _TileView(self.xp, stored, self._split, self._pack(stored[0].shape[1]))
+        view = self._view(stored)
 
         def work(tile: Tile) -> float:
             r = self._residual(tile, view)
@@ -259,7 +280,10 @@ class DenseEngine:
             return float(self.xp.sum(cost, dtype=self.xp.float64))
 
         whole = slice(0, self._stored.shape[0])
-        return float(sum(self._map(work, self._pass_tiles(0, whole))))
+        fast = self._fused(loss, stored, 0)
+        if fast is None:
+            return float(sum(self._map(work, self._pass_tiles(0, whole))))
+        return float(sum(self._map(fast.value, fast.tiles(whole))))
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         if is_quadratic(loss) and not self._gaps:
@@ -291,7 +315,7 @@ class DenseEngine:
 
     def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
         stored = [factors[m] for m in self._order]
-        view = _TileView(self.xp, stored, self._split, self._pack(stored[0].shape[1]))
+        view = self._view(stored)
         return self._slab_sums(
             lambda tile: self.xp.abs(self._residual(tile, view)) > threshold  # a gap is not over
         )
@@ -429,16 +453,43 @@ class DenseEngine:
         x = self._read(tile, self.dtype)
         return self.xp.reshape(x, (math.prod(x.shape[: self._split]), -1))
 
+    def _view(self, stored: Sequence[Array]) -> _TileView:
+        return _TileView(self.xp, stored, self._split, self._pack(stored[0].shape[1]))
+
     def _residual(self, tile: Tile, view: _TileView) -> Array:
         r = view.minus_model(tile)
         r += self._matrix(tile)
         return r
 
-    def _majorize(self, loss: Loss, r: Array) -> tuple[Array, Array, Array]:
-        """Value, slope and curvature, all zero where the data has a gap."""
+    def _majorize(self, loss: Loss, r: Array) -> tuple[float, Array, Array]:
+        """The sum of the values, slopes and curvatures; all zero where the data has a gap."""
         holes = self._holes(r)
-        value, slope, curvature = majorize(loss, self._filled(r, holes))
-        return tuple(self._filled(part, holes) for part in (value, slope, curvature))
+        parts = majorize(loss, self._filled(r, holes))
+        value, slope, curvature = (self._filled(part, holes) for part in parts)
+        return float(self.xp.sum(value, dtype=self.xp.float64)), slope, curvature
+
+    def _fused(self, loss: Loss, stored: Sequence[Array], n: int) -> FusedPass | None:
+        """The pass as compiled code, where the data can be read and the loss is known to it."""
+        data = self._stored
+        if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
+            return None
+        fast = compiled(loss, self.dtype)
+        if fast is None:
+            return None
+        whole = np.asarray(data).reshape(math.prod(data.shape[: self._split]), -1)
+        as_it_is = (
+            data.dtype.isnative
+            and (data.dtype.kind in "iu" or data.dtype in (np.float32, np.float64))
+            and (self.exponent, self.limit) == (0, math.inf)
+        )
+
+        def read(tile: FusedTile) -> tuple[np.ndarray, tuple[int, int]]:
+            if as_it_is:
+                return whole, tile.corner
+            part = whole[tile.corner[0] : tile.end[0], tile.corner[1] : tile.end[1]]
+            return np.ascontiguousarray(self._convert(part, self.dtype)), (0, 0)
+
+        return FusedPass(fast, read, stored, self._split, n)
 
     def _holes(self, r: Array) -> Array | None:
         return self.xp.isnan(r) if self._gaps else None
@@ -507,13 +558,6 @@ class _TileView:
 
 def _size(part: slice) -> int:
     return int(part.stop - part.start)
-
-
-def ranges(size: int, most: int) -> list[slice]:
-    """Cut range(size) into even parts of at most so many."""
-    parts = -(-size // most)
-    edges = [size * k // parts for k in range(parts + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
 def _boxes(shape: Sequence[int], most: int, keep: int | None = None) -> list[Tile]:

@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from robustcp.engines.fused import installed
+
 T = TypeVar("T")
 S = TypeVar("S")
 
 
 @cache
 def _blas() -> ThreadpoolController:
+    if installed():  # compiled passes use SciPy's BLAS, which must be loaded to be seen here
+        import scipy.linalg.cython_blas  # noqa: F401
     return ThreadpoolController().select(user_api="blas")
 
 
@@ -87,15 +91,29 @@ class Tiles:
 
     def _threaded(self, work: Callable[[S], T], tiles: Sequence[S]) -> Iterator[T]:
         if self._pool is None:  # its threads end when the pool is garbage
-            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="robustcp")
-        waiting: deque[Future[T]] = deque()
+            self._pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="robustcp")
+        waiting: deque[tuple[S, Future[T]]] = deque()
+        done: dict[Future[T], T] = {}
+
+        def first() -> T:
+            """The result of the tile that is next; while it takes time, this thread works too."""
+            while not waiting[0][1].done():
+                free = next(
+                    (pair for pair in waiting if pair[1] not in done and pair[1].cancel()), None
+                )
+                if free is None:
+                    break
+                done[free[1]] = work(free[0])
+            _, future = waiting.popleft()
+            return done.pop(future) if future in done else future.result()
+
         try:
             for tile in tiles:
-                waiting.append(self._pool.submit(work, tile))
+                waiting.append((tile, self._pool.submit(work, tile)))
                 if len(waiting) > 4 * self.threads:  # bounds the memory of finished results
-                    yield waiting.popleft().result()
+                    yield first()
             while waiting:
-                yield waiting.popleft().result()
+                yield first()
         finally:
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()

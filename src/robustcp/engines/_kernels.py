@@ -1,0 +1,236 @@
+"""The compiled pass of `robustcp.engines.fused`: plain loops and matrix products, for Numba.
+
+Where the data is NaN, value, slope and curvature are 0. Exponential and logarithm are written
+out: a call would keep the loop around it from becoming vector instructions.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+from numba.core.errors import NumbaError
+
+#: Sums may be reordered, for vectors; NaN stays NaN.
+_FAST = {"reassoc", "contract", "arcp", "nsz"}
+_INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
+#: Values of so many entries are summed in the type of the factors, and these sums in float64.
+_PIECE = 1 << 11
+_LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
+
+
+def _compiled(function):
+    """Compiled, without Python's lock, and kept on disk where there is a place for it."""
+    options = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
+    try:
+        return njit(cache=True, **options)(function)
+    except (RuntimeError, OSError, NumbaError):
+        return njit(**options)(function)
+
+
+@njit(**_INLINE)
+def _exp_of_minus(t):
+    """exp(-t) for t >= 0, to 1e-14: 2^-n times a polynomial on half a power of two."""
+    t = min(np.float64(t), 700.0)
+    n = np.floor(t / _LN2 + 0.5)
+    f = n * _LN2 - t
+    p = f / 39916800.0 + 1 / 3628800.0
+    p = p * f + 1 / 362880.0
+    p = p * f + 1 / 40320.0
+    p = p * f + 1 / 5040.0
+    p = p * f + 1 / 720.0
+    p = p * f + 1 / 120.0
+    p = p * f + 1 / 24.0
+    p = p * f + 1 / 6.0
+    p = p * f + 1 / 2.0
+    p = p * f + 1.0
+    p = p * f + 1.0
+    return p * np.int64((1023 - np.int64(n)) << 52).view(np.float64)
+
+
+@njit(**_INLINE)
+def _log(y):
+    """log(y) for an ordinary y > 0: n log 2 + 2 artanh((z - 1) / (z + 1)), with y = 2^n z."""
+    bits = np.float64(y).view(np.int64)
+    n = (bits - _SQRT_HALF_BITS) >> 52
+    z = np.int64(bits - (n << 52)).view(np.float64)
+    s = (z - 1.0) / (z + 1.0)
+    q = s * s
+    p = q / 21.0 + 1 / 19.0
+    p = p * q + 1 / 17.0
+    p = p * q + 1 / 15.0
+    p = p * q + 1 / 13.0
+    p = p * q + 1 / 11.0
+    p = p * q + 1 / 9.0
+    p = p * q + 1 / 7.0
+    p = p * q + 1 / 5.0
+    p = p * q + 1 / 3.0
+    p = p * q + 1.0
+    return 2.0 * s * p + n * _LN2
+
+
+@njit(**_INLINE)
+def _l1(x, s, w, numbers):
+    """One row of the smoothed 1-norm; `s` holds the model and gets the slope."""
+    epsilon = numbers[0]
+    zero = epsilon * 0
+    total = zero
+    for j in range(s.shape[0]):
+        r = x[j] - s[j]
+        seen = r == r
+        root = math.sqrt(r * r + epsilon)
+        inverse = 1 / root
+        total += root if seen else zero
+        w[j] = inverse if seen else zero
+        s[j] = r * inverse if seen else zero
+    return np.float64(total)
+
+
+@njit(**_INLINE)
+def _contaminated(x, s, w, numbers):
+    """One row of `Contaminated`, in units of sigma^2; `higher` is the sign of the raised side."""
+    rate, above, below, height, reach, higher = numbers
+    zero, total = rate * 0, 0.0
+    for j in range(s.shape[0]):
+        r = x[j] - s[j]
+        seen = r == r
+        e = _exp_of_minus(r * r * rate)
+        k = above if r >= 0 else below
+        inverse = 1 / (e + k)
+        clean = e * inverse
+        away = reach + abs(r)
+        rise = height / (away * away)
+        curvature = clean + (rise if r * higher >= 0 else zero)
+        total += _log((1 + k) * inverse) if seen else 0.0
+        w[j] = curvature if seen else zero
+        s[j] = r * clean if seen else zero
+    return total
+
+
+@njit(**_INLINE)
+def _products(U, S):
+    """The products of pairs of U's columns, packed as in `robustcp.normal`."""
+    rank = U.shape[1]
+    for i in range(U.shape[0]):
+        p = 0
+        for a in range(rank):
+            for b in range(a, rank):
+                S[i, p] = U[i, a] * U[i, b]
+                p += 1
+
+
+@njit(**_INLINE)
+def _side(first, T, U, left, own, right):
+    """Rows of one side's Khatri-Rao product, left x own x right, and the same without own."""
+    rank, count, inner = own.shape[1], own.shape[0], right.shape[0]
+    for k in range(U.shape[0]):
+        at = first + k
+        q, i, p = at % inner, (at // inner) % count, at // (inner * count)
+        for r in range(rank):
+            t = left[p, r] * right[q, r]
+            T[k, r] = t
+            U[k, r] = t * own[i, r]
+
+
+@njit(**_INLINE)
+def _collapse(first, T, Y, Z, low, own, right, gradient, gram):
+    """Add the products of a side's rows to the rows of its own mode."""
+    rank, count, inner = own.shape[1], own.shape[0], right.shape[0]
+    for k in range(Y.shape[0]):
+        i = ((first + k) // inner) % count - low
+        p = 0
+        for a in range(rank):
+            gradient[i, a] += T[k, a] * Y[k, a]
+            for b in range(a, rank):
+                gram[i, p] += T[k, a] * T[k, b] * Z[k, p]
+                p += 1
+
+
+@njit(**_INLINE)
+def _majorize(kind, numbers, X, row, column, slope, curvature):
+    """The loss on a block of X: a row at a time, or as one line if the rows follow each other."""
+    rows, columns = slope.shape
+    s, w, x = slope.reshape(-1), curvature.reshape(-1), X.reshape(-1)
+    begin, stride = row * X.shape[1] + column, X.shape[1]
+    if columns == stride:
+        rows, columns = 1, rows * columns
+    total = 0.0
+    for i in range(rows):
+        for j in range(0, columns, _PIECE):
+            size = min(_PIECE, columns - j)
+            here, there = i * columns + j, begin + i * stride + j
+            x_part = x[there : there + size]
+            s_part, w_part = s[here : here + size], w[here : here + size]
+            if kind == 0:
+                total += _l1(x_part, s_part, w_part, numbers)
+            else:
+                total += _contaminated(x_part, s_part, w_part, numbers)
+    return total
+
+
+@_compiled
+def rows_pass(kind, numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram):
+    """Add a tile's part of the normal equations of a mode among those of the rows.
+
+    The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix; in X it begins at `at`. Rows
+    of the matrix run over left x own x right, columns over K's rows; `gradient` and `gram` begin
+    at row `low` of the own mode. So that nothing leaves the cache, `block` entries are done at
+    once. Returns the sum of the values; with an empty `gram` that is all.
+    """
+    rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
+    packed = gram.shape[1]
+    step = max(1, min(rows, block // columns))
+    real = K.dtype
+    K = K[corner[1] : end[1]]
+    S = np.empty((columns if packed else 0, packed), real)
+    if packed:
+        _products(K, S)
+    slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
+    T, U, Y = (
+        np.empty((step, rank), real),
+        np.empty((step, rank), real),
+        np.empty((step, rank), real),
+    )
+    Z = np.empty((step, packed), real)
+    total = 0.0
+    for a in range(0, rows, step):
+        size = min(step, rows - a)
+        s, w, t, u = slope[:size], curvature[:size], T[:size], U[:size]
+        _side(corner[0] + a, t, u, left, own, right)
+        np.dot(u, K.T, s)
+        total += _majorize(kind, numbers, X, at[0] + a, at[1], s, w)
+        if packed:
+            np.dot(s, K, Y[:size])
+            np.dot(w, S, Z[:size])
+            _collapse(corner[0] + a, t, Y[:size], Z[:size], low, own, right, gradient, gram)
+    return total
+
+
+@_compiled
+def columns_pass(
+    kind, numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram
+):
+    """The same for a mode among those of the columns; rows of the matrix run over K's rows."""
+    rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
+    packed = gram.shape[1]
+    step = max(1, min(rows, block // columns))
+    real = K.dtype
+    T, U = np.empty((columns, rank), real), np.empty((columns, rank), real)
+    _side(corner[1], T, U, left, own, right)
+    slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
+    Y, Z = np.zeros((columns, rank), real), np.zeros((columns, packed), real)
+    y, z = np.empty((columns, rank), real), np.empty((columns, packed), real)
+    S = np.empty((step, packed), real)
+    total = 0.0
+    for a in range(0, rows, step):
+        size = min(step, rows - a)
+        s, w = slope[:size], curvature[:size]
+        u = K[corner[0] + a : corner[0] + a + size]
+        np.dot(u, U.T, s)
+        total += _majorize(kind, numbers, X, at[0] + a, at[1], s, w)
+        _products(u, S[:size])
+        np.dot(s.T, u, y)
+        np.dot(w.T, S[:size], z)
+        Y += y
+        Z += z
+    _collapse(corner[1], T, Y, Z, low, own, right, gradient, gram)
+    return total
