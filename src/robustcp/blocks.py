@@ -7,6 +7,7 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from robustcp._typing import Array
+from robustcp.engines.fused import solve_rows
 from robustcp.normal import NormalEquations, unpack_indices
 
 
@@ -18,6 +19,10 @@ def free(equations: NormalEquations, rows: Array, mu: float) -> Array:
     majorizer becomes a little steeper, so the step still descends, and it stays finite where
     components coincide. A row that no entry of the data has a say in stays as it is.
     """
+    lift = _lift(rows)
+    new = solve_rows(equations.gram, equations.gradient, rows, mu, lift)
+    if new is not None:
+        return new
     G, heard = _gram(equations, rows, mu)
     b = equations.gradient - mu * rows
     step = _solve(G, b)
@@ -71,7 +76,7 @@ def _gram(equations: NormalEquations, rows: Array, mu: float) -> tuple[Array, Ar
     G = xp.reshape(xp.take(equations.gram, where, axis=1), (-1, rank, rank))
     eye: Any = xp.eye(rank, dtype=G.dtype, device=device(G))
     diagonal = xp.sum(G * eye, axis=-1)
-    lift = 32 * rank * float(xp.finfo(G.dtype).eps) * diagonal + mu
+    lift = _lift(rows) * diagonal + mu
     lift = xp.where(diagonal + lift <= 0, xp.ones_like(lift), lift)
     silent = xp.sum(diagonal, axis=-1) == 0
     heard = None
@@ -79,6 +84,11 @@ def _gram(equations: NormalEquations, rows: Array, mu: float) -> tuple[Array, Ar
         heard = xp.where(silent, 0.0, 1.0)[:, None]
         heard = xp.astype(heard, rows.dtype)
     return G + eye * lift[..., None], heard
+
+
+def _lift(rows: Array) -> float:
+    """By how much diagonals are raised, relatively: a few roundings."""
+    return 32 * int(rows.shape[1]) * float(array_namespace(rows).finfo(rows.dtype).eps)
 
 
 def _solve(G: Array, b: Array) -> Array:

@@ -170,7 +170,7 @@ class Fit:
         _checks.choice("control", control, ("each", "fdr"))
         engine = self._engine(X)
         factors = self._factors_for(engine)
-        least = least_sigma(np.abs(engine.sample()), engine.precision)
+        least = least_sigma(np.sort(np.abs(engine.sample())), engine.precision)
         noise = noise_of(engine.sample(factors), least)
         sigma = noise.sigma * freedom(engine, self.rank, noise.clean)
         return Outliers(self, X, engine, factors, sigma, rate, control)

@@ -24,17 +24,18 @@ from robustcp.losses import (
     is_quadratic,
     rescaled,
 )
-from robustcp.refine import Refinement, freedom, noise_of
+from robustcp.refine import Refinement, Unrefined, freedom, noise_of
 from robustcp.solver import (
     CONVERGED,
     STOPPED,
+    Continuation,
     MajorizeMinimize,
     Single,
     Solver,
     Stage,
     State,
 )
-from robustcp.starts import AUTO, Starts, blank, first_factors, search
+from robustcp.starts import AUTO, Starts, begin_on_part, blank, first_factors, search
 from robustcp.units import Units, power_of_two
 
 Callback = Callable[[State], bool | None]
@@ -113,12 +114,8 @@ def cp(
         units = Units(engine, saturate=_tails_are_linear(loss))
         solved = tuple(flag and mode not in held for mode, flag in enumerate(bounded))
         update = MajorizeMinimize(nonnegative=solved)
-        mu = 1e-8
-        first = Stage("L1", units.continuation(1e-8), tol, units.relative_mu(mu), update=update)
         if loss is None:
-            refinement = Refinement(units.least_sigma)
-            weight = units.relative_mu(mu, degree=2)
-            stages = [first, Stage("refinement", refinement, 0.1 * tol, weight, update=update)]
+            stages = _to_the_noise(units, tol, update)
         else:
             listed = loss if isinstance(loss, Sequence) else [loss]
             stages = [_as_stage(item, units, tol, update) for item in listed]
@@ -127,6 +124,22 @@ def cp(
 
     count = AUTO if starts == "auto" else int(starts)
     return estimate(X, rank, plan, init, count, max_sweeps, rng, callback, screened=True)
+
+
+def _to_the_noise(units: Units, tol: float, update: MajorizeMinimize) -> list[Stage]:
+    """The stages of `cp`: by the 1-norm to where the noise shows, then by what the noise is.
+
+    The 1-norm goes on to its end only where the noise cannot be told from the outliers.
+    """
+    mu = 1e-8
+    weight, weight_of_squares = units.relative_mu(mu), units.relative_mu(mu, degree=2)
+    down = units.continuation(1e-8)
+    least = units.least_sigma
+    return [
+        Stage("L1", replace(down, enough=0.001), 10 * tol, weight, update=update),
+        Stage("L1", Unrefined(down, least), tol, weight, update=update),
+        Stage("refinement", Refinement(least), 0.1 * tol, weight_of_squares, update=update),
+    ]
 
 
 def project(model: KruskalTensor, X: Any, mode: int, nonnegative: bool = False) -> Array:
@@ -146,13 +159,8 @@ def project(model: KruskalTensor, X: Any, mode: int, nonnegative: bool = False) 
         # Columns of about the data's size, so that mu means what it does elsewhere.
         size = units.scale ** (1 / units.order) if engine.largest > 0 else 1.0
         factors = tuple(rows if m == mode else A * size for m, A in enumerate(held))
-        mu = 1e-8
         update = MajorizeMinimize(nonnegative=(nonnegative,) * units.order)
-        refinement, weight = Refinement(units.least_sigma), units.relative_mu(mu, 2)
-        stages = (
-            Stage("L1", units.continuation(1e-8), 1e-6, units.relative_mu(mu), update=update),
-            Stage("refinement", refinement, 1e-6, weight, update=update),
-        )
+        stages = _to_the_noise(units, 1e-6, update)
         solver = Solver(engine, stages, (mode,), units.baseline)
         factors = blank(engine, factors, (mode,))
         state, _ = solver.run(solver.start(factors), 500, lambda _: False)
@@ -463,8 +471,11 @@ def estimate(
                 factors, tried = search(units, rank, start, starts, generator, update)
                 stages = [stage.near(units.engine, factors) for stage in stages]
             else:
-                factors = first_factors(units, rank, start, generator)
-                if not isinstance(start, str):
+                begun = None
+                if isinstance(start, str) and isinstance(stages[0].schedule, Continuation):
+                    begun = begin_on_part(units, rank, start, generator, stages[0].update)
+                factors = begun or first_factors(units, rank, start, generator)
+                if begun or not isinstance(start, str):
                     stages = [stage.near(units.engine, factors) for stage in stages]
             solver = Solver(units.engine, stages, modes, units.baseline)
             factors = blank(units.engine, factors, modes)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine
 from robustcp.losses import Contaminated, Loss
-from robustcp.solver import Skip
+from robustcp.solver import Continuation, Skip
 
 #: The core of the noise is looked at within this many sigmas, the outliers beside it.
 CORE, NEAR, FAR = 2.0, 3.0, 5.0
 #: Of a standard normal variable: the chance to lie in the core, and its mean square there.
 CORE_CHANCE = math.erf(CORE / math.sqrt(2))
 CORE_SQUARE = 1 - 2 * CORE * math.exp(-CORE * CORE / 2) / math.sqrt(2 * math.pi) / CORE_CHANCE
-#: Residuals that are looked at.
-ENOUGH = 1 << 18
+#: With a larger share of outliers than this there is no telling what the noise is.
+TOO_MANY = 0.5
+#: Residuals that are looked at; of more, every so many-th.
+ENOUGH = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -58,36 +60,52 @@ def noise_of(residuals: np.ndarray, least: float = 0.0) -> Noise:
         Sigma is not below this: a rounding, or the smoothing of a loss.
     """
     r = residuals[:: -(-residuals.size // ENOUGH)] if residuals.size else np.zeros(1)
-    unit = float(np.median(np.abs(r))) or float(np.abs(r).max()) or 1.0
-    r, least = r / unit, least / unit  # so that no square overflows or vanishes
-    size = np.abs(r)
+    median = float(np.median(np.abs(r)))
+    unit = median or float(np.abs(r).max()) or 1.0
+    r, least = r / unit, least / unit  # so that no square of an ordinary one vanishes
+    size, positive = np.sort(np.abs(r)), np.sort(r[r > 0])
+    with np.errstate(over="ignore"):
+        squares = np.concatenate([[0.0], np.cumsum(size * size)])
+
+    def below_bound(bound: float) -> int:
+        return int(np.searchsorted(size, bound))
+
+    def core(sigma: float) -> tuple[float, float]:
+        """The share of residuals within 2 sigma, and their squares, by the number of all."""
+        count = below_bound(CORE * sigma)
+        return count / r.size, float(squares[count]) / r.size
+
+    def beside(sigma: float) -> tuple[float, float]:
+        """The density of residuals between 3 and 5 sigma, on either side."""
+        width = (FAR - NEAR) * sigma * r.size
+        right = int(np.diff(np.searchsorted(positive, [NEAR * sigma, FAR * sigma]))[0])
+        left = below_bound(FAR * sigma) - below_bound(NEAR * sigma) - right
+        return right / width, left / width
+
     tiny = max(least, 1e-100)
-    sigma = max(1.4826 * float(np.median(size)), tiny)
+    sigma = max(1.4826 * median / unit, tiny)
     above = below = 0.0
     floors = 0.0
     for subtract in (False, True):
         for _ in range(100):
-            core = size < CORE * sigma
             if subtract:
-                beside = (size > NEAR * sigma) & (size < FAR * sigma)
-                width = (FAR - NEAR) * sigma * r.size
-                above = np.count_nonzero(beside & (r > 0)) / width
-                below = np.count_nonzero(beside & (r < 0)) / width
+                above, below = beside(sigma)
                 floors = above + below
-            mass = float(np.count_nonzero(core)) / r.size - CORE * sigma * floors
-            square = float(np.sum(r[core] ** 2)) / r.size - (CORE * sigma) ** 3 / 3 * floors
+            share, square = core(sigma)
+            mass = share - CORE * sigma * floors
+            square -= (CORE * sigma) ** 3 / 3 * floors
             if mass <= 0 or square <= 0:
                 break
             new = max(math.sqrt(square / mass / CORE_SQUARE), tiny)
             if abs(new - sigma) <= 1e-4 * sigma:
                 break
             sigma = new
-    core_share = float(np.count_nonzero(size < CORE * sigma)) / r.size
+    core_share = core(sigma)[0]
     clean = (core_share - CORE * sigma * floors) / CORE_CHANCE
     clean = min(1.0, max(clean, 1 / r.size))
     peak = clean / (sigma * math.sqrt(2 * math.pi))
     rare = max(1e-4, 1 / r.size)
-    beyond = float(np.count_nonzero(size > 4.685 * sigma)) / r.size
+    beyond = 1.0 - below_bound(4.685 * sigma) / r.size
     floor_above, floor_below = (float(max(height / peak, rare)) for height in (above, below))
     return Noise(sigma * unit, floor_above, floor_below, float(clean), beyond)
 
@@ -113,7 +131,7 @@ class Refinement:
         if level >= self.rounds:
             return None
         noise = noise_of(engine.sample(factors), self.least)
-        if noise.beyond > 0.5:
+        if noise.beyond > TOO_MANY:
             raise Skip(
                 f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
             )
@@ -126,6 +144,27 @@ class Refinement:
 
     def near(self, engine: Engine, factors: Factors) -> Refinement:
         return self
+
+
+@dataclass(frozen=True)
+class Unrefined:
+    """The 1-norm down to its last level, for data that `Refinement` would leave alone."""
+
+    down: Continuation
+    least: float
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        if level == 0 and noise_of(engine.sample(factors), self.least).beyond <= TOO_MANY:
+            return None
+        return self.down(level, engine, factors, loss)
+
+    def last(self, level: int) -> bool:
+        return self.down.last(level)
+
+    def near(self, engine: Engine, factors: Factors) -> Unrefined:
+        return replace(self, down=self.down.near(engine, factors))
 
 
 def freedom(engine: Engine, rank: int, clean: float) -> float:

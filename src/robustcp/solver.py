@@ -26,6 +26,10 @@ from robustcp.normal import NormalEquations
 CONVERGED, STOPPED = "converged", "stopped by the callback"
 
 
+#: Sums of squares between these are far from overflow and underflow, in float32 too.
+ORDINARY = 1e-25, 1e25
+
+
 class Skip(Exception):  # noqa: N818 - not an error: a schedule says why its stage is not for this data
     """Raised by a schedule: the stage is left out, or undone, and the fit before it is kept."""
 
@@ -75,17 +79,25 @@ class Continuation:
 
     With a fixed tiny epsilon an entry that happens to be fitted gets a huge weight and pins its
     row; coming down from a large one, the same objective ends lower in fewer sweeps.
+
+    With `enough` it ends before the last, once epsilon is below that share of the square of the
+    median residual: where another stage follows, residuals need not be told apart any finer.
     """
 
     first: float
     lowest: float
     ratio: float = 0.1
+    enough: float = 0.0
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None
     ) -> Loss | None:
         if level > 0 and self.last(level - 1):
             return None
+        if self.enough and isinstance(loss, L1):
+            size = _typical(engine.sample(factors))
+            if loss.epsilon <= self.enough * size * size:
+                return None
         return L1(max(self.lowest, self.first * self.ratio**level))
 
     def last(self, level: int) -> bool:
@@ -93,8 +105,13 @@ class Continuation:
 
     def near(self, engine: Engine, factors: Factors) -> Continuation:
         """Begin at the size of the residuals: a larger epsilon would lead a good start astray."""
-        size = float(np.median(np.abs(engine.sample(factors))))
+        size = _typical(engine.sample(factors))
         return replace(self, first=max(self.lowest, min(self.first, size * size)))
+
+
+def _typical(residuals: np.ndarray) -> float:
+    """The median magnitude, of some of many residuals."""
+    return float(np.median(np.abs(residuals[:: -(-residuals.size // (1 << 15))])))
 
 
 @dataclass(frozen=True)
@@ -460,6 +477,9 @@ class Solver:
 def _column_norms(A: Array) -> Array:
     """Euclidean norms of the columns, also of very large or small ones."""
     xp = array_namespace(A)
+    squares = xp.sum(A * A, axis=0)
+    if bool(xp.all((squares > ORDINARY[0]) & (squares < ORDINARY[1]))):
+        return xp.sqrt(squares)
     top = xp.max(xp.abs(A), axis=0)
     top = xp.where(top > 0, top, xp.ones_like(top))
     return top * xp.sqrt(xp.sum((A / top[None, :]) ** 2, axis=0))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from robustcp.units import Units, power_of_two
 #: How many starts "auto" is.
 AUTO = 6
 #: Tensors with more entries are tried on a part of about PART entries.
-LARGE, PART = 1 << 21, 1 << 19
+LARGE, PART = 1 << 20, 1 << 18
+#: From so many entries on, starts are followed side by side.
+WORTH_THREADS = 1 << 15
 #: The share of the data's size, squared, that the smoothing of a start begins with. Where strong
 #: artifacts lead astray a small one is better, for sparse data a large one: so both are tried.
 SHARES = (0.03, 1.0)
@@ -105,22 +108,40 @@ def search(
     engine = units.engine
     part = _part(engine, rank, rng)
     small = engine if part is None else engine.subtensor(part)
-    trial_units = units.on(small)
-    best: tuple[float, Factors] | None = None
-    objectives = []
+    trial = units.on(small)
+    begins = []
     for (kind, share), _ in zip(_kinds(init, engine), range(count), strict=False):
         how = kind if kind in ("random", "positive") else "nvecs"
-        factors = first_factors(trial_units, rank, how, rng, clip=kind == "clipped")
-        objective, factors = _follow(trial_units, factors, share, update, best)
-        objectives.append(objective)
-        if best is None or objective < best[0]:
-            best = objective, factors
-    assert best is not None
-    found = best[1] if part is None else _extended(units, part, best[1], update)
+        factors = first_factors(trial, rank, how, rng, clip=kind == "clipped")
+        begins.append((factors, share))
+    together = small.tiles.side_by_side if math.prod(small.shape) >= WORTH_THREADS else _in_turn
+    ends = together(lambda begin: _follow(trial, begin[0], begin[1], update), begins)
+    objectives = [objective for objective, _ in ends]
+    best = ends[int(np.argmin(objectives))]
+    found = best[1]
+    if part is not None:  # what is settled here costs little, and need not be on the whole
+        found = _extended(units, part, _settled(trial, found, update), update)
     # What a part of the data costs stands for the whole.
     weight = float(engine.counts(0).sum() / small.counts(0).sum())
     loss = L1(LOWEST * units.ordinary**2)
     return found, Starts(units.in_data(weight * value, loss) for value in objectives)
+
+
+def begin_on_part(
+    units: Units, rank: int, init: str, rng: np.random.Generator, update: Update
+) -> Factors | None:
+    """For a large tensor: factors from a fit of a part by the 1-norm. None for a small one."""
+    part = _part(units.engine, rank, rng)
+    if part is None:
+        return None
+    trial = units.on(units.engine.subtensor(part))
+    solver, _ = _trial(trial, SHARES[0], 1e-5, update)
+    state, _ = solver.run(solver.start(first_factors(trial, rank, init, rng)), 200, lambda _: False)
+    return _extended(units, part, state.factors, update)
+
+
+def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [work(item) for item in items]
 
 
 def _kinds(init: str, engine: Engine) -> Iterable[tuple[str, float]]:
@@ -138,25 +159,26 @@ def _observed_share(engine: Engine) -> float:
     return 1.0 if engine.complete else float(engine.counts(0).sum() / math.prod(engine.shape))
 
 
-def _follow(
-    units: Units,
-    factors: Factors,
-    share: float,
-    update: Update,
-    best: tuple[float, Factors] | None,
-) -> tuple[float, Factors]:
-    """Follow a start until it is plain how low it gets, or that it does not get lowest."""
+def _follow(units: Units, factors: Factors, share: float, update: Update) -> tuple[float, Factors]:
+    """Follow a start until it is plain how low it gets."""
+    solver, lowest = _trial(units, share, 1e-3, update)
+    state, _ = solver.run(solver.start(factors), 60, lambda _: False)
+    return solver.objective(state, lowest), state.factors
+
+
+def _settled(units: Units, factors: Factors, update: Update) -> Factors:
+    """Follow good factors to where they lead."""
+    solver, _ = _trial(units, SHARES[0], 1e-5, update)
+    stages = [stage.near(units.engine, factors) for stage in solver.stages]
+    solver = replace(solver, stages=stages)
+    return solver.run(solver.start(factors), 100, lambda _: False)[0].factors
+
+
+def _trial(units: Units, share: float, tol: float, update: Update) -> tuple[Solver, L1]:
     size = units.ordinary**2
     schedule = Continuation(share * size, LOWEST * size)
-    stage = Stage("starts", schedule, 1e-3, units.relative_mu(1e-8), 10, update=update)
-    solver = Solver(units.engine, (stage,), range(units.order), units.baseline)
-
-    def hopeless(state: Any) -> bool:
-        at_end = schedule.last(state.level) and state.level_sweep >= 3
-        return bool(at_end and best and state.objective * (1 - 10 * state.fall) > best[0])
-
-    state, _ = solver.run(solver.start(factors), 60, hopeless)
-    return solver.objective(state, L1(LOWEST * size)), state.factors
+    stage = Stage("starts", schedule, tol, units.relative_mu(1e-8), 10, update=update)
+    return Solver(units.engine, (stage,), range(units.order), units.baseline), L1(LOWEST * size)
 
 
 def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:

@@ -18,6 +18,8 @@ from robustcp.solver import Continuation, State
 FAR = 2.0**27
 #: Entries this many times larger are left out when the progress of a fit is measured.
 BEYOND = 10.0
+#: Entries that sizes are taken from; of more, every so many-th.
+ENOUGH = 1 << 16
 
 
 class Units:
@@ -38,11 +40,14 @@ class Units:
     ) -> None:
         self.order, self.degree = len(engine.shape), degree
         self.engine, self.exponent, self.excess, self.baseline = engine, 0, 0.0, 0.0
-        size = _typical(engine) if degree == 1 else engine.largest
+        sizes = _sizes(engine) if degree == 1 and engine.largest > 0 else np.zeros(1)
+        size = quantile(sizes, 0.9) if degree == 1 else engine.largest
         if magnify or size > 1:
             self.engine, self.exponent = unit_scaled(engine, size)
         if degree > 1:
             return
+        if self.engine is engine and size > 0:
+            self._sizes = sizes
         size = math.ldexp(size, -self.exponent)
         if saturate and self.engine.largest > FAR * size:
             self.excess = self.engine.excess(FAR * size)
@@ -51,18 +56,18 @@ class Units:
             self.baseline = self.engine.excess(BEYOND * size)
 
     @cached_property
-    def _nonzero(self) -> np.ndarray:
-        return _nonzero(self.engine)
+    def _sizes(self) -> np.ndarray:
+        return _sizes(self.engine)
 
     @cached_property
     def scale(self) -> float:
         """The median magnitude of the nonzero entries."""
-        return float(np.median(self._nonzero))
+        return quantile(self._sizes, 0.5)
 
     @cached_property
     def ordinary(self) -> float:
         """A high quantile of the nonzero magnitudes."""
-        return float(np.quantile(self._nonzero, 0.9))
+        return quantile(self._sizes, 0.9)
 
     def on(self, part: Engine) -> Units:
         """The same units for a part of the same data."""
@@ -106,7 +111,7 @@ class Units:
     @property
     def least_sigma(self) -> float:
         """Residuals below this are roundings, or within the smoothing of the 1-norm."""
-        return least_sigma(self._nonzero, self.engine.precision)
+        return least_sigma(self._sizes, self.engine.precision)
 
     def in_data(self, objective: float, loss: Loss) -> float:
         """An objective in the units of the data."""
@@ -138,11 +143,11 @@ class Units:
 
 
 def least_sigma(sizes: np.ndarray, precision: float) -> float:
-    """For data of these magnitudes, the size of roundings and of what fits leave undone."""
-    sizes = sizes[sizes > 0]
+    """For data of these magnitudes, sorted: the size of roundings and of what fits leave undone."""
+    sizes = sizes[np.searchsorted(sizes, 0.0, "right") :]
     if not sizes.size:
         return 0.0
-    return max(8 * precision * float(np.quantile(sizes, 0.9)), 1e-5 * float(np.median(sizes)))
+    return max(8 * precision * quantile(sizes, 0.9), 1e-5 * quantile(sizes, 0.5))
 
 
 def unit_scaled(engine: Engine, size: float) -> tuple[Engine, int]:
@@ -162,12 +167,16 @@ def power_of_two(exponent: float) -> float:
     return float(2.0 ** min(1000.0, max(-1000.0, exponent)))
 
 
-def _nonzero(engine: Engine) -> np.ndarray:
-    """Magnitudes of nonzero entries; never empty."""
-    sizes = np.abs(engine.sample())
-    sizes = sizes[sizes > 0]
+def _sizes(engine: Engine) -> np.ndarray:
+    """Magnitudes of nonzero entries, sorted; never empty."""
+    sample = engine.sample()
+    sizes = np.sort(np.abs(sample[:: -(-sample.size // ENOUGH)]))
+    sizes = sizes[np.searchsorted(sizes, 0.0, "right") :]
     return sizes if sizes.size else np.array([engine.largest or 1.0])
 
 
-def _typical(engine: Engine) -> float:
-    return float(np.quantile(_nonzero(engine), 0.9)) if engine.largest > 0 else 0.0
+def quantile(ordered: np.ndarray, share: float) -> float:
+    """A quantile of values that are sorted."""
+    at = share * (ordered.size - 1)
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return float(low + (at - math.floor(at)) * (high - low))

@@ -15,7 +15,7 @@ from robustcp._typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, to_host, working_dtype
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.observed import Observed, ObservedEngine
-from robustcp.engines.threads import single_blas_thread
+from robustcp.engines.threads import Tiles, single_blas_thread
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
@@ -54,6 +54,11 @@ class Engine(Protocol):
     @property
     def precision(self) -> float:
         """The machine epsilon of `dtype`."""
+        ...
+
+    @property
+    def tiles(self) -> Tiles:
+        """The threads that passes over the data share."""
         ...
 
     @property

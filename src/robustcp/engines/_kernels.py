@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """The compiled pass of `robustcp.engines.fused`: plain loops and matrix products, for Numba.
 
 Where the data is NaN, value, slope and curvature are 0. Exponential and logarithm are written
@@ -111,38 +112,72 @@ def _products(U, S):
     """The products of pairs of U's columns, packed as in `robustcp.normal`."""
     rank = U.shape[1]
     for i in range(U.shape[0]):
+        u, s = U[i], S[i]
         p = 0
         for a in range(rank):
             for b in range(a, rank):
-                S[i, p] = U[i, a] * U[i, b]
-                p += 1
+                s[p + b - a] = u[a] * u[b]
+            p += rank - a
 
 
 @njit(**_INLINE)
-def _side(first, T, U, left, own, right):
-    """Rows of one side's Khatri-Rao product, left x own x right, and the same without own."""
+def _side(first, U, left, own, right):
+    """Lines of one side's Khatri-Rao product, left x own x right."""
     rank, count, inner = own.shape[1], own.shape[0], right.shape[0]
+    q, i, p = first % inner, (first // inner) % count, first // (inner * count)
     for k in range(U.shape[0]):
-        at = first + k
-        q, i, p = at % inner, (at // inner) % count, at // (inner * count)
         for r in range(rank):
-            t = left[p, r] * right[q, r]
-            T[k, r] = t
-            U[k, r] = t * own[i, r]
+            U[k, r] = left[p, r] * right[q, r] * own[i, r]
+        q += 1
+        if q == inner:
+            q, i = 0, i + 1
+            if i == count:
+                i, p = 0, p + 1
 
 
 @njit(**_INLINE)
-def _collapse(first, T, Y, Z, low, own, right, gradient, gram):
-    """Add the products of a side's rows to the rows of its own mode."""
-    rank, count, inner = own.shape[1], own.shape[0], right.shape[0]
+def _around(first, lines, left, right):
+    """Of the modes beside the own one: rows of `right` and of pair products that lines need.
+
+    Line k of those that begin at `first` finds them at k modulo the size of `right`.
+    """
+    inner, rank = right.shape
+    size = min(inner, lines)
+    rows = np.empty((size, rank), right.dtype)
+    for k in range(size):
+        rows[k] = right[(first + k) % inner]
+    pairs = np.empty((size, rank * (rank + 1) // 2), right.dtype)
+    _products(rows, pairs)
+    return rows, pairs
+
+
+@njit(**_INLINE)
+def _collapse(begin, first, Y, Z, low, left, own, around, pairs, inner, gradient, gram):
+    """Add the products of a side's lines to the rows of its own mode.
+
+    The lines begin at `first`; `around` and `pairs` (see `_around`) at `begin`.
+    """
+    rank, count, packed = own.shape[1], own.shape[0], pairs.shape[1]
+    q, i, p = first % inner, (first // inner) % count, first // (inner * count)
+    at = (first - begin) % inner
+    beside = np.empty((1, packed), pairs.dtype)
+    _products(left[p : p + 1], beside)
     for k in range(Y.shape[0]):
-        i = ((first + k) // inner) % count - low
-        p = 0
+        y, z, g, G = Y[k], Z[k], gradient[i - low], gram[i - low]
+        beyond, beyond2, before, before2 = around[at], pairs[at], left[p], beside[0]
         for a in range(rank):
-            gradient[i, a] += T[k, a] * Y[k, a]
-            for b in range(a, rank):
-                gram[i, p] += T[k, a] * T[k, b] * Z[k, p]
-                p += 1
+            g[a] += before[a] * beyond[a] * y[a]
+        for a in range(packed):
+            G[a] += before2[a] * beyond2[a] * z[a]
+        q, at = q + 1, at + 1
+        if at == inner:
+            at = 0
+        if q == inner:
+            q, i = 0, i + 1
+            if i == count:
+                i, p = 0, p + 1
+                if k + 1 < Y.shape[0]:
+                    _products(left[p : p + 1], beside)
 
 
 @njit(**_INLINE)
@@ -185,23 +220,23 @@ def rows_pass(kind, numbers, X, at, corner, end, low, block, left, own, right, K
     if packed:
         _products(K, S)
     slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
-    T, U, Y = (
-        np.empty((step, rank), real),
-        np.empty((step, rank), real),
-        np.empty((step, rank), real),
-    )
+    U, Y = np.empty((step, rank), real), np.empty((step, rank), real)
+    around, pairs = _around(corner[0], rows if packed else 0, left, right)
     Z = np.empty((step, packed), real)
     total = 0.0
     for a in range(0, rows, step):
         size = min(step, rows - a)
-        s, w, t, u = slope[:size], curvature[:size], T[:size], U[:size]
-        _side(corner[0] + a, t, u, left, own, right)
+        s, w, u = slope[:size], curvature[:size], U[:size]
+        _side(corner[0] + a, u, left, own, right)
         np.dot(u, K.T, s)
         total += _majorize(kind, numbers, X, at[0] + a, at[1], s, w)
         if packed:
             np.dot(s, K, Y[:size])
             np.dot(w, S, Z[:size])
-            _collapse(corner[0] + a, t, Y[:size], Z[:size], low, own, right, gradient, gram)
+            _collapse(
+                corner[0], corner[0] + a, Y[:size], Z[:size], low, left, own, around, pairs,
+                right.shape[0], gradient, gram,
+            )  # fmt: skip
     return total
 
 
@@ -214,8 +249,8 @@ def columns_pass(
     packed = gram.shape[1]
     step = max(1, min(rows, block // columns))
     real = K.dtype
-    T, U = np.empty((columns, rank), real), np.empty((columns, rank), real)
-    _side(corner[1], T, U, left, own, right)
+    U = np.empty((columns, rank), real)
+    _side(corner[1], U, left, own, right)
     slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
     Y, Z = np.zeros((columns, rank), real), np.zeros((columns, packed), real)
     y, z = np.empty((columns, rank), real), np.empty((columns, packed), real)
@@ -232,5 +267,59 @@ def columns_pass(
         np.dot(w.T, S[:size], z)
         Y += y
         Z += z
-    _collapse(corner[1], T, Y, Z, low, own, right, gradient, gram)
+    around, pairs = _around(corner[1], columns, left, right)
+    _collapse(
+        corner[1], corner[1], Y, Z, low, left, own, around, pairs, right.shape[0], gradient, gram
+    )
     return total
+
+
+@_compiled
+def solve_rows(gram, gradient, rows, mu, lift):
+    """Each row's step, (gram + lift diag(gram) + mu I)^-1 (gradient - mu row), added to the row.
+
+    By Cholesky's factorization of the packed triangles; where rounding makes a pivot negative
+    its entry stays as it is. So does a row that no entry of the data has a say in.
+    """
+    count, rank = rows.shape
+    diagonal = np.empty(rank, np.int64)
+    for j in range(rank):
+        diagonal[j] = j * rank - j * (j - 1) // 2
+    one = gram.shape[0] == 1
+    new = np.empty_like(rows)
+    L = np.empty((rank, rank), gram.dtype)
+    b = np.empty(rank, gram.dtype)
+    for i in range(count):
+        if i == 0 or not one:
+            p = 0
+            for j in range(rank):
+                for k in range(j, rank):
+                    L[k, j] = gram[i, p]
+                    p += 1
+                L[j, j] += lift * L[j, j] + mu
+            for j in range(rank):
+                for m in range(j):
+                    for k in range(j, rank):
+                        L[k, j] -= L[k, m] * L[j, m]
+                pivot = L[j, j]
+                root = 1 / math.sqrt(pivot) if pivot > 0 else pivot * 0
+                for k in range(j + 1, rank):
+                    L[k, j] *= root
+                L[j, j] = root  # its inverse
+        heard = one
+        for j in range(rank):
+            heard = heard or gram[i, diagonal[j]] != 0
+        if not heard:
+            new[i] = rows[i]
+            continue
+        for j in range(rank):
+            b[j] = gradient[i, j] - mu * rows[i, j]
+            for k in range(j):
+                b[j] -= L[j, k] * b[k]
+            b[j] *= L[j, j]
+        for j in range(rank - 1, -1, -1):
+            for k in range(j + 1, rank):
+                b[j] -= L[k, j] * b[k]
+            b[j] *= L[j, j]
+            new[i, j] = rows[i, j] + b[j]
+    return new

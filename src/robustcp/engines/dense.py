@@ -39,8 +39,8 @@ TILE_ENTRIES, SMALLEST_TILE_ENTRIES = 1 << 17, 1 << 15
 DEVICE_TILE_ENTRIES = 1 << 24
 #: A tile has at least this many rows, so that the products of K are cheap beside it.
 TILE_ROWS = 64
-#: How many entries a quantile looks at.
-SAMPLE_ENTRIES = 1 << 18
+#: How many entries a sample has; of a tensor that is not much larger it is all.
+SAMPLE_ENTRIES = 1 << 16
 #: Normal equations of one block of rows may take this many bytes, or this share of the data.
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
 
@@ -94,11 +94,11 @@ class DenseEngine:
             if str(self._device) == "cpu"
             else DEVICE_TILE_ENTRIES
         )
-        self._tiles = Tiles((threads or available_threads()) if on_host else 1)
+        self.tiles = Tiles((threads or available_threads()) if on_host else 1)
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
-        return f"DenseEngine({size}, {self._data.dtype}, {self._tiles.threads} threads)"
+        return f"DenseEngine({size}, {self._data.dtype}, {self.tiles.threads} threads)"
 
     # What the data is
 
@@ -138,7 +138,7 @@ class DenseEngine:
                 return largest, False
             return float(xp.max(xp.where(xp.isnan(size), -xp.ones_like(size), size))), True
 
-        found = list(self._tiles.map(work, _boxes(self._stored.shape, self._tile_entries)))
+        found = list(self.tiles.map(work, _boxes(self._stored.shape, self._tile_entries)))
         largest, gaps = max(size for size, _ in found), any(gap for _, gap in found)
         if largest < 0:
             raise ValueError("X: all entries are missing (NaN)")
@@ -187,7 +187,7 @@ class DenseEngine:
     def _sampled(self) -> np.ndarray | None:
         """Flat indices of the entries that a sample is made of; None for all."""
         total = math.prod(self.shape)
-        if total <= SAMPLE_ENTRIES:
+        if total <= 2 * SAMPLE_ENTRIES:
             return None
         flat = np.random.default_rng(0).integers(total, size=SAMPLE_ENTRIES)
         flat.sort()
@@ -202,7 +202,7 @@ class DenseEngine:
             yield self.xp.reshape(self._residual(tile, view), (-1,))
 
     def _some(self, factors: Factors | None, flat: np.ndarray) -> Iterator[Array]:
-        for piece in ranges(len(flat), SAMPLE_ENTRIES // 8):
+        for piece in ranges(len(flat), SAMPLE_ENTRIES // 4):
             here = [
                 self.xp.asarray(index, device=self._device)
                 for index in np.unravel_index(flat[piece], self.shape)
@@ -433,10 +433,10 @@ class DenseEngine:
 
         return [shift(tile) for tile in tiles]
 
-    def _map(self, work: Callable[[Tile], Any], tiles: Sequence[Tile]) -> Iterator[Any]:
+    def _map(self, work: Callable[[Any], Any], tiles: Sequence[Any]) -> Iterator[Any]:
         """Results of the tiles, in order. Gaps are looked for first: not by a tile's thread."""
         _ = self._extent
-        return self._tiles.map(work, tiles)
+        return self.tiles.map(work, tiles)
 
     def _read(self, tile: Tile, dtype: Any) -> Array:
         return self._convert(self._stored[tile], dtype)

@@ -163,10 +163,22 @@ class FusedPass:
 
         run = _kernels.rows_pass if self._own_rows else _kernels.columns_pass
         total = run(
-            self._loss.kind, self._loss.numbers, *self._read(tile), tile.corner, tile.end, tile.rows.start,
-            BLOCK_ENTRIES, *self._sides, gradient, gram,
+            self._loss.kind, self._loss.numbers, *self._read(tile), tile.corner, tile.end,
+            tile.rows.start, BLOCK_ENTRIES, *self._sides, gradient, gram,
         )  # fmt: skip
         return self._loss.weight * float(total)
+
+
+def solve_rows(gram: Any, gradient: Any, rows: Any, mu: float, lift: float) -> np.ndarray | None:
+    """Rows solved from packed normal equations by compiled code; None if that cannot be had."""
+    if not isinstance(rows, np.ndarray) or not installed():
+        return None
+    from robustcp.engines import _kernels
+
+    real = rows.dtype.type
+    arrays = (np.ascontiguousarray(part) for part in (gram, gradient, rows))
+    new: np.ndarray = _kernels.solve_rows(*arrays, real(mu), real(lift))
+    return new
 
 
 def _khatri_rao(factors: Sequence[np.ndarray]) -> np.ndarray:

@@ -12,7 +12,8 @@ import numpy as np
 
 from robustcp._typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, working_dtype
-from robustcp.engines.dense import BLOCK_BYTES, SAMPLE_ENTRIES, ranges
+from robustcp.engines.dense import BLOCK_BYTES, SAMPLE_ENTRIES
+from robustcp.engines.fused import ranges
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.losses import Loss, majorize
 from robustcp.normal import NormalEquations, pack_indices
@@ -117,11 +118,11 @@ class ObservedEngine:
             half = exponent // 2
             x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)
         self._x = (x if limit == math.inf else np.clip(x, -limit, limit)).astype(self.dtype)
-        self._tiles = Tiles(threads or available_threads())
+        self.tiles = Tiles(threads or available_threads())
         self._orders: dict[int, np.ndarray] = {}
 
     def __repr__(self) -> str:
-        return f"ObservedEngine({self._data!r}, {self._tiles.threads} threads)"
+        return f"ObservedEngine({self._data!r}, {self.tiles.threads} threads)"
 
     def asarray(self, array: Any) -> Array:
         return np.ascontiguousarray(array, dtype=self.dtype)
@@ -203,7 +204,7 @@ class ObservedEngine:
             )
 
         if last > first:
-            for at, G, g, v in self._tiles.map(work, ranges(int(last - first), TILE_ENTRIES)):
+            for at, G, g, v in self.tiles.map(work, ranges(int(last - first), TILE_ENTRIES)):
                 gram[at] += G
                 gradient[at] += g
                 value += v
@@ -214,7 +215,7 @@ class ObservedEngine:
             r = self._x[tile] - self._model(factors, tile).astype(self.dtype)
             return float(np.sum(loss.value(r), dtype=np.float64))
 
-        return sum(self._tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES)))
+        return sum(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES)))
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         row = (rank * (rank + 1) // 2 + rank) * self.dtype.itemsize

@@ -75,6 +75,10 @@ def available_threads() -> int:
     return max(1, min(processors, single_blas_thread.threads_outside()))
 
 
+#: What is true of one thread: whether its work is a piece among others, see `side_by_side`.
+_here = threading.local()
+
+
 class Tiles:
     """Maps a function over tiles with some threads, and yields the results in tile order."""
 
@@ -84,10 +88,23 @@ class Tiles:
 
     def map(self, work: Callable[[S], T], tiles: Sequence[S]) -> Iterator[T]:
         with single_blas_thread:
-            if self.threads == 1 or len(tiles) == 1:
+            if self.threads == 1 or len(tiles) == 1 or getattr(_here, "alone", False):
                 yield from map(work, tiles)
             else:
                 yield from self._threaded(work, tiles)
+
+    def side_by_side(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """The same for larger pieces of work, which map over tiles themselves: in one thread."""
+
+        def alone(item: S) -> T:
+            before = getattr(_here, "alone", False)
+            _here.alone = True
+            try:
+                return work(item)
+            finally:
+                _here.alone = before
+
+        return list(self.map(alone, items))
 
     def _threaded(self, work: Callable[[S], T], tiles: Sequence[S]) -> Iterator[T]:
         if self._pool is None:  # its threads end when the pool is garbage
