@@ -19,7 +19,7 @@ FAR = 2.0**27
 #: Entries this many times larger are left out when the progress of a fit is measured.
 BEYOND = 10.0
 #: Entries that sizes are taken from; of more, every so many-th.
-ENOUGH = 1 << 16
+ENOUGH = 1 << 17
 
 
 class Units:
