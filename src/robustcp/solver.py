@@ -464,12 +464,14 @@ class Solver:
             return factors
         xp = array_namespace(factors[0])
         norms = {mode: _column_norms(factors[mode]) for mode in self.modes}
-        mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms.values())
-        one = xp.ones_like(mean)
+        mean = math.prod(norms.values()) ** (1.0 / len(norms))
+        if not bool(xp.all((mean > ORDINARY[0]) & (mean < ORDINARY[1]))):  # as a product of roots
+            mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms.values())
+            some, one = mean > 0, xp.ones_like(mean)
+            mean = xp.where(some, mean, one)
+            norms = {mode: xp.where(some, norm, one) for mode, norm in norms.items()}
         return tuple(
-            A * xp.where(mean > 0, mean / xp.where(mean > 0, norms[mode], one), one)[None, :]
-            if mode in norms
-            else A
+            A * (mean / norms[mode])[None, :] if mode in norms else A
             for mode, A in enumerate(factors)
         )
 

@@ -323,3 +323,54 @@ def solve_rows(gram, gradient, rows, mu, lift):
             b[j] *= L[j, j]
             new[i, j] = rows[i, j] + b[j]
     return new
+
+
+@njit(**_INLINE)
+def _touch(x):
+    """Read a line from its beginning to its end: that brings it to the cache fastest by far."""
+    total = x[0] * 0
+    for k in range(x.shape[0]):
+        total += x[k]
+    return total
+
+
+@_compiled
+def contract_rows(X, K, lines, block):
+    """lines = X K, by blocks that are in the cache when they are multiplied."""
+    rows, columns = X.shape
+    step, seen = max(1, block // columns), 0.0
+    for a in range(0, rows, step):
+        b = min(a + step, rows)
+        seen += _touch(X[a:b].reshape(-1))
+        np.dot(X[a:b], K, lines[a:b])
+    return seen
+
+
+@_compiled
+def contract_columns(X, U, lines, block):
+    """lines = X' U, by blocks that are in the cache when they are multiplied."""
+    rows, columns = X.shape
+    step, seen = max(1, block // columns), 0.0
+    part = np.empty_like(lines)
+    lines[:] = 0
+    for a in range(0, rows, step):
+        b = min(a + step, rows)
+        seen += _touch(X[a:b].reshape(-1))
+        np.dot(X[a:b].T, U[a:b], part)
+        lines += part
+    return seen
+
+
+@_compiled
+def collapse_lines(lines, left, count, right):
+    """Contract the modes beside the own one away: the sum of left[p] right[q] lines[p, i, q]."""
+    rank, inner = lines.shape[1], right.shape[0]
+    rows = np.zeros((count, rank), lines.dtype)
+    k = 0
+    for p in range(left.shape[0]):
+        for i in range(count):
+            for q in range(inner):
+                for r in range(rank):
+                    rows[i, r] += left[p, r] * right[q, r] * lines[k, r]
+                k += 1
+    return rows

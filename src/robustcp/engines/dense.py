@@ -25,7 +25,17 @@ import numpy as np
 
 from robustcp._typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
-from robustcp.engines.fused import FusedPass, FusedTile, compiled, ranges
+from robustcp.engines.fused import TILE_ENTRIES as FAST_TILE_ENTRIES
+from robustcp.engines.fused import (
+    FusedPass,
+    FusedTile,
+    collapse,
+    compiled,
+    contract,
+    installed,
+    khatri_rao,
+    ranges,
+)
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.losses import Loss, is_quadratic, majorize
 from robustcp.normal import NormalEquations, pack_indices
@@ -43,6 +53,8 @@ TILE_ROWS = 64
 SAMPLE_ENTRIES = 1 << 16
 #: Normal equations of one block of rows may take this many bytes, or this share of the data.
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
+#: A contraction of the data is kept if it has no more entries than this, or this share.
+CACHED_ENTRIES, CACHED_SHARE = 1 << 20, 0.03
 
 
 @cache
@@ -94,6 +106,8 @@ class DenseEngine:
             if str(self._device) == "cpu"
             else DEVICE_TILE_ENTRIES
         )
+        self._packs: dict[int, tuple[Array, Array]] = {}
+        self._partial: dict[bool, tuple[list[Array], Array]] = {}
         self.tiles = Tiles((threads or available_threads()) if on_host else 1)
 
     def __repr__(self) -> str:
@@ -222,11 +236,11 @@ class DenseEngine:
         stored = [factors[m] for m in self._order]
         n = self._order.index(mode)
         rows = rows if rows is not None else slice(0, self.shape[mode])
-        rank = stored[0].shape[1]
         shared = is_quadratic(loss) and not self._gaps
-        whole = rows == slice(0, self.shape[mode])
-        expanded = shared and whole and self.dtype == xp.float64
-        view = _TileView(xp, stored, self._split, self._pack(rank))
+        if shared and rows == slice(0, self.shape[mode]) and self.dtype == xp.float64:
+            return self._least_squares(stored, n, loss)
+        rank = stored[0].shape[1]
+        view = self._view(stored)
         own_rows = n < self._split
 
         def work(tile: Tile) -> tuple[slice, Array, Array, float]:
@@ -234,12 +248,9 @@ class DenseEngine:
                 K = view.K(tile, columns=own_rows, packed=packed)
                 return view.collapse((y if own_rows else y.T) @ K, n, tile, packed=packed)
 
-            here = tile[n]
-            if expanded:
-                return here, reduce(self._matrix(tile), False), None, 0.0
             value, slope, curvature = self._majorize(loss, self._residual(tile, view))
             gram = None if shared else reduce(curvature, True)
-            return here, reduce(slope, False), gram, value
+            return tile[n], reduce(slope, False), gram, value
 
         fast = self._fused(loss, stored, n)
         if fast is None:
@@ -249,8 +260,7 @@ class DenseEngine:
         count = rows.stop - rows.start
         gradient = xp.zeros((count, rank), dtype=self.dtype, device=self._device)
         if shared:
-            product = math.prod(A.T @ A for m, A in enumerate(stored) if m != n)
-            gram = product[self._pack(rank)][None, :]
+            gram = self._shared_gram(stored, n)[self._pack(rank)][None, :]
         else:
             packed = rank * (rank + 1) // 2
             gram = xp.zeros((count, packed), dtype=self.dtype, device=self._device)
@@ -261,14 +271,83 @@ class DenseEngine:
             if not shared:
                 gram[here, :] += G
             value += v
-        if expanded:  # sum (x - m)^2 = sum x^2 - 2 <x, m> + <m, m>, and slope = x - m
-            u = factors[mode]
-            fitted = u @ product
-            value = self._half_square + float(xp.sum((0.5 * fitted - gradient) * u))
-            gradient = gradient - fitted
-            if value < 1e-7 * self._half_square:  # most digits have cancelled
-                value = self.value(factors, loss)
         return NormalEquations(gram, gradient, value)
+
+    def _least_squares(self, stored: Sequence[Array], n: int, loss: Loss) -> NormalEquations:
+        """The pass for half the square: sum (x - m)^2 = sum x^2 - 2 <x, m> + <m, m>.
+
+        So it is the product of the data with the other factors. What is contracted over one side
+        of the matrix view serves all modes of the other side, until a factor of it changes.
+        """
+        xp, u = self.xp, stored[n]
+        product = self._shared_gram(stored, n)
+        own_rows, split = n < self._split, self._split
+        lines = self._contracted(stored, own_rows)
+        if isinstance(lines, np.ndarray) and installed():
+            side, at = (stored[:split], n) if own_rows else (stored[split:], n - split)
+            projected = collapse(lines, side, at)
+        else:
+            whole = tuple(slice(0, size) for size in self._stored.shape)
+            projected = self._view(stored).collapse(lines, n, whole, packed=False)
+        fitted = u @ product
+        value = self._half_square + float(xp.sum((0.5 * fitted - projected) * u))
+        if value < 1e-7 * self._half_square:  # most digits have cancelled
+            value = self.value(
+                tuple(stored[self._order.index(m)] for m in range(len(stored))), loss
+            )
+        gram = product[self._pack(u.shape[1])][None, :]
+        return NormalEquations(gram, projected - fitted, value)
+
+    def _shared_gram(self, stored: Sequence[Array], n: int) -> Array:
+        """The Gram matrix of all rows where the curvature is 1 everywhere."""
+        return math.prod(A.T @ A for m, A in enumerate(stored) if m != n)
+
+    def _contracted(self, stored: Sequence[Array], own_rows: bool) -> Array:
+        """The matrix view times the Khatri-Rao product of the other side's factors."""
+        xp, split = self.xp, self._split
+        others = stored[split:] if own_rows else stored[:split]
+        known = self._partial.get(own_rows)
+        if known is not None and all(
+            A.shape == B.shape and bool(xp.all(A == B))
+            for A, B in zip(others, known[0], strict=True)
+        ):
+            return known[1]
+        rank = stored[0].shape[1]
+        sides = math.prod(self._stored.shape[:split]), math.prod(self._stored.shape[split:])
+        lines = sides[0] if own_rows else sides[1]
+        total = xp.zeros((lines, rank), dtype=self.dtype, device=self._device)
+        matrix = self._as_matrix
+        side = slice(0, split) if own_rows else slice(split, None)
+
+        def work(tile: Tile) -> tuple[int, Array]:
+            y, K = self._matrix(tile), view.K(tile, columns=own_rows)
+            return self._first_line(tile, side), (y if own_rows else y.T) @ K
+
+        def fast_work(rows: slice) -> tuple[int, Array]:
+            assert matrix is not None
+            x = self._convert(matrix[rows], self.dtype)
+            part = contract(x, K if own_rows else K[rows], own_rows)
+            return (rows.start if own_rows else 0), part
+
+        if matrix is not None and installed():
+            K = khatri_rao(others)
+            most = FAST_TILE_ENTRIES if self._data.dtype == self.dtype else self._tile_entries
+            parts = self._map(fast_work, ranges(sides[0], max(1, most // sides[1])))
+        else:
+            view, whole = self._view(stored), slice(0, self._stored.shape[0])
+            parts = self._map(work, self._pass_tiles(0, whole))
+        for first, part in parts:
+            total[first : first + part.shape[0], :] += part
+        if lines * rank <= max(CACHED_ENTRIES, CACHED_SHARE * math.prod(self.shape)):
+            self._partial[own_rows] = [xp.asarray(A, copy=True) for A in others], total
+        return total
+
+    def _first_line(self, tile: Tile, side: slice) -> int:
+        """Where a tile begins among the rows or the columns of the matrix view."""
+        first = 0
+        for part, size in zip(tile[side], self._stored.shape[side], strict=True):
+            first = first * size + part.start
+        return first
 
     def value(self, factors: Factors, loss: Loss) -> float:
         stored = [factors[m] for m in self._order]
@@ -470,13 +549,12 @@ class DenseEngine:
 
     def _fused(self, loss: Loss, stored: Sequence[Array], n: int) -> FusedPass | None:
         """The pass as compiled code, where the data can be read and the loss is known to it."""
-        data = self._stored
-        if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
+        data, whole = self._stored, self._as_matrix
+        if whole is None:
             return None
         fast = compiled(loss, self.dtype)
         if fast is None:
             return None
-        whole = np.asarray(data).reshape(math.prod(data.shape[: self._split]), -1)
         as_it_is = (
             data.dtype.isnative
             and (data.dtype.kind in "iu" or data.dtype in (np.float32, np.float64))
@@ -491,6 +569,14 @@ class DenseEngine:
 
         return FusedPass(fast, read, stored, self._split, n)
 
+    @cached_property
+    def _as_matrix(self) -> np.ndarray | None:
+        """The data as its matrix view in C order, if it is stored like that on the host."""
+        data = self._stored
+        if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
+            return None
+        return np.asarray(data).reshape(math.prod(data.shape[: self._split]), -1)
+
     def _holes(self, r: Array) -> Array | None:
         return self.xp.isnan(r) if self._gaps else None
 
@@ -498,8 +584,10 @@ class DenseEngine:
         return x if holes is None else self.xp.where(holes, self.xp.zeros_like(x), x)
 
     def _pack(self, rank: int) -> tuple[Array, Array]:
-        i, j = pack_indices(rank)
-        return self.xp.asarray(i, device=self._device), self.xp.asarray(j, device=self._device)
+        if rank not in self._packs:
+            i, j = (self.xp.asarray(part, device=self._device) for part in pack_indices(rank))
+            self._packs[rank] = i, j
+        return self._packs[rank]
 
 
 class _TileView:

@@ -107,7 +107,7 @@ class FusedPass:
         other = factors[split:] if self._own_rows else factors[:split]
         parts = (factors[first:n], factors[n : n + 1], factors[n + 1 : last], other)
         one = np.ones((1, factors[0].shape[1]), factors[0].dtype)
-        self._sides = tuple(_khatri_rao(part or [one]) for part in parts)
+        self._sides = tuple(khatri_rao(part or [one]) for part in parts)
 
     def tiles(self, rows: slice) -> list[FusedTile]:
         """Blocks that cover some rows of the own mode; the same for any number of threads."""
@@ -169,6 +169,26 @@ class FusedPass:
         return self._loss.weight * float(total)
 
 
+def contract(X: np.ndarray, K: np.ndarray, rows: bool) -> np.ndarray:
+    """X K for a part of a C-ordered matrix, or X' K if not `rows`; by compiled code."""
+    from robustcp.engines import _kernels
+
+    lines = np.empty((X.shape[0] if rows else X.shape[1], K.shape[1]), K.dtype)
+    run = _kernels.contract_rows if rows else _kernels.contract_columns
+    run(X, np.ascontiguousarray(K), lines, BLOCK_ENTRIES // 2)
+    return lines
+
+
+def collapse(lines: np.ndarray, factors: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """Contract all modes of one side but its n-th away, by compiled code."""
+    from robustcp.engines import _kernels
+
+    one = np.ones((1, lines.shape[1]), lines.dtype)
+    left, right = (khatri_rao(part or [one]) for part in (factors[:n], factors[n + 1 :]))
+    rows: np.ndarray = _kernels.collapse_lines(lines, left, len(factors[n]), right)
+    return rows
+
+
 def solve_rows(gram: Any, gradient: Any, rows: Any, mu: float, lift: float) -> np.ndarray | None:
     """Rows solved from packed normal equations by compiled code; None if that cannot be had."""
     if not isinstance(rows, np.ndarray) or not installed():
@@ -181,7 +201,8 @@ def solve_rows(gram: Any, gradient: Any, rows: Any, mu: float, lift: float) -> n
     return new
 
 
-def _khatri_rao(factors: Sequence[np.ndarray]) -> np.ndarray:
+def khatri_rao(factors: Sequence[np.ndarray]) -> np.ndarray:
+    """The Khatri-Rao product, rows of the last factor fastest."""
     product = np.ascontiguousarray(factors[0])
     for A in factors[1:]:
         product = (product[:, None, :] * A[None, :, :]).reshape(-1, A.shape[1])
