@@ -3,19 +3,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow bench clean
 
 demo: .venv/installed
 	$(BIN)/robustcp demo --out demo
 
 test: .venv/tested
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -q
 
 test-slow: .venv/tested
 	$(BIN)/pytest -q -m slow
+
+bench: .venv/benched
+	$(BIN)/python benchmarks/bench.py --out bench $(if $(ONLY),--only $(ONLY))
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "robustcp needs Python 3.11 or newer")'
@@ -27,5 +30,9 @@ test-slow: .venv/tested
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
+.venv/benched: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	touch $@
+
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from array_api_compat import array_namespace, device
@@ -88,7 +89,12 @@ def _gram(equations: NormalEquations, rows: Array, mu: float) -> tuple[Array, Ar
 
 def _lift(rows: Array) -> float:
     """By how much diagonals are raised, relatively: a few roundings."""
-    return 32 * int(rows.shape[1]) * float(array_namespace(rows).finfo(rows.dtype).eps)
+    return 32 * int(rows.shape[1]) * _rounding(rows.dtype, array_namespace(rows))
+
+
+@lru_cache
+def _rounding(dtype: Any, xp: Any) -> float:
+    return float(xp.finfo(dtype).eps)
 
 
 def _solve(G: Array, b: Array) -> Array:

@@ -137,8 +137,8 @@ def _to_the_noise(units: Units, tol: float, update: MajorizeMinimize) -> list[St
     least = units.least_sigma
     return [
         Stage("L1", replace(down, enough=0.001), 10 * tol, weight, update=update),
-        Stage("L1", Unrefined(down, least), tol, weight, update=update),
         Stage("refinement", Refinement(least), 0.1 * tol, weight_of_squares, update=update),
+        Stage("L1", Unrefined(down), tol, weight, update=update),
     ]
 
 

@@ -148,17 +148,15 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Unrefined:
-    """The 1-norm down to its last level, for data that `Refinement` would leave alone."""
+    """The 1-norm down to its last level, for data that `Refinement` has left alone."""
 
     down: Continuation
-    least: float
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None
     ) -> Loss | None:
-        if level == 0 and noise_of(engine.sample(factors), self.least).beyond <= TOO_MANY:
-            return None
-        return self.down(level, engine, factors, loss)
+        refined = level == 0 and isinstance(loss, Contaminated)
+        return None if refined else self.down(level, engine, factors, loss)
 
     def last(self, level: int) -> bool:
         return self.down.last(level)

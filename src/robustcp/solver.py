@@ -19,15 +19,15 @@ from array_api_compat import array_namespace
 from robustcp import blocks
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine
+from robustcp.engines.fused import column_norms
 from robustcp.losses import L1, Loss
 from robustcp.normal import NormalEquations
 
 #: How a run can end, but for its last sweep.
 CONVERGED, STOPPED = "converged", "stopped by the callback"
 
-
-#: Sums of squares between these are far from overflow and underflow, in float32 too.
-ORDINARY = 1e-25, 1e25
+#: Modes with rows that could not be solved, and those rows.
+Kept = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 class Skip(Exception):  # noqa: N818 - not an error: a schedule says why its stage is not for this data
@@ -42,7 +42,7 @@ class Schedule(Protocol):
     ) -> Loss | None:
         """The loss of a level that begins at these factors; None when there is no such level.
 
-        `loss` is that of the level before, None at level 0.
+        `loss` is that of the level before, of this stage or the one before; None at the start.
         """
         ...
 
@@ -94,7 +94,7 @@ class Continuation:
     ) -> Loss | None:
         if level > 0 and self.last(level - 1):
             return None
-        if self.enough and isinstance(loss, L1):
+        if level > 0 and self.enough and isinstance(loss, L1):
             size = _typical(engine.sample(factors))
             if loss.epsilon <= self.enough * size * size:
                 return None
@@ -285,7 +285,7 @@ class State:
     level_sweep: int
     notes: tuple[str, ...] = ()
     #: Rows that the last sweep could not solve, for each mode that has any.
-    kept: tuple[tuple[int, tuple[int, ...]], ...] = field(repr=False, default=())
+    kept: Kept = field(repr=False, default=())
     #: The factors before extrapolation, and how many extrapolations in a row were taken.
     swept: Factors = field(repr=False, default=())
     momentum: int = field(repr=False, default=0)
@@ -348,19 +348,24 @@ class Solver:
         """One more sweep."""
         stage = self.stages[state.stage]
         swept, kept = self._sweep(state)
-        state = replace(state, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1, kept=kept)
         if stage.extrapolate and state.momentum > 0:
             beyond = state.momentum / (state.momentum + 3)
             leap = tuple(
                 new + beyond * (new - old) if mode in self.modes else new
                 for mode, (new, old) in enumerate(zip(swept, state.swept, strict=True))
             )
-            ahead = self._accept(state, stage.update.feasible(leap), swept, state.momentum + 1)
+            feasible = stage.update.feasible(leap)
+            ahead = self._accept(state, feasible, swept, state.momentum + 1, kept)
             if ahead is not None:
                 return ahead
-        plain = self._accept(state, swept, swept, 1)
+        plain = self._accept(state, swept, swept, 1, kept)
+        if plain is not None:
+            return plain
         # Only rounding can make a plain sweep rise: then this is as low as it gets.
-        return plain if plain is not None else replace(state, fall=0.0, momentum=0)
+        return replace(
+            state, fall=0.0, momentum=0, kept=kept, sweep=state.sweep + 1,
+            level_sweep=state.level_sweep + 1,
+        )  # fmt: skip
 
     def level_done(self, state: State) -> bool:
         """Whether the level has converged, or has had its share of sweeps."""
@@ -376,11 +381,11 @@ class Solver:
 
     def following(self, state: State) -> tuple[State, bool]:
         """The state at the beginning of the next level; or this one, and that it was the last."""
-        stage, level, loss = state.stage, state.level + 1, state.loss
+        stage, level = state.stage, state.level + 1
         while stage < len(self.stages):
             try:
                 schedule = self.stages[stage].schedule
-                new = schedule(level, self.engine, state.factors, loss if level else None)
+                new = schedule(level, self.engine, state.factors, state.loss)
             except Skip as reason:
                 notes = (*state.notes, str(reason))
                 if level > 0 and state.before is not None:  # undo what the stage has done so far
@@ -396,9 +401,9 @@ class Solver:
         return self._evaluate(state.stage, state.factors, loss)[0]
 
     def _accept(
-        self, state: State, factors: Factors, swept: Factors, momentum: int
+        self, state: State, factors: Factors, swept: Factors, momentum: int, kept: Kept
     ) -> State | None:
-        """The state at these factors, if the objective is not higher there."""
+        """The state at these factors, a sweep on, if the objective is not higher there."""
         objective, ahead = self._evaluate(state.stage, factors, state.loss)
         if not objective <= state.objective:
             return None
@@ -408,7 +413,8 @@ class Solver:
         fall = (state.objective - objective) / size if size > 0 else 0.0
         return replace(
             state, factors=factors, swept=swept, objective=objective, fall=fall,
-            momentum=momentum, ahead=ahead,
+            momentum=momentum, ahead=ahead, kept=kept, sweep=state.sweep + 1,
+            level_sweep=state.level_sweep + 1,
         )  # fmt: skip
 
     def _enter(
@@ -442,7 +448,7 @@ class Solver:
         squares = sum(float(xp.sum(factors[mode] ** 2)) for mode in self.modes)
         return value + 0.5 * mu * squares, equations
 
-    def _sweep(self, state: State) -> tuple[Factors, tuple[tuple[int, tuple[int, ...]], ...]]:
+    def _sweep(self, state: State) -> tuple[Factors, Kept]:
         """Update each factor in turn, holding the others; also which rows were left out."""
         update, mu = self.stages[state.stage].update, self.stages[state.stage].mu
         factors, ahead = state.factors, state.ahead
@@ -464,9 +470,8 @@ class Solver:
             return factors
         xp = array_namespace(factors[0])
         norms = {mode: _column_norms(factors[mode]) for mode in self.modes}
-        mean = math.prod(norms.values()) ** (1.0 / len(norms))
-        if not bool(xp.all((mean > ORDINARY[0]) & (mean < ORDINARY[1]))):  # as a product of roots
-            mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms.values())
+        mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms.values())
+        if not bool(xp.all(mean > 0)):
             some, one = mean > 0, xp.ones_like(mean)
             mean = xp.where(some, mean, one)
             norms = {mode: xp.where(some, norm, one) for mode, norm in norms.items()}
@@ -478,10 +483,10 @@ class Solver:
 
 def _column_norms(A: Array) -> Array:
     """Euclidean norms of the columns, also of very large or small ones."""
+    norms = column_norms(A)
+    if norms is not None:
+        return norms
     xp = array_namespace(A)
-    squares = xp.sum(A * A, axis=0)
-    if bool(xp.all((squares > ORDINARY[0]) & (squares < ORDINARY[1]))):
-        return xp.sqrt(squares)
     top = xp.max(xp.abs(A), axis=0)
     top = xp.where(top > 0, top, xp.ones_like(top))
     return top * xp.sqrt(xp.sum((A / top[None, :]) ** 2, axis=0))

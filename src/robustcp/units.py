@@ -118,6 +118,8 @@ class Units:
         power = degree(loss)
         if isinstance(loss, L1):
             objective += self.excess
+        if self.exponent == 0:
+            return objective
         with np.errstate(over="ignore", under="ignore"):
             half = np.float64(2.0) ** (0.5 * power * self.exponent)
             return float(objective * half * half)

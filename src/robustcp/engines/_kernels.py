@@ -14,8 +14,6 @@ from numba.core.errors import NumbaError
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
-#: Values of so many entries are summed in the type of the factors, and these sums in float64.
-_PIECE = 1 << 11
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
 
 
@@ -72,18 +70,18 @@ def _log(y):
 @njit(**_INLINE)
 def _l1(x, s, w, numbers):
     """One row of the smoothed 1-norm; `s` holds the model and gets the slope."""
-    epsilon = numbers[0]
-    zero = epsilon * 0
-    total = zero
+    # A plain 1 or 0 would make float64 of float32; a constant 0 keeps the loop from vectors.
+    epsilon, one = numbers[0], s.dtype.type(1)
+    zero, total = epsilon * s.dtype.type(0), 0.0
     for j in range(s.shape[0]):
         r = x[j] - s[j]
         seen = r == r
         root = math.sqrt(r * r + epsilon)
-        inverse = 1 / root
+        inverse = one / root
         total += root if seen else zero
         w[j] = inverse if seen else zero
         s[j] = r * inverse if seen else zero
-    return np.float64(total)
+    return total
 
 
 @njit(**_INLINE)
@@ -190,15 +188,13 @@ def _majorize(kind, numbers, X, row, column, slope, curvature):
         rows, columns = 1, rows * columns
     total = 0.0
     for i in range(rows):
-        for j in range(0, columns, _PIECE):
-            size = min(_PIECE, columns - j)
-            here, there = i * columns + j, begin + i * stride + j
-            x_part = x[there : there + size]
-            s_part, w_part = s[here : here + size], w[here : here + size]
-            if kind == 0:
-                total += _l1(x_part, s_part, w_part, numbers)
-            else:
-                total += _contaminated(x_part, s_part, w_part, numbers)
+        here, there = i * columns, begin + i * stride
+        x_part = x[there : there + columns]
+        s_part, w_part = s[here : here + columns], w[here : here + columns]
+        if kind == 0:
+            total += _l1(x_part, s_part, w_part, numbers)
+        else:
+            total += _contaminated(x_part, s_part, w_part, numbers)
     return total
 
 
@@ -339,9 +335,11 @@ def contract_rows(X, K, lines, block):
     """lines = X K, by blocks that are in the cache when they are multiplied."""
     rows, columns = X.shape
     step, seen = max(1, block // columns), 0.0
+    small = rows <= 4 * step  # it may be in the cache already
     for a in range(0, rows, step):
         b = min(a + step, rows)
-        seen += _touch(X[a:b].reshape(-1))
+        if not small:
+            seen += _touch(X[a:b].reshape(-1))
         np.dot(X[a:b], K, lines[a:b])
     return seen
 
@@ -351,11 +349,13 @@ def contract_columns(X, U, lines, block):
     """lines = X' U, by blocks that are in the cache when they are multiplied."""
     rows, columns = X.shape
     step, seen = max(1, block // columns), 0.0
+    small = rows <= 4 * step
     part = np.empty_like(lines)
     lines[:] = 0
     for a in range(0, rows, step):
         b = min(a + step, rows)
-        seen += _touch(X[a:b].reshape(-1))
+        if not small:
+            seen += _touch(X[a:b].reshape(-1))
         np.dot(X[a:b].T, U[a:b], part)
         lines += part
     return seen
@@ -374,3 +374,20 @@ def collapse_lines(lines, left, count, right):
                     rows[i, r] += left[p, r] * right[q, r] * lines[k, r]
                 k += 1
     return rows
+
+
+@_compiled
+def column_norms(A):
+    """Euclidean norms of the columns, also of very large or small ones."""
+    rows, columns = A.shape
+    norms = np.empty(columns, A.dtype)
+    for j in range(columns):
+        top = 0.0
+        for i in range(rows):
+            top = max(top, abs(np.float64(A[i, j])))
+        total = 0.0
+        for i in range(rows):
+            x = A[i, j] / top if top > 0 else 0.0
+            total += x * x
+        norms[j] = top * math.sqrt(total)
+    return norms

@@ -315,7 +315,6 @@ class DenseEngine:
         rank = stored[0].shape[1]
         sides = math.prod(self._stored.shape[:split]), math.prod(self._stored.shape[split:])
         lines = sides[0] if own_rows else sides[1]
-        total = xp.zeros((lines, rank), dtype=self.dtype, device=self._device)
         matrix = self._as_matrix
         side = slice(0, split) if own_rows else slice(split, None)
 
@@ -336,7 +335,13 @@ class DenseEngine:
         else:
             view, whole = self._view(stored), slice(0, self._stored.shape[0])
             parts = self._map(work, self._pass_tiles(0, whole))
+        total = None
         for first, part in parts:
+            if total is None:
+                if part.shape[0] == lines:
+                    total = part
+                    continue
+                total = xp.zeros((lines, rank), dtype=self.dtype, device=self._device)
             total[first : first + part.shape[0], :] += part
         if lines * rank <= max(CACHED_ENTRIES, CACHED_SHARE * math.prod(self.shape)):
             self._partial[own_rows] = [xp.asarray(A, copy=True) for A in others], total
@@ -377,6 +382,12 @@ class DenseEngine:
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> DenseEngine:
         part = self._data
+        if isinstance(part, np.ndarray):  # at once: taking mode by mode makes larger arrays first
+            grid = [
+                np.arange(n) if at is None else at
+                for n, at in zip(self.shape, indices, strict=True)
+            ]
+            return DenseEngine(part[np.ix_(*grid)], **self._given)
         for mode, chosen in enumerate(indices):
             if chosen is not None:
                 at = self.xp.asarray(chosen, device=self._device)

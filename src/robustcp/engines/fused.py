@@ -12,15 +12,15 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
 from robustcp.losses import L1, Contaminated, Loss
 
-#: Entries of a tile, and of the blocks that it is done in: a core's cache holds the slopes and
-#: curvatures of a block. A small tensor is cut in two, if that leaves tiles of some size.
+#: Entries of a tile (in float64), and of the blocks that it is done in: a core's cache holds the
+#: slopes and curvatures of a block. A small tensor is cut in two, if tiles of some size are left.
 TILE_ENTRIES, SMALLEST_TILE_ENTRIES, BLOCK_ENTRIES = 1 << 19, 1 << 15, 1 << 16
 #: A tile is not wider than this.
 TILE_COLUMNS = 1 << 11
@@ -106,14 +106,15 @@ class FusedPass:
         first, last = (0, split) if self._own_rows else (split, len(factors))
         other = factors[split:] if self._own_rows else factors[:split]
         parts = (factors[first:n], factors[n : n + 1], factors[n + 1 : last], other)
-        one = np.ones((1, factors[0].shape[1]), factors[0].dtype)
-        self._sides = tuple(khatri_rao(part or [one]) for part in parts)
+        one = [_ones(factors[0].shape[1], factors[0].dtype)]
+        self._sides = tuple(khatri_rao(part or one) for part in parts)
 
     def tiles(self, rows: slice) -> list[FusedTile]:
         """Blocks that cover some rows of the own mode; the same for any number of threads."""
         left, _, right, other = (len(side) for side in self._sides)
         half = -(-left * (rows.stop - rows.start) * right * other // 2)
-        most = min(TILE_ENTRIES, max(SMALLEST_TILE_ENTRIES, half))
+        room = TILE_ENTRIES * 8 // self._sides[3].itemsize
+        most = min(room, max(SMALLEST_TILE_ENTRIES, half))
         if self._own_rows:
             across = ranges(other, TILE_COLUMNS)
             along = self._along(rows, max(1, most // across[0].stop))
@@ -183,10 +184,15 @@ def collapse(lines: np.ndarray, factors: Sequence[np.ndarray], n: int) -> np.nda
     """Contract all modes of one side but its n-th away, by compiled code."""
     from robustcp.engines import _kernels
 
-    one = np.ones((1, lines.shape[1]), lines.dtype)
-    left, right = (khatri_rao(part or [one]) for part in (factors[:n], factors[n + 1 :]))
+    one = [_ones(lines.shape[1], lines.dtype)]
+    left, right = khatri_rao(factors[:n] or one), khatri_rao(factors[n + 1 :] or one)
     rows: np.ndarray = _kernels.collapse_lines(lines, left, len(factors[n]), right)
     return rows
+
+
+@lru_cache
+def _ones(rank: int, dtype: Any) -> np.ndarray:
+    return np.ones((1, rank), dtype)
 
 
 def solve_rows(gram: Any, gradient: Any, rows: Any, mu: float, lift: float) -> np.ndarray | None:
@@ -199,6 +205,16 @@ def solve_rows(gram: Any, gradient: Any, rows: Any, mu: float, lift: float) -> n
     arrays = (np.ascontiguousarray(part) for part in (gram, gradient, rows))
     new: np.ndarray = _kernels.solve_rows(*arrays, real(mu), real(lift))
     return new
+
+
+def column_norms(A: Any) -> np.ndarray | None:
+    """Euclidean norms of the columns by compiled code; None if that cannot be had."""
+    if not isinstance(A, np.ndarray) or not installed():
+        return None
+    from robustcp.engines import _kernels
+
+    norms: np.ndarray = _kernels.column_norms(np.ascontiguousarray(A))
+    return norms
 
 
 def khatri_rao(factors: Sequence[np.ndarray]) -> np.ndarray:
