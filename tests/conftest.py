@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 import robustcp
-from robustcp.engines import to_host
+from robustcp.engines import fused, to_host
 
 # A run must not depend on chance; HYPOTHESIS_PROFILE=explore looks further.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
@@ -22,6 +22,25 @@ def xp(request):
     """Each array library that the engine is tested with."""
     module = pytest.importorskip(request.param)
     return module
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def passes(request, monkeypatch):
+    """Passes compiled by Numba, and those of the array library."""
+    if request.param == "compiled":
+        pytest.importorskip("numba")
+    monkeypatch.setattr(fused, "ENABLED", request.param == "compiled")
+    return request.param
+
+
+@pytest.fixture(params=["numpy, compiled", *LIBRARIES])
+def engine_library(request, monkeypatch):
+    """Each array library, and for NumPy both kinds of passes."""
+    name, *how = request.param.split(", ")
+    if how:
+        pytest.importorskip("numba")
+    monkeypatch.setattr(fused, "ENABLED", bool(how))
+    return pytest.importorskip(name)
 
 
 @pytest.fixture(scope="session")

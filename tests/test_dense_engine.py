@@ -13,12 +13,13 @@ from threadpoolctl import threadpool_limits
 
 import robustcp.engines.dense as dense
 from conftest import brute_force, host
-from robustcp.engines import Engine, as_engine
+from robustcp.engines import Engine, as_engine, fused
 from robustcp.engines.threads import available_threads, single_blas_thread
-from robustcp.losses import L1, LeastSquares
+from robustcp.losses import L1, Contaminated, LeastSquares
 
 SHAPES = [(7, 5), (4, 5, 6), (3, 4, 2, 5), (3, 2, 4, 2, 3)]
 LOSS = L1(1e-2)
+UNEVEN = Contaminated(0.7, above=0.2, below=0.01)
 
 
 class Plain:
@@ -49,15 +50,19 @@ def assert_equal(equations, expected, tol=1e-10):
 
 
 @pytest.mark.parametrize(
-    "loss", [LOSS, LeastSquares(), Plain()], ids=lambda loss: type(loss).__name__
+    "loss", [LOSS, LeastSquares(), Plain(), UNEVEN], ids=lambda loss: type(loss).__name__
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("tile", [1, 8, 10**6])
-def test_pass_equals_einsum(monkeypatch, xp, shape, order, loss, tile):
+def test_pass_equals_einsum(monkeypatch, engine_library, shape, order, loss, tile):
+    xp = engine_library
     for name in ("TILE_ENTRIES", "SMALLEST_TILE_ENTRIES"):
         monkeypatch.setattr(dense, name, tile)
+        monkeypatch.setattr(fused, name, tile)
     monkeypatch.setattr(dense, "TILE_ROWS", 2)
+    monkeypatch.setattr(fused, "TILE_COLUMNS", 1 + tile // 4)
+    monkeypatch.setattr(fused, "BLOCK_ENTRIES", 1 + tile // 2)
     X, factors = problem(shape)
     if order == "F":  # stored in reverse, viewed in order
         stored = xp.asarray(np.ascontiguousarray(X.T))
@@ -85,16 +90,54 @@ def test_pass_equals_einsum(monkeypatch, xp, shape, order, loss, tile):
     tile=st.integers(1, 200),
     axes=st.randoms(use_true_random=False),
     threads=st.integers(1, 3),
+    use_numba=st.booleans(),
+    gaps=st.booleans(),
 )
-def test_pass_equals_einsum_for_any_shape_cut_and_storage(shape, rank, tile, axes, threads):
+def test_pass_equals_einsum_for_any_shape_cut_and_storage(
+    shape, rank, tile, axes, threads, use_numba, gaps
+):
     X, factors = problem(shape, rank)
     order = list(range(X.ndim))
     axes.shuffle(order)
     stored = np.ascontiguousarray(X.transpose(order)).transpose(np.argsort(order))
-    engine = as_engine(stored, threads=threads)
-    engine._tile_entries = tile
-    for mode in range(X.ndim):
-        assert_equal(engine.normal(factors, mode, LOSS), brute_force(X, factors, mode, LOSS))
+    sizes = {"TILE_ENTRIES": tile, "SMALLEST_TILE_ENTRIES": tile, "TILE_COLUMNS": 1 + tile // 7,
+             "BLOCK_ENTRIES": 1 + tile // 3, "ENABLED": use_numba}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(fused, name, value)
+        engine = as_engine(stored, threads=threads)
+        engine._tile_entries = tile
+        for mode in range(X.ndim):
+            rows = slice(shape[mode] // 3, shape[mode] - shape[mode] // 4)
+            for loss in (LOSS, UNEVEN):
+                expected = brute_force(X, factors, mode, loss)
+                assert_equal(engine.normal(factors, mode, loss), expected)
+                part = engine.normal(factors, mode, loss, rows)
+                np.testing.assert_allclose(part.gradient, expected[1][rows], atol=1e-10)
+                np.testing.assert_allclose(part.gram, expected[0][rows], atol=1e-10)
+        if gaps and X.size > 2:
+            stored[(0,) * X.ndim] = np.nan
+            known = np.where(np.isnan(stored), 0.0, 1.0)
+            holed = as_engine(stored, threads=threads)
+            for mode in range(X.ndim):
+                expected = brute_force(np.nan_to_num(stored), factors, mode, Weighted(LOSS, known))
+                assert_equal(holed.normal(factors, mode, LOSS), expected)
+
+
+class Weighted:
+    """A loss times a weight for each entry of the whole tensor."""
+
+    def __init__(self, loss, weights):
+        self.loss, self.weights = loss, weights
+
+    def value(self, r):
+        return self.weights * self.loss.value(r)
+
+    def slope(self, r):
+        return self.weights * self.loss.slope(r)
+
+    def curvature(self, r):
+        return self.weights * self.loss.curvature(r)
 
 
 def test_sums_over_parts_of_the_data_add_up():
@@ -108,6 +151,7 @@ def test_sums_over_parts_of_the_data_add_up():
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.usefixtures("passes")
 def test_same_bits_for_any_number_of_threads(threads, dtype):
     X, factors = problem((60, 70, 80), 5, dtype=dtype)
     one = as_engine(X, threads=1)

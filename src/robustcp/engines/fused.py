@@ -19,6 +19,8 @@ import numpy as np
 
 from robustcp.losses import L1, Contaminated, Loss
 
+#: Set to False to do without compiled passes.
+ENABLED = True
 #: Entries of a tile (in float64), and of the blocks that it is done in: a core's cache holds the
 #: slopes and curvatures of a block. A small tensor is cut in two, if tiles of some size are left.
 TILE_ENTRIES, SMALLEST_TILE_ENTRIES, BLOCK_ENTRIES = 1 << 19, 1 << 15, 1 << 16
@@ -65,9 +67,13 @@ def compiled(loss: Loss, dtype: Any) -> CompiledLoss | None:
     return CompiledLoss(kind, (*numbers, higher), weight)
 
 
-@cache
 def installed() -> bool:
-    """Whether Numba is there."""
+    """Whether there is Numba, and it is to be used."""
+    return ENABLED and _found()
+
+
+@cache
+def _found() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
