@@ -18,7 +18,7 @@ from robustcp.losses import Loss
 from robustcp.outliers import Outliers
 from robustcp.refine import freedom, noise_of
 from robustcp.starts import Starts
-from robustcp.units import least_sigma
+from robustcp.units import Sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ class Fit:
         _checks.choice("control", control, ("each", "fdr"))
         engine = self._engine(X)
         factors = self._factors_for(engine)
-        least = least_sigma(np.sort(np.abs(engine.sample())), engine.precision)
+        least = Sizes.of(engine).least_sigma(engine.precision)
         noise = noise_of(engine.sample(factors), least)
         sigma = noise.sigma * freedom(engine, self.rank, noise.clean)
         return Outliers(self, X, engine, factors, sigma, rate, control)

@@ -138,7 +138,7 @@ def _to_the_noise(units: Units, tol: float, update: MajorizeMinimize) -> list[St
     return [
         Stage("L1", replace(down, enough=0.001), 10 * tol, weight, update=update),
         Stage("refinement", Refinement(least), 0.1 * tol, weight_of_squares, update=update),
-        Stage("L1", Unrefined(down), tol, weight, update=update),
+        Stage("L1", Unrefined(down.lowest), tol, weight, 1000, update=update),
     ]
 
 

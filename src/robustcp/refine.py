@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine
-from robustcp.losses import Contaminated, Loss
-from robustcp.solver import Continuation, Skip
+from robustcp.losses import L1, Contaminated, Loss
+from robustcp.solver import Skip
 
 #: The core of the noise is looked at within this many sigmas, the outliers beside it.
 CORE, NEAR, FAR = 2.0, 3.0, 5.0
@@ -19,8 +19,8 @@ CORE_CHANCE = math.erf(CORE / math.sqrt(2))
 CORE_SQUARE = 1 - 2 * CORE * math.exp(-CORE * CORE / 2) / math.sqrt(2 * math.pi) / CORE_CHANCE
 #: With a larger share of outliers than this there is no telling what the noise is.
 TOO_MANY = 0.5
-#: Residuals that are looked at; of more, every so many-th.
-ENOUGH = 1 << 16
+#: Residuals that are looked at between the rounds of a refinement.
+ENOUGH = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Noise:
     beyond: float
 
 
-def noise_of(residuals: np.ndarray, least: float = 0.0) -> Noise:
+def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -> Noise:
     """What noise residuals show, whatever outliers are among them.
 
     The median magnitude, 1.4 sigma with 20% outliers and 3 sigma with 40%, only begins: then
@@ -58,8 +58,10 @@ def noise_of(residuals: np.ndarray, least: float = 0.0) -> Noise:
     residuals : array
     least : float
         Sigma is not below this: a rounding, or the smoothing of a loss.
+    enough : int
+        Of more residuals, every so many-th is looked at.
     """
-    r = residuals[:: -(-residuals.size // ENOUGH)] if residuals.size else np.zeros(1)
+    r = residuals[:: -(-residuals.size // enough)] if residuals.size else np.zeros(1)
     median = float(np.median(np.abs(r)))
     unit = median or float(np.abs(r).max()) or 1.0
     r, least = r / unit, least / unit  # so that no square of an ordinary one vanishes
@@ -130,7 +132,7 @@ class Refinement:
     ) -> Loss | None:
         if level >= self.rounds:
             return None
-        noise = noise_of(engine.sample(factors), self.least)
+        noise = noise_of(engine.sample(factors), self.least, ENOUGH)
         if noise.beyond > TOO_MANY:
             raise Skip(
                 f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
@@ -148,21 +150,23 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Unrefined:
-    """The 1-norm down to its last level, for data that `Refinement` has left alone."""
+    """The 1-norm down to its end, from where it stands, if `Refinement` has left the data alone."""
 
-    down: Continuation
+    lowest: float
+    ratio: float = 0.1
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None
     ) -> Loss | None:
-        refined = level == 0 and isinstance(loss, Contaminated)
-        return None if refined else self.down(level, engine, factors, loss)
+        if not isinstance(loss, L1) or loss.epsilon <= self.lowest:
+            return None
+        return L1(max(self.lowest, self.ratio * loss.epsilon))
 
     def last(self, level: int) -> bool:
-        return self.down.last(level)
+        return False
 
     def near(self, engine: Engine, factors: Factors) -> Unrefined:
-        return replace(self, down=self.down.near(engine, factors))
+        return self
 
 
 def freedom(engine: Engine, rank: int, clean: float) -> float:

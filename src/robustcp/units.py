@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +20,27 @@ FAR = 2.0**27
 BEYOND = 10.0
 #: Entries that sizes are taken from; of more, every so many-th.
 ENOUGH = 1 << 17
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The median of the nonzero magnitudes of some data, and their 0.9 quantile."""
+
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, engine: Engine) -> Sizes:
+        sample = engine.sample()
+        sizes = np.abs(sample[:: -(-sample.size // ENOUGH)])
+        sizes = sizes[sizes > 0]
+        if not sizes.size:
+            return cls(engine.largest or 1.0, engine.largest or 1.0)
+        return cls(*map(float, np.quantile(sizes, (0.5, 0.9))))
+
+    def least_sigma(self, precision: float) -> float:
+        """The size of roundings, and of what fits leave undone."""
+        return max(8 * precision * self.high, 1e-5 * self.median)
 
 
 class Units:
@@ -40,8 +61,8 @@ class Units:
     ) -> None:
         self.order, self.degree = len(engine.shape), degree
         self.engine, self.exponent, self.excess, self.baseline = engine, 0, 0.0, 0.0
-        sizes = _sizes(engine) if degree == 1 and engine.largest > 0 else np.zeros(1)
-        size = quantile(sizes, 0.9) if degree == 1 else engine.largest
+        sizes = Sizes.of(engine) if degree == 1 and engine.largest > 0 else Sizes(0.0, 0.0)
+        size = sizes.high if degree == 1 else engine.largest
         if magnify or size > 1:
             self.engine, self.exponent = unit_scaled(engine, size)
         if degree > 1:
@@ -56,18 +77,18 @@ class Units:
             self.baseline = self.engine.excess(BEYOND * size)
 
     @cached_property
-    def _sizes(self) -> np.ndarray:
-        return _sizes(self.engine)
+    def _sizes(self) -> Sizes:
+        return Sizes.of(self.engine)
 
     @cached_property
     def scale(self) -> float:
         """The median magnitude of the nonzero entries."""
-        return quantile(self._sizes, 0.5)
+        return self._sizes.median
 
     @cached_property
     def ordinary(self) -> float:
         """A high quantile of the nonzero magnitudes."""
-        return quantile(self._sizes, 0.9)
+        return self._sizes.high
 
     def on(self, part: Engine) -> Units:
         """The same units for a part of the same data."""
@@ -111,7 +132,7 @@ class Units:
     @property
     def least_sigma(self) -> float:
         """Residuals below this are roundings, or within the smoothing of the 1-norm."""
-        return least_sigma(self._sizes, self.engine.precision)
+        return self._sizes.least_sigma(self.engine.precision)
 
     def in_data(self, objective: float, loss: Loss) -> float:
         """An objective in the units of the data."""
@@ -144,14 +165,6 @@ class Units:
         )
 
 
-def least_sigma(sizes: np.ndarray, precision: float) -> float:
-    """For data of these magnitudes, sorted: the size of roundings and of what fits leave undone."""
-    sizes = sizes[np.searchsorted(sizes, 0.0, "right") :]
-    if not sizes.size:
-        return 0.0
-    return max(8 * precision * quantile(sizes, 0.9), 1e-5 * quantile(sizes, 0.5))
-
-
 def unit_scaled(engine: Engine, size: float) -> tuple[Engine, int]:
     """Data of some size times a power of 2 when squares could overflow or vanish; the exponent.
 
@@ -167,18 +180,3 @@ def unit_scaled(engine: Engine, size: float) -> tuple[Engine, int]:
 def power_of_two(exponent: float) -> float:
     """2**exponent, kept within the range of float64."""
     return float(2.0 ** min(1000.0, max(-1000.0, exponent)))
-
-
-def _sizes(engine: Engine) -> np.ndarray:
-    """Magnitudes of nonzero entries, sorted; never empty."""
-    sample = engine.sample()
-    sizes = np.sort(np.abs(sample[:: -(-sample.size // ENOUGH)]))
-    sizes = sizes[np.searchsorted(sizes, 0.0, "right") :]
-    return sizes if sizes.size else np.array([engine.largest or 1.0])
-
-
-def quantile(ordered: np.ndarray, share: float) -> float:
-    """A quantile of values that are sorted."""
-    at = share * (ordered.size - 1)
-    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
-    return float(low + (at - math.floor(at)) * (high - low))
