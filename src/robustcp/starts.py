@@ -20,7 +20,7 @@ from robustcp.units import Units, power_of_two
 #: How many starts "auto" is.
 AUTO = 6
 #: Tensors with more entries are tried on a part of about PART entries.
-LARGE, PART = 1 << 20, 1 << 18
+LARGE, PART = 1 << 20, 1 << 17
 #: From so many entries on, starts are followed side by side.
 WORTH_THREADS = 1 << 15
 #: The share of the data's size, squared, that the smoothing of a start begins with. Where strong

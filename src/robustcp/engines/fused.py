@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -74,7 +75,14 @@ def installed() -> bool:
 
 @cache
 def _found() -> bool:
-    return importlib.util.find_spec("numba") is not None
+    if importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        import robustcp.engines._kernels  # noqa: F401
+    except Exception as error:  # a Numba that does not go with this NumPy, for one
+        warnings.warn(f"Numba is installed but cannot be used ({error})", stacklevel=2)
+        return False
+    return True
 
 
 @dataclass(frozen=True)
