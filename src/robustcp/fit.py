@@ -43,6 +43,10 @@ class Fit:
         The objective that each start ended at; `starts.reached` says how many reached the best.
     scale : float
         The standard deviation of the noise, outliers left out.
+    modes : tuple of str
+        Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
+    labels : tuple of (list or None)
+        Labels of each mode's indices: the data's coordinates, where it had any.
     """
 
     model: KruskalTensor
@@ -54,6 +58,15 @@ class Fit:
     explained: float
     starts: Starts
     scale: float
+    modes: tuple[str, ...] = ()
+    labels: tuple[list[Any] | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        order = len(self.model.shape)
+        if not self.modes:
+            object.__setattr__(self, "modes", tuple(f"mode {n}" for n in range(order)))
+        if not self.labels:
+            object.__setattr__(self, "labels", (None,) * order)
 
     @property
     def weights(self) -> Array:
@@ -108,6 +121,24 @@ class Fit:
             f"{self.objective:.6g}, {self.explained:.1%} explained, {self.sweeps} sweeps, "
             f"{self.status})"
         )
+
+    def to_xarray(self) -> Any:
+        """The weights and factors as an xarray.Dataset, with the names and labels of the modes.
+
+        Variables are `weights` and, for each mode, `factor n`, of dimensions (mode, component).
+        """
+        import xarray
+
+        def coordinates(n: int) -> dict[str, Any]:
+            labels = self.labels[n]
+            return {} if labels is None else {self.modes[n]: labels}
+
+        data: dict[str, Any] = {"weights": ("component", np.asarray(to_host(self.weights)))}
+        held: dict[str, Any] = {}
+        for n, A in enumerate(self.factors):
+            held |= coordinates(n)
+            data[f"factor {n}"] = ((self.modes[n], "component"), np.asarray(to_host(A)))
+        return xarray.Dataset(data, coords=held)
 
     def full(self) -> Array:
         """The model as a whole tensor."""

@@ -12,7 +12,14 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
+from robustcp.engines import (
+    Engine,
+    as_array,
+    as_engine,
+    names_and_labels,
+    single_blas_thread,
+    to_host,
+)
 from robustcp.fit import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import (
@@ -482,7 +489,9 @@ def estimate(
             runs.append(_run(solver, factors, max_sweeps, units, callback))
             if runs[-1].status == STOPPED:
                 break
-        return _fit(runs, solver, units, tried, how.nonnegative)
+        names, labels = names_and_labels(X)
+        fit = _fit(runs, solver, units, tried, how.nonnegative)
+        return replace(fit, modes=names, labels=labels) if names else fit
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ __all__ = [
     "ObservedEngine",
     "as_array",
     "as_engine",
+    "names_and_labels",
     "single_blas_thread",
     "to_host",
 ]
@@ -156,6 +157,16 @@ def as_engine(data: Any, *, threads: int | None = None) -> Engine:
     if isinstance(data, Observed):
         return ObservedEngine(data, threads=threads)
     return DenseEngine(as_array(data), threads=threads)
+
+
+def names_and_labels(data: Any) -> tuple[tuple[str, ...], tuple[list[Any] | None, ...]]:
+    """Names of the modes and labels of their indices, of an xarray.DataArray; else nothing."""
+    if type(data).__module__.split(".")[0] != "xarray":
+        return (), ()
+    labels = tuple(
+        data.coords[dim].values.tolist() if dim in data.coords else None for dim in data.dims
+    )
+    return tuple(map(str, data.dims)), labels
 
 
 def as_array(data: Any) -> Array:
