@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from robustcp import baselines, plot
 from robustcp.engines import Observed, as_engine
+from robustcp.files import FileError, read
 from robustcp.fit import Fit
 from robustcp.init import nvecs
 from robustcp.kruskal import KruskalTensor
@@ -28,6 +29,7 @@ from robustcp.methods import cp, cpal1, cpals, l1_regression
 from robustcp.metrics import congruence, factor_match_score
 from robustcp.outliers import Outliers
 from robustcp.rank import RankProfile, core_consistency, rank_profile
+from robustcp.results import load, save
 from robustcp.simulation import Simulation, simulate
 
 try:
@@ -39,6 +41,7 @@ __all__ = [
     "L1",
     "Cauchy",
     "Contaminated",
+    "FileError",
     "Fit",
     "Huber",
     "KruskalTensor",
@@ -59,8 +62,11 @@ __all__ = [
     "cpals",
     "factor_match_score",
     "l1_regression",
+    "load",
     "nvecs",
     "plot",
     "rank_profile",
+    "read",
+    "save",
     "simulate",
 ]

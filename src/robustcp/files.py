@@ -40,12 +40,15 @@ class Loaded:
         Labels of the indices of each mode.
     affine : array, optional
         Of a NIfTI image: from voxels to space.
+    space : tuple of int, optional
+        Of an image as voxel x time: its sizes in space.
     """
 
     data: Any
     modes: tuple[str, ...]
     labels: tuple[Labels, ...]
     affine: np.ndarray | None = None
+    space: tuple[int, ...] | None = None
 
     @classmethod
     def plain(cls, data: Any) -> Loaded:

@@ -125,7 +125,7 @@ class Fit:
     def to_xarray(self) -> Any:
         """The weights and factors as an xarray.Dataset, with the names and labels of the modes.
 
-        Variables are `weights` and, for each mode, `factor n`, of dimensions (mode, component).
+        Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
         """
         import xarray
 
@@ -137,7 +137,7 @@ class Fit:
         held: dict[str, Any] = {}
         for n, A in enumerate(self.factors):
             held |= coordinates(n)
-            data[f"factor {n}"] = ((self.modes[n], "component"), np.asarray(to_host(A)))
+            data[f"factor_{n}"] = ((self.modes[n], "component"), np.asarray(to_host(A)))
         return xarray.Dataset(data, coords=held)
 
     def full(self) -> Array:

@@ -1,0 +1,76 @@
+"""4-D images: masks, voxel x time, and maps that go back to where they came from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+
+from robustcp.files import FileError, Loaded, read
+from robustcp.fit import Fit
+from robustcp.results import write_whole
+
+
+def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) -> Loaded:
+    """An image as it is to be fitted.
+
+    With a mask, voxels outside of it are missing; flattened, only those inside are rows of
+    voxel x time, and `labels` of the first mode holds their place in the image.
+    """
+    if mask_file is None and not flatten:
+        return loaded
+    option = "--mask-file" if mask_file is not None else "--flatten"
+    if loaded.affine is None or loaded.data.ndim != 4:
+        raise FileError(f"{path}: {option} is for 4-D NIfTI images")
+    space = loaded.data.shape[:3]
+    inside = np.ones(space, dtype=bool)
+    if mask_file is not None:
+        mask = np.asarray(read(mask_file).data)
+        if mask.shape != space:
+            raise FileError(f"{mask_file}: has shape {mask.shape}, the image has {space}")
+        inside = np.nan_to_num(mask) != 0
+        if not inside.any():
+            raise FileError(f"{mask_file}: leaves no voxel")
+    data = np.asarray(loaded.data)
+    if flatten:
+        places = np.flatnonzero(inside.ravel()).tolist()
+        return replace(
+            loaded, data=data[inside], modes=("voxel", loaded.modes[3]),
+            labels=(places, loaded.labels[3]), space=space,
+        )  # fmt: skip
+    real = data.astype(np.float32 if data.dtype == np.float32 else np.float64)
+    return replace(loaded, data=np.where(inside[..., None], real, np.nan))
+
+
+def write_maps(fit: Fit, loaded: Loaded, path: Path) -> None:
+    """The components' maps, weights included, as a NIfTI image with the affine of the data."""
+    import nibabel
+
+    weights = np.asarray(fit.weights)
+    if len(fit.shape) == 4:
+        maps = [
+            reduce(np.multiply.outer, (np.asarray(A)[:, r] for A in fit.factors[:3])) * weights[r]
+            for r in range(fit.rank)
+        ]
+    else:
+        assert loaded.space is not None
+        maps = []
+        for r in range(fit.rank):
+            flat = np.zeros(math.prod(loaded.space))
+            flat[loaded.labels[0]] = np.asarray(fit.factors[0])[:, r] * weights[r]
+            maps.append(flat.reshape(loaded.space))
+    image = nibabel.Nifti1Image(np.stack(maps, axis=-1).astype(np.float32), loaded.affine)
+    suffix = ".nii.gz" if path.name.endswith(".gz") else ".nii"
+
+    def write(temporary: Path) -> None:
+        named = temporary.with_name(temporary.name + suffix)
+        try:
+            nibabel.save(image, named)
+            named.replace(temporary)
+        finally:
+            named.unlink(missing_ok=True)
+
+    write_whole(path, write)
