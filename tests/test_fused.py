@@ -201,3 +201,59 @@ def test_a_large_tensor_is_begun_on_a_part():
     assert fit.converged
     assert fit.sweeps < 30
     assert robustcp.factor_match_score(fit, sim.truth) > 0.975
+
+
+class TestEdges:
+    def test_norms_of_very_small_columns(self):
+        A = np.full((6, 2), 1e-310)
+        A[0, 0] = 0.0
+        np.testing.assert_allclose(fused.column_norms(A), np.sqrt([5, 6]) * 1e-310, rtol=1e-6)
+
+    @pytest.mark.usefixtures("passes")
+    def test_a_model_that_is_not_a_number_is_not_a_gap(self):
+        factors = (np.full((3, 1), np.nan), np.ones((3, 1)), np.ones((3, 1)))
+        assert np.isnan(as_engine(np.ones((3, 3, 3))).value(factors, L1(1.0)))
+
+    def test_a_sample_that_meets_no_observed_entry(self):
+        X = np.full((60, 60, 60), np.nan)
+        sampled = np.unique(np.random.default_rng(0).integers(60**3, size=1 << 16))
+        X.reshape(-1)[np.setdiff1d(np.arange(60**3), sampled)[:3]] = [1.0, 2.0, 3.0]
+        with pytest.warns(UserWarning, match="no observed entry"):
+            assert robustcp.cp(X, 1, rng=0).converged
+
+    def test_mostly_zero_data(self):
+        X = np.zeros((10, 10, 10))
+        X[:2, :2, :2] = 1
+        assert robustcp.cp(X, 4, rng=0).explained > 0.999
+
+
+def half_spoilt(seed):
+    """Data of which about half is outliers, so that the noise cannot be told from them."""
+    rng = np.random.default_rng(seed)
+    shape = (12, 12, 12)
+    X = np.einsum("ir,jr,kr->ijk", *[rng.normal(size=(n, 2)) for n in shape])
+    X += 0.05 * rng.normal(size=shape)
+    hit = rng.random(shape) < 0.45
+    X[hit] += 5 * rng.normal(size=hit.sum())
+    return X
+
+
+def test_a_stage_that_was_undone_leaves_no_trace():
+    seen = []
+    fit = robustcp.cp(
+        half_spoilt(10), 2, rng=10, callback=lambda state: seen.append(state.objective)
+    )
+    assert "refinement" in fit.status
+    assert [name for name, _ in fit.stages] == ["L1"]
+    assert fit.sweeps == len(fit.trace) < len(seen)
+    assert fit.objective == seen[-1]
+
+
+def test_the_1_norm_is_finished_where_refinement_is_not_for_the_data():
+    for seed in (2, 10, 19):
+        X = half_spoilt(seed)
+        fit = robustcp.cp(X, 2, rng=seed)
+        further = robustcp.cpal1(X, 2, init=fit)
+        if "refinement" in fit.status:
+            l1 = np.abs(fit.residuals(X)).sum()
+            assert l1 <= 1.0005 * np.abs(further.residuals(X)).sum()

@@ -1,11 +1,23 @@
 from __future__ import annotations
 
+from datetime import date, timedelta
+
 import matplotlib as mpl
 import numpy as np
 import pytest
+import xarray
 
-from robustcp import KruskalTensor, simulate
-from robustcp.plot import truth_against_estimates
+from robustcp import KruskalTensor, Observed, cp, cpals, simulate
+from robustcp.plot import (
+    components,
+    convergence,
+    outlier_map,
+    outliers,
+    rank_profile,
+    slices,
+    truth_against_estimates,
+)
+from robustcp.rank import RankProfile
 
 mpl.use("Agg")
 
@@ -16,6 +28,28 @@ def _close():
     import matplotlib.pyplot as plt
 
     plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def named():
+    """Data with names and labels of every kind, and its fit."""
+    raw = simulate((4, 30, 12), 2, eta=0.1, gamma=1.0, rng=0).data
+    X = xarray.DataArray(
+        raw,
+        dims=("person", "wavelength", "pixel"),
+        coords={"person": ["Ann", "Bo", "Cy", "Di"], "wavelength": 300 + 2.5 * np.arange(30)},
+    )
+    return X, cp(X, 2)
+
+
+def small(order):
+    X = simulate((3, 4, 5, 3, 2)[:order], 1, eta=0.0, gamma=0.0, rng=order).data
+    return X, cpals(X, 1, starts=1)
+
+
+def tick_labels(axis):
+    axis.axes.figure.canvas.draw()
+    return [tick.get_text() for tick in axis.get_ticklabels() if tick.get_text()]
 
 
 def test_estimates_are_paired_with_the_truth_and_turned_to_its_sign():
@@ -32,3 +66,288 @@ def test_estimates_are_paired_with_the_truth_and_turned_to_its_sign():
     np.testing.assert_allclose(ax.lines[0].get_ydata(), truth.factors[1][:, 2])
     assert "mode 1" in ax.get_xlabel()
     assert {text.get_text() for text in ax.get_legend().get_texts()} == {"truth", "ours"}
+
+
+# Components
+
+
+def test_components_are_bars_for_names_lines_for_numbers_and_images_for_pixels(named):
+    _, fit = named
+    axes = components(fit, shapes={"pixel": (3, 4)})
+    assert axes.shape == (2, 3)
+    for r, (names, numbers, pixels) in enumerate(axes):
+        heights = [bar.get_height() for bar in names.patches]
+        np.testing.assert_allclose(heights, fit.factors[0][:, r])
+        np.testing.assert_allclose(numbers.lines[0].get_xdata(), fit.labels[1])
+        np.testing.assert_allclose(numbers.lines[0].get_ydata(), fit.factors[1][:, r])
+        np.testing.assert_allclose(pixels.images[0].get_array(), fit.factors[2][:, r].reshape(3, 4))
+        assert names.get_title("left") == f"component {r}: {fit.shares[r]:.1%} of the data"
+    assert [ax.get_xlabel() for ax in axes[-1]] == ["person", "wavelength", "pixel"]
+    assert tick_labels(axes[-1, 0].xaxis) == ["Ann", "Bo", "Cy", "Di"]
+    assert axes[0, 1].get_ylim() == axes[1, 1].get_ylim()
+
+
+def test_without_labels_few_indices_are_bars_and_many_a_line():
+    X = simulate((5, 13, 4), 1, eta=0, gamma=0, rng=0).data
+    fit = cpals(X, 1, starts=1)
+    assert [len(ax.patches) for ax in components(fit)[0]] == [5, 0, 4]
+    assert [len(ax.patches) for ax in components(fit, kinds={0: "line", 1: "bar"})[0]] == [0, 13, 4]
+
+
+def test_lines_go_in_the_order_of_their_labels():
+    raw = simulate((3, 5), 1, eta=0, gamma=0, rng=0).data
+    days = [date(2024, 1, 1) + timedelta(days=k) for k in (4, 0, 2, 1, 3)]
+    for labels in ([5, 1, 3, 2, 4], days):
+        coordinate = np.array(labels, dtype="datetime64[us]" if labels is days else None)
+        X = xarray.DataArray(raw, dims=("a", "b"), coords={"b": coordinate})
+        fit = cpals(X, 1, starts=1)
+        if labels is days and isinstance(fit.labels[1][0], int):
+            continue  # an xarray that makes nanoseconds of all dates
+        line = components(fit)[0, 1].lines[0]
+        np.testing.assert_allclose(line.get_ydata(), fit.factors[1][[1, 3, 2, 4, 0], 0])
+
+
+def test_images_with_negative_pixels_are_on_a_symmetric_scale(named):
+    _, fit = named
+    image = components(fit, shapes={2: (4, 3)})[0, 2].images[0]
+    low, high = image.get_clim()
+    signed = bool((fit.factors[2] < 0).any())
+    assert (low == -high) if signed else (low == 0)
+
+
+def test_components_into_given_axes(named):
+    import matplotlib.pyplot as plt
+
+    _, fit = named
+    given = plt.figure().subplots(2, 3)
+    assert components(fit, axes=given)[1, 2] is given[1, 2]
+    with pytest.raises(ValueError, match=r"axes: must be an array of \(2, 3\) Axes"):
+        components(fit, axes=given[:1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kinds": {0: "pie"}}, "kinds: must be one of 'line', 'bar', 'image', got 'pie'"),
+        ({"kinds": {3: "bar"}}, "kinds: must be an integer from 0 to 2, got 3"),
+        ({"kinds": {"time": "bar"}}, "kinds: must be one of person, wavelength, pixel"),
+        ({"kinds": "bar"}, "kinds: must be a mapping"),
+        ({"kinds": {2: "image"}}, "shapes: needs the \\(height, width\\) of pixel"),
+        ({"shapes": {2: (3, 5)}}, "shapes: 3 x 5 is not the size of pixel, 12"),
+        ({"shapes": {2: (12,)}}, "shapes: must be \\(height, width\\) for pixel"),
+        ({"shapes": {2: 12}}, "shapes: must be \\(height, width\\) for pixel"),
+        ({"shapes": {-1: (3, 4)}}, "shapes: must be an integer"),
+    ],
+)
+def test_wrong_arguments_of_components(named, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        components(named[1], **arguments)
+
+
+# Convergence
+
+
+def test_convergence_shows_every_sweep_of_every_stage_unjoined(named):
+    _, fit = named
+    ax = convergence(fit)
+    assert len(ax.lines) == len(fit.stages) > 1
+    np.testing.assert_allclose(np.concatenate([line.get_ydata() for line in ax.lines]), fit.trace)
+    drawn = np.concatenate([line.get_xdata() for line in ax.lines])
+    np.testing.assert_array_equal(drawn, np.arange(1, fit.sweeps + 1))
+    assert all(line.get_linestyle() == "None" for line in ax.lines)
+    assert len({line.get_marker() for line in ax.lines}) == len(fit.stages)
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert [text.split(" (")[0] for text in legend] == [name for name, _ in fit.stages]
+    assert len(ax.patches) == len(fit.stages)
+
+
+def test_convergence_of_one_stage():
+    ax = convergence(small(3)[1])
+    assert len(ax.lines) == 1
+    assert ax.get_ylabel() == "objective"
+
+
+def test_rank_profile_marks_the_recommended_rank():
+    some = np.array([0.9, 0.2, 0.3])
+    profile = RankProfile((1, 2, 3), some, some, 1 - some, some, 2, "lowest error")
+    ax = rank_profile(profile)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), profile.error)
+    assert ax.get_xlabel() == "rank (recommended: 2)"
+
+
+# Outliers
+
+
+@pytest.mark.parametrize("mode", [0, "person"])
+def test_outliers_of_each_slab_with_its_label(named, mode):
+    X, fit = named
+    found = fit.outliers(X)
+    ax = outliers(found, mode)
+    np.testing.assert_allclose([bar.get_height() for bar in ax.patches], 100 * found.slabs[0])
+    assert ax.get_xlabel() == "person"
+    assert tick_labels(ax.xaxis) == ["Ann", "Bo", "Cy", "Di"]
+
+
+def test_some_of_many_labels(named):
+    X, fit = named
+    ax = outliers(fit.outliers(X), "wavelength")
+    assert len(ax.patches) == 30
+    assert {"300", "312.5"} <= set(tick_labels(ax.xaxis))
+
+
+def test_long_names_are_turned():
+    raw = simulate((3, 4, 5), 1, eta=0, gamma=0.1, rng=0).data
+    names = [f"a rather long name {k}" for k in range(3)]
+    X = xarray.DataArray(raw, dims=("a", "b", "c"), coords={"a": names})
+    ax = outliers(cpals(X, 1, starts=1).outliers(X))
+    assert tick_labels(ax.xaxis) == names
+    assert {tick.get_rotation() for tick in ax.get_xticklabels()} == {30.0}
+
+
+def test_outlier_map_has_scores_with_flagged_entries_far_from_white(named):
+    X, fit = named
+    X = X.copy()
+    X[1, 3, 4], X[1, 5, 6], X[1, 0, 0] = 1e6, -1e6, np.nan
+    found = fit.outliers(X)
+    ax = outlier_map(found, "person", 1)
+    image = ax.images[0]
+    np.testing.assert_allclose(image.get_array().filled(np.nan), np.asarray(found.scores)[1])
+    assert image.get_clim() == pytest.approx((-3 * found.threshold, 3 * found.threshold))
+    colour = image.to_rgba(image.get_array())
+    darkness = 1 - colour[..., :3] @ [0.299, 0.587, 0.114]
+    flagged, missing = np.asarray(found.mask)[1], np.isnan(np.asarray(X)[1])
+    assert darkness[flagged].min() > 0.25 > 0.15 > darkness[~flagged & ~missing].max()
+    assert darkness[5, 6] > darkness[3, 4] + 0.2  # too low is darker than too high
+    assert colour[0, 0, 3] == 0  # missing: the hatched background
+    assert ax.patch.get_hatch()
+    share = found.mask[1].sum() / (X[1].size - 1)
+    assert ax.get_title() == f"person Bo, {float(share):.1%} flagged"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("pixel", "wavelength")
+    assert image.colorbar.extend == "both"
+    assert image.colorbar.ax.get_ylabel() == "residual, robust sigmas"
+
+
+def test_outlier_map_where_nothing_is_flagged():
+    X = simulate((5, 6, 7), 1, eta=0, gamma=0.1, rng=0).data
+    found = cpals(X, 1, starts=1).outliers(X, rate=1e-9, control="fdr")
+    assert "0.0% flagged" in outlier_map(found, 2, 3).get_title()
+
+
+# Slices
+
+
+def test_slices_are_data_model_and_residual(named):
+    X, fit = named
+    X = X.copy()
+    X[2, 3, 4] = np.nan
+    axes = slices(fit, X, 2)
+    model = fit.full()[2]
+    for ax, values in zip(axes, (X[2], model, X[2] - model), strict=True):
+        np.testing.assert_allclose(ax.images[0].get_array().filled(np.nan), values, atol=1e-12)
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("pixel", "wavelength")
+        assert ax.images[0].colorbar is not None
+        assert ax.patch.get_hatch()
+    data, fitted, residual = (ax.images[0].get_clim() for ax in axes)
+    assert data == fitted
+    assert residual[0] == -residual[1]
+    assert [ax.get_title() for ax in axes] == [
+        "data, person Cy", "model, person Cy", "residual, person Cy",
+    ]  # fmt: skip
+    assert axes[0].images[0].origin == "lower"  # wavelengths go up
+
+
+def test_gross_outliers_do_not_set_the_scale_of_slices(named):
+    X, fit = named
+    spoilt = X.copy()
+    spoilt[0, 0, 0] = 1e9
+    axes = slices(fit, spoilt, 0)
+    assert max(ax.images[0].get_clim()[1] for ax in axes) < 1e3
+    assert axes[0].images[0].colorbar.extend in ("max", "both")
+
+
+def test_slices_of_masked_arrays_lists_and_observed_entries(named):
+    X, fit = named
+    raw = np.asarray(X)
+    known = np.random.default_rng(0).random(raw.shape) < 0.6
+    part = Observed(np.argwhere(known), raw[known], raw.shape)
+    expected = np.where(known, raw, np.nan)[:, 7]
+    for data in (part, np.ma.array(raw, mask=~known), np.where(known, raw, np.nan).tolist()):
+        shown = slices(fit, data, 7, mode="wavelength")[0].images[0].get_array()
+        np.testing.assert_allclose(shown.filled(np.nan), expected)
+    found = fit.outliers(part)
+    shown = outlier_map(found, 1, 7).images[0].get_array().filled(np.nan)
+    assert (np.isnan(shown) == ~known[:, 7]).all()
+
+
+def test_a_slice_that_is_all_missing_is_drawn(named):
+    X, fit = named
+    X = X.copy()
+    X[0] = np.nan
+    assert len(slices(fit, X, 0)) == 3
+    assert "0.0% flagged" in outlier_map(fit.outliers(X), 0, 0).get_title()
+
+
+def test_one_mode_that_remains_is_drawn_as_lines(named):
+    X, fit = named
+    axes = slices(fit, X, (1, 4), mode=("person", "pixel"))
+    model = fit.full()[1, :, 4]
+    for ax, values in zip(axes, (X[1, :, 4], model, X[1, :, 4] - model), strict=True):
+        np.testing.assert_allclose(ax.lines[0].get_xdata(), fit.labels[1])
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), values, atol=1e-12)
+        assert not ax.images
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert axes[0].get_title() == "data, person Bo, pixel [4]"
+
+
+@pytest.mark.parametrize("draw", ["slices", "outlier_map"])
+@pytest.mark.parametrize(
+    ("mode", "index", "message"),
+    [
+        (3, 0, "mode: must be an integer from 0 to 2, got 3"),
+        (-1, 0, "mode: must be an integer"),
+        ("time", 0, "mode: must be one of person, wavelength, pixel, got 'time'"),
+        ((0, 0), (1, 1), "mode: the same one twice"),
+        ((), (), "mode: must hold 1 or 2 of the 3 modes"),
+        ((0, 1, 2), (0, 0, 0), "mode: must hold 1 or 2 of the 3 modes"),
+        (0, 4, "index: must be an integer from 0 to 3, got 4"),
+        (0, -1, "index: must be an integer from 0 to 3, got -1"),
+        (0, 1.5, "index: must be"),
+        ((0, 1), 0, "index: must be one for each mode"),
+    ],
+)
+def test_wrong_places(named, draw, mode, index, message):
+    X, fit = named
+    draws = {
+        "slices": lambda: slices(fit, X, index, mode),
+        "outlier_map": lambda: outlier_map(fit.outliers(X), mode, index),
+    }
+    with pytest.raises(ValueError, match=message):
+        draws[draw]()
+
+
+def test_data_of_another_shape_and_modes_of_outliers(named):
+    X, fit = named
+    with pytest.raises(ValueError, match=r"X: has shape \(3, 30, 12\)"):
+        slices(fit, X[:3], 0)
+    with pytest.raises(ValueError, match="mode: must be an integer from 0 to 2, got 5"):
+        outliers(fit.outliers(X), 5)
+    with pytest.raises(ValueError, match="axes: must be an array of"):
+        slices(fit, X, 0, axes=[None])
+
+
+@pytest.mark.parametrize("order", [2, 3, 4, 5])
+def test_every_picture_of_every_order(order):
+    X, fit = small(order)
+    assert components(fit).shape == (1, order)
+    found = fit.outliers(X)
+    assert len(outliers(found, order - 1).patches) == X.shape[-1]
+    held, at = tuple(range(1, order - 1)), (1,) * (order - 2)
+    part = X[(slice(None), *at, slice(None))]
+    axes = slices(fit, X, at, mode=held)
+    np.testing.assert_allclose(axes[0].images[0].get_array(), part)
+    model = fit.full()[(slice(None), *at, slice(None))]
+    np.testing.assert_allclose(axes[1].images[0].get_array(), model)
+    axes[0].figure.canvas.draw()
+    assert outlier_map(found, held, at).images[0].get_array().shape == part.shape
+    assert outlier_map(found, (0, *held), (0, *at)).images[0].get_array().shape == (1, X.shape[-1])
+    assert axes[0].get_xlabel() == f"mode {order - 1}"

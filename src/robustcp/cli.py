@@ -309,6 +309,59 @@ def simulate_command(
 
 
 @app.command()
+def video(
+    file: Annotated[Path, typer.Argument(help="The clip.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("video"),
+    rank: Annotated[int, typer.Option(help="The number of components.")] = 2,
+    every: Annotated[int, typer.Option(help="Take each so many-th frame.")] = 1,
+    scale: Annotated[float, typer.Option(help="Resize frames by this, at most 1.")] = 1.0,
+    frames: Annotated[int | None, typer.Option(help="At most so many frames.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of what is random.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Separate the background of a video from what moves in it.
+
+    Writes background.png, foreground.mp4 (a mask) and side_by_side.mp4.
+
+    Example: robustcp video clip.avi --rank 2 --scale 0.5 --out video
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from robustcp.files import FileError
+    from robustcp.video import separate
+
+    if not file.exists():
+        fail(f"{file}: there is no such file")
+    writable(out)
+    columns = (TextColumn("{task.description:>12}"), BarColumn(), TimeElapsedColumn())
+    try:
+        with Progress(
+            *columns, console=Console(stderr=True), transient=True, disable=quiet
+        ) as bars:
+            steps: dict[str, Any] = {}
+
+            def progress(step: str, done: int, total: int | None) -> None:
+                if step not in steps:
+                    steps[step] = bars.add_task(step, total=total)
+                bars.update(steps[step], completed=done, total=total)
+
+            found = separate(
+                file, out, rank=rank, every=every, scale=scale, frames=frames, seed=seed,
+                progress=progress,
+            )  # fmt: skip
+    except (FileError, ValueError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        print("robustcp: stopped; nothing was written", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if not quiet:
+        height, width = found.size
+        print(f"{found.frames} frames of {width}x{height}, {found.share:.2%} of them foreground")
+        print(f"written: {found.background}, {found.mask}, {found.beside}")
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("demo"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated tensor.")] = 0,
@@ -576,7 +629,10 @@ def _draw(found: Fit, loaded: Loaded, folder: Path) -> None:
     from robustcp import plot as pictures
 
     flagged = found.outliers(loaded.data)
-    drawn = {"components": pictures.components(found), "convergence": pictures.convergence(found)}
+    drawn: dict[str, Any] = {
+        "components": pictures.components(found),
+        "convergence": pictures.convergence(found),
+    }
     for mode in range(len(found.shape)):
         drawn[f"outliers_{mode}"] = pictures.outliers(flagged, mode)
     for name, axes in drawn.items():

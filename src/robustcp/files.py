@@ -202,7 +202,7 @@ def _npz(path: Path, key: str | None) -> Loaded:
     with zipfile.ZipFile(path) as archive:
         if not any(name.endswith(".npy") for name in archive.namelist()):
             raise FileError(f"{path}: is a zip archive without NumPy arrays")
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {}
         for name in archive.files:
             try:

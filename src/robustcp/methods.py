@@ -511,6 +511,7 @@ def _run(
     names: list[str] = []
 
     def after_sweep(state: State) -> bool:
+        del trace[state.sweep - 1 :], names[state.sweep - 1 :]  # of a stage that was undone
         trace.append(units.in_data(state.objective, state.loss))
         names.append(state.name)
         answer = callback(units.state(state)) if callback else False

@@ -10,7 +10,7 @@ import numpy as np
 from robustcp._typing import Factors
 from robustcp.engines import Engine
 from robustcp.losses import L1, Contaminated, Loss
-from robustcp.solver import Skip
+from robustcp.solver import Skip, typical
 
 #: The core of the noise is looked at within this many sigmas, the outliers beside it.
 CORE, NEAR, FAR = 2.0, 3.0, 5.0
@@ -63,7 +63,7 @@ def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -
     """
     r = residuals[:: -(-residuals.size // enough)] if residuals.size else np.zeros(1)
     median = float(np.median(np.abs(r)))
-    unit = median or float(np.abs(r).max()) or 1.0
+    unit = max(median, least) or float(np.abs(r).max()) or 1.0
     r, least = r / unit, least / unit  # so that no square of an ordinary one vanishes
     size, positive = np.sort(np.abs(r)), np.sort(r[r > 0])
     with np.errstate(over="ignore"):
@@ -150,7 +150,10 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Unrefined:
-    """The 1-norm down to its end, from where it stands, if `Refinement` has left the data alone."""
+    """The 1-norm down to its end, if `Refinement` has left the data alone.
+
+    It begins again at the size of the residuals: the stage before did not finish its levels.
+    """
 
     lowest: float
     ratio: float = 0.1
@@ -158,9 +161,12 @@ class Unrefined:
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None
     ) -> Loss | None:
-        if not isinstance(loss, L1) or loss.epsilon <= self.lowest:
+        if not isinstance(loss, L1) or (level > 0 and loss.epsilon <= self.lowest):
             return None
-        return L1(max(self.lowest, self.ratio * loss.epsilon))
+        next_lower = (
+            typical(engine.sample(factors)) ** 2 if level == 0 else self.ratio * loss.epsilon
+        )
+        return L1(max(self.lowest, next_lower))
 
     def last(self, level: int) -> bool:
         return False

@@ -85,7 +85,7 @@ def load(path: str | Path) -> Fit:
                 held = {name: np.array(opened[name].values) for name in opened.data_vars}
                 about = json.loads(opened.attrs["robustcp"])
         else:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 held = {name: archive[name] for name in archive.files}
             about = json.loads(str(held["robustcp"]))
         factors = tuple(held[f"factor_{n}"] for n in range(len(about["modes"])))
@@ -118,7 +118,7 @@ def load_model(path: str | Path) -> KruskalTensor:
         if path.suffix != ".npz" or not path.exists():
             raise
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 names = sorted(name for name in archive.files if name.startswith("factor_"))
                 factors = tuple(archive[name] for name in names)
                 return KruskalTensor(archive["weights"], factors).normalized(-1)

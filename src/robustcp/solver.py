@@ -95,7 +95,7 @@ class Continuation:
         if level > 0 and self.last(level - 1):
             return None
         if level > 0 and self.enough and isinstance(loss, L1):
-            size = _typical(engine.sample(factors))
+            size = typical(engine.sample(factors))
             if loss.epsilon <= self.enough * size * size:
                 return None
         return L1(max(self.lowest, self.first * self.ratio**level))
@@ -105,12 +105,14 @@ class Continuation:
 
     def near(self, engine: Engine, factors: Factors) -> Continuation:
         """Begin at the size of the residuals: a larger epsilon would lead a good start astray."""
-        size = _typical(engine.sample(factors))
+        size = typical(engine.sample(factors)) or math.inf
         return replace(self, first=max(self.lowest, min(self.first, size * size)))
 
 
-def _typical(residuals: np.ndarray) -> float:
-    """The median magnitude, of some of many residuals."""
+def typical(residuals: np.ndarray) -> float:
+    """The median magnitude, of some of many residuals; of none, 0."""
+    if not residuals.size:
+        return 0.0
     return float(np.median(np.abs(residuals[:: -(-residuals.size // (1 << 15))])))
 
 

@@ -32,7 +32,7 @@ class Sizes:
     @classmethod
     def of(cls, engine: Engine) -> Sizes:
         sample = engine.sample()
-        sizes = np.abs(sample[:: -(-sample.size // ENOUGH)])
+        sizes = np.abs(sample[:: max(1, -(-sample.size // ENOUGH))])
         sizes = sizes[sizes > 0]
         if not sizes.size:
             return cls(engine.largest or 1.0, engine.largest or 1.0)

@@ -17,13 +17,18 @@ _INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
 
 
-def _compiled(function):
+def _compiled(function, fastmath=_FAST):
     """Compiled, without Python's lock, and kept on disk where there is a place for it."""
-    options = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
+    options = {"nogil": True, "fastmath": fastmath, "error_model": "numpy"}
     try:
         return njit(cache=True, **options)(function)
     except (RuntimeError, OSError, NumbaError):
         return njit(**options)(function)
+
+
+def _exact(function):
+    """The same, in the order of operations that is written: for very large and small numbers."""
+    return _compiled(function, fastmath=False)
 
 
 @njit(**_INLINE)
@@ -75,7 +80,7 @@ def _l1(x, s, w, numbers):
     zero, total = epsilon * s.dtype.type(0), 0.0
     for j in range(s.shape[0]):
         r = x[j] - s[j]
-        seen = r == r
+        seen = x[j] == x[j]
         root = math.sqrt(r * r + epsilon)
         inverse = one / root
         total += root if seen else zero
@@ -91,7 +96,7 @@ def _contaminated(x, s, w, numbers):
     zero, total = rate * 0, 0.0
     for j in range(s.shape[0]):
         r = x[j] - s[j]
-        seen = r == r
+        seen = x[j] == x[j]
         e = _exp_of_minus(r * r * rate)
         k = above if r >= 0 else below
         inverse = 1 / (e + k)
@@ -281,7 +286,7 @@ def solve_rows(gram, gradient, rows, mu, lift):
     diagonal = np.empty(rank, np.int64)
     for j in range(rank):
         diagonal[j] = j * rank - j * (j - 1) // 2
-    one = gram.shape[0] == 1
+    one = gram.shape[0] == 1 and count > 1
     new = np.empty_like(rows)
     L = np.empty((rank, rank), gram.dtype)
     b = np.empty(rank, gram.dtype)
@@ -376,7 +381,7 @@ def collapse_lines(lines, left, count, right):
     return rows
 
 
-@_compiled
+@_exact
 def column_norms(A):
     """Euclidean norms of the columns, also of very large or small ones."""
     rows, columns = A.shape

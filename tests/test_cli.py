@@ -1,0 +1,222 @@
+"""The commands, as they are used: files in, a summary and a fit out, one line when input is bad."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import robustcp
+from formats import FORMATS
+from robustcp.cli import app
+
+pytest.importorskip("xarray")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(part) for part in arguments])
+
+
+def process(*arguments, **options):
+    command = [sys.executable, "-m", "robustcp", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def tensor():
+    return robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+
+
+@pytest.fixture
+def file(tmp_path, tensor):
+    np.save(tmp_path / "x.npy", tensor)
+    return tmp_path / "x.npy"
+
+
+class TestFit:
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_every_format_gives_the_same_fit(self, tmp_path, tensor, name):
+        path = tmp_path / name
+        FORMATS[name](path, tensor)
+        done = run("fit", path, "--rank", 2, "--out", tmp_path / "fit.npz", "--quiet")
+        assert done.exit_code == 0, done.output
+        fit, expected = robustcp.load(tmp_path / "fit.npz"), robustcp.cp(tensor, 2, rng=0)
+        assert robustcp.factor_match_score(fit, expected) > 1 - 1e-9
+
+    @pytest.mark.parametrize("method", ["cp", "cpal1", "cpals"])
+    def test_summary(self, file, tmp_path, method):
+        out = tmp_path / "fit.npz"
+        done = run("fit", file, "--rank", 2, "--method", method, "--out", out)
+        assert done.exit_code == 0, done.output
+        for part in (
+            "12x11x10, rank 2: converged",
+            "component 1:",
+            "sigma",
+            "most flagged of mode 2",
+        ):
+            assert part in done.stdout
+        assert "\x1b[" not in done.stdout
+
+    def test_json(self, file, tmp_path):
+        done = run("fit", file, "--rank", 2, "--out", tmp_path / "fit.npz", "--json")
+        found = json.loads(done.stdout)
+        assert found["converged"]
+        assert found["rank"] == len(found["components"]) == 2
+        assert found["outlier_share"] == pytest.approx(0.1, abs=0.05)
+
+    def test_not_converged_is_written_and_exits_with_1(self, file, tmp_path):
+        out = tmp_path / "fit.npz"
+        done = run("fit", file, "--rank", 2, "--max-sweeps", 2, "--out", out, "--method", "cpal1")
+        assert done.exit_code == 1
+        assert not robustcp.load(out).converged
+
+    def test_labels_reach_the_summary(self, tmp_path, tensor):
+        FORMATS["x.csv"](tmp_path / "x.csv", tensor)
+        done = run("fit", tmp_path / "x.csv", "--rank", 2, "--out", tmp_path / "fit.nc")
+        assert "most flagged of mode_0: a0" in done.stdout
+        assert robustcp.load(tmp_path / "fit.nc").labels[0][0] == "a000"
+
+    def test_pictures(self, file, tmp_path):
+        done = run("fit", file, "--rank", 2, "--out", tmp_path / "f.npz", "--plot", tmp_path / "p")
+        assert done.exit_code == 0, done.output
+        names = {path.name for path in (tmp_path / "p").iterdir()}
+        assert {"components.png", "convergence.png", "outliers_0.png"} <= names
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+    def test_control_c_writes_what_there_is(self, tmp_path):
+        X = robustcp.simulate((60, 60, 60), 4, eta=0.2, gamma=1.0, rng=0).data
+        np.save(tmp_path / "x.npy", X)
+        out = tmp_path / "fit.npz"
+        command = [sys.executable, "-m", "robustcp", "fit", str(tmp_path / "x.npy"), "--rank", "6",
+                   "--method", "cpals", "--max-sweeps", "1000000", "--out", str(out)]  # fmt: skip
+        code = (
+            "import robustcp.methods as m, functools; m.cpals = functools.partial(m.cpals, tol=0.0)"
+        )
+        program = (
+            f"{code}\nimport sys; sys.argv = {command[2:]!r}\nfrom robustcp.cli import main; main()"
+        )
+        running = subprocess.Popen(
+            [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True
+        )
+        time.sleep(12)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+        assert running.returncode == 1, errors
+        assert "Traceback" not in errors
+        assert robustcp.load(out).status.startswith("stopped by the callback")
+
+
+class TestImages:
+    nibabel = pytest.importorskip("nibabel")
+
+    @pytest.fixture
+    def scan(self, tmp_path):
+        X = robustcp.simulate((6, 7, 5, 9), 2, eta=0.0, gamma=0.0, rng=0).data
+        affine = np.diag([2.0, 2.0, 3.0, 1.0])
+        self.nibabel.save(self.nibabel.Nifti1Image(X, affine), tmp_path / "scan.nii.gz")
+        mask = np.ones(X.shape[:3], np.uint8)
+        mask[0] = 0
+        self.nibabel.save(self.nibabel.Nifti1Image(mask, affine), tmp_path / "mask.nii")
+        return tmp_path
+
+    @pytest.mark.parametrize("flatten", [False, True])
+    def test_masks_and_maps(self, scan, flatten):
+        maps = scan / "maps.nii.gz"
+        more = ["--flatten"] if flatten else []
+        done = run("fit", scan / "scan.nii.gz", "--rank", 2, "--mask-file", scan / "mask.nii",
+                   "--out", scan / "fit.npz", "--maps", maps, *more)  # fmt: skip
+        assert done.exit_code in (0, 1), done.output
+        image = self.nibabel.load(maps)
+        assert image.shape == (6, 7, 5, 2)
+        np.testing.assert_array_equal(image.affine, np.diag([2.0, 2.0, 3.0, 1.0]))
+        assert robustcp.load(scan / "fit.npz").shape == (
+            (175 + 35 - 35, 9) if flatten else (6, 7, 5, 9)
+        )
+
+    def test_a_mask_of_another_shape(self, scan):
+        wrong = self.nibabel.Nifti1Image(np.ones((2, 2, 2)), np.eye(4))
+        self.nibabel.save(wrong, scan / "wrong.nii")
+        done = run("fit", scan / "scan.nii.gz", "--rank", 2, "--mask-file", scan / "wrong.nii")
+        assert done.exit_code == 2
+        assert "has shape (2, 2, 2), the image has (6, 7, 5)" in done.stderr
+
+
+class TestOthers:
+    def test_rank(self, file):
+        found = json.loads(run("rank", file, "--most", 3, "--json").stdout)
+        assert found["rank"] == 2
+        assert len(found["ranks"]) == 3
+
+    def test_simulate_fit_outliers_compare(self, tmp_path):
+        sim, out = tmp_path / "t.npz", tmp_path / "fit.npz"
+        assert run("simulate", "--shape", "15x14x13", "--rank", 2, "--out", sim).exit_code == 0
+        assert run("fit", sim, "--key", "data", "--rank", 2, "--out", out, "-q").exit_code == 0
+        score = json.loads(run("compare", out, sim, "--json").stdout)
+        assert score["factor_match_score"] > 0.95
+        flags = tmp_path / "flags.npy"
+        done = run("outliers", sim, out, "--key", "data", "--out", flags, "--json")
+        assert json.loads(done.stdout)["share"] == pytest.approx(0.2, abs=0.03)
+        truth = np.load(sim)["artifacts"]
+        assert np.load(flags)[truth].mean() > 0.99
+
+    def test_help_has_an_example_and_is_quick(self):
+        for command in ("fit", "rank", "outliers", "compare", "simulate", "reproduce", "demo"):
+            assert "Example: robustcp" in " ".join(run(command, "--help").stdout.split())
+        assert process("--help").returncode == 0
+        code = (
+            "import sys; sys.argv = ['robustcp', '--help']\nfrom robustcp.cli import main\n"
+            "try: main()\nexcept SystemExit: pass\n"
+            "heavy = {'numba', 'matplotlib', 'pandas', 'xarray', 'scipy.optimize'}\n"
+            "print(sorted(heavy & set(sys.modules)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip().endswith("[]"), done.stdout[-200:]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["nowhere.npy", "--rank", "2"], "nowhere.npy: there is no such file"),
+            (["{file}", "--rank", "0"], "--rank 0: must be at least 1"),
+            (
+                ["{file}", "--rank", "1000"],
+                "--rank 1000: a tensor of 12x11x10 has at most rank 110",
+            ),
+            (["{file}", "--rank", "2", "--method", "svd"], "--method svd: must be"),
+            (["{file}", "--rank", "2", "--out", "fit.txt"], "fit.txt: a fit is written as"),
+            (["{file}", "--rank", "2", "--out", "/no/such/fit.npz"], "there is no folder"),
+            (["{file}", "--rank", "2", "--absent", "maybe"], "--absent maybe: must be"),
+            (["{file}", "--rank", "2", "--flatten"], "--flatten is for 4-D NIfTI images"),
+            (["{file}", "--rank", "2", "--maps", "m.txt"], "m.txt: maps are written as"),
+            (["{file}", "--rank", "2", "--starts", "0"], "starts: must be"),
+            (["{file}", "--rank", "2", "--nonnegative", "--method", "cpals"], "is for --method cp"),
+        ],
+    )
+    def test_one_line_and_exit_code_2(self, file, monkeypatch, arguments, message):
+        monkeypatch.chdir(file.parent)
+        done = run("fit", *(part.replace("{file}", str(file)) for part in arguments))
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith("robustcp: ")
+        assert sorted(path.name for path in file.parent.iterdir()) == ["x.npy"]
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+    def test_an_out_that_cannot_be_written(self, file):
+        file.parent.chmod(0o500)
+        try:
+            done = run("fit", file, "--rank", 2, "--out", file.parent / "fit.npz")
+        finally:
+            file.parent.chmod(0o700)
+        assert done.exit_code == 2
+        assert "cannot be written" in done.stderr

@@ -1,0 +1,244 @@
+"""Files: each format reads back as it was written, and bad ones end in one clear line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robustcp
+from formats import FORMATS, as_xarray, table_of
+from robustcp.files import FileError, read
+
+pytest.importorskip("xarray")
+
+
+@pytest.fixture(scope="module")
+def tensor():
+    return robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+
+
+@pytest.mark.parametrize("name", FORMATS)
+class TestFormats:
+    def test_reads_back_what_was_written(self, tmp_path, tensor, name):
+        path = tmp_path / name
+        FORMATS[name](path, tensor)
+        np.testing.assert_array_equal(np.asarray(read(path).data), tensor)
+
+    def test_damaged_copies_end_in_an_error_or_a_tensor(self, tmp_path, tensor, name):
+        path = tmp_path / name
+        FORMATS[name](path, tensor[:4, :3, :2])
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", __file__, str(path), "40"],
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+    @pytest.mark.slow
+    def test_two_hundred_damaged_copies(self, tmp_path, tensor, name):
+        path = tmp_path / name
+        FORMATS[name](path, tensor[:4, :3, :2])
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", __file__, str(path), "200"],
+            capture_output=True, text=True, timeout=900, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def damage(path: Path, copies: int) -> None:
+    """Read damaged copies of a file; anything but a FileError or a tensor is raised."""
+    import faulthandler
+    import resource
+    import shutil
+
+    faulthandler.dump_traceback_later(200, exit=True)  # a hang
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    rng = np.random.default_rng(0)
+    parts = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    whole = {part: part.read_bytes() for part in parts}
+    victim = path.with_name("damaged-" + path.name)
+    for k in range(copies):
+        if path.is_dir():
+            shutil.rmtree(victim, ignore_errors=True)
+            shutil.copytree(path, victim)
+        hit = parts[int(rng.integers(len(parts)))]
+        content = bytearray(whole[hit])
+        if k % 3 == 0:
+            content = content[: int(rng.integers(len(content)))]
+        else:
+            for at in rng.integers(len(content), size=int(rng.integers(1, 9))):
+                content[at] = int(rng.integers(256))
+        target = victim / hit.relative_to(path) if path.is_dir() else victim
+        target.write_bytes(bytes(content))
+        try:
+            loaded = read(victim, absent="missing")
+        except FileError as error:
+            if "\n" in str(error) or str(victim) not in str(error):
+                raise
+            continue
+        try:
+            robustcp.cpals(loaded.data, 1, max_sweeps=3)
+        except ValueError as error:  # all missing, or infinite
+            if not str(error).startswith("X:"):
+                raise
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.mat", "x.h5", "x.nc", "x.nii", "x.csv"])
+    def test_empty(self, tmp_path, name):
+        (tmp_path / name).touch()
+        with pytest.raises(FileError, match="is empty"):
+            read(tmp_path / name)
+
+    def test_mislabelled(self, tmp_path):
+        (tmp_path / "x.npy").write_text("not an array")
+        with pytest.raises(FileError, match="not what its suffix says"):
+            read(tmp_path / "x.npy")
+
+    def test_the_content_counts_not_the_suffix(self, tmp_path, tensor):
+        path = tmp_path / "x.dat"
+        np.save(tmp_path / "x.npy", tensor)
+        (tmp_path / "x.npy").rename(path)
+        np.testing.assert_array_equal(read(path).data, tensor)
+
+    def test_unknown_and_missing(self, tmp_path):
+        (tmp_path / "x.doc").write_text("hello")
+        with pytest.raises(FileError, match="unknown kind of file; there are"):
+            read(tmp_path / "x.doc")
+        with pytest.raises(FileError, match="no such file"):
+            read(tmp_path / "y.npy")
+        with pytest.raises(FileError, match="is a folder"):
+            read(tmp_path)
+
+    def test_pickles_stay_closed(self, tmp_path):
+        np.save(tmp_path / "x.npy", np.array([[{}, 1], [2, 3]], dtype=object))
+        with pytest.raises(FileError, match=r"x\.npy"):
+            read(tmp_path / "x.npy")
+        np.savez(tmp_path / "x.npz", a=np.array([[{}]], dtype=object), b=np.ones((2, 2)))
+        assert read(tmp_path / "x.npz").data.shape == (2, 2)
+        with pytest.raises(FileError, match=r"x\.npz"):
+            read(tmp_path / "x.npz", key="a")
+
+    def test_not_a_tensor(self, tmp_path):
+        for name, array in {
+            "line": np.ones(3),
+            "none": np.ones((2, 0)),
+            "text": np.array([["a"]]),
+        }.items():
+            np.save(tmp_path / f"{name}.npy", array)
+            with pytest.raises(FileError, match=name):
+                read(tmp_path / f"{name}.npy")
+
+    def test_several_arrays(self, tmp_path, tensor):
+        path = tmp_path / "x.npz"
+        np.savez(path, a=tensor, b=tensor[0], n=3)
+        with pytest.raises(FileError, match=r"choose one with --key: a \(6x7x8\), b \(7x8\)"):
+            read(path)
+        assert read(path, key="b").data.shape == (7, 8)
+        with pytest.raises(FileError, match="no array 'c'; there are: a, b, n"):
+            read(path, key="c")
+
+
+class TestTables:
+    def test_labels_are_kept(self, tmp_path, tensor):
+        path = tmp_path / "x.csv"
+        table_of(tensor).to_csv(path, index=False)
+        loaded = read(path)
+        assert loaded.modes == ("mode_0", "mode_1", "mode_2")
+        assert loaded.labels[1][:2] == ["b000", "b001"]
+
+    def test_what_is_not_listed_must_be_said(self, tmp_path, tensor):
+        path = tmp_path / "x.csv"
+        table_of(tensor).iloc[1:].to_csv(path, index=False)
+        with pytest.raises(FileError, match="--absent missing or --absent zero"):
+            read(path)
+        assert np.isnan(read(path, absent="missing").data[0, 0, 0])
+        assert read(path, absent="zero").data[0, 0, 0] == 0
+
+    def test_few_entries_are_observed(self, tmp_path, tensor):
+        path = tmp_path / "x.csv"
+        table_of(tensor).iloc[::5].to_csv(path, index=False)
+        assert isinstance(read(path, absent="missing").data, robustcp.Observed)
+
+    def test_text_among_the_values(self, tmp_path, tensor):
+        table = table_of(tensor).astype({"value": object})
+        table.loc[3, "value"] = "high"
+        table.to_csv(tmp_path / "x.csv", index=False)
+        with pytest.raises(FileError, match="'value', has 'high' in row 3"):
+            read(tmp_path / "x.csv")
+
+    def test_repeated_coordinates(self, tmp_path, tensor):
+        table = table_of(tensor)
+        table.iloc[1] = table.iloc[0]
+        table.to_csv(tmp_path / "x.csv", index=False)
+        with pytest.raises(FileError, match="repeated coordinates"):
+            read(tmp_path / "x.csv", absent="missing")
+
+    def test_frostt(self, tmp_path):
+        path = tmp_path / "x.tns"
+        path.write_text("# a comment\n1 1 2 0.5\n2 3 1 -1.5\n")
+        loaded = read(path, absent="zero")
+        assert loaded.data.shape == (2, 3, 2)
+        assert loaded.data[1, 2, 0] == -1.5
+        path.write_text("1 1 2 0.5\n2 3 1\n")
+        with pytest.raises(FileError, match="line 2 has 3 numbers, not 4"):
+            read(path, absent="zero")
+        path.write_text("0 1 2 0.5\n")
+        with pytest.raises(FileError, match="whole numbers from 1 on"):
+            read(path, absent="zero")
+
+
+class TestLabels:
+    def test_a_data_array_gives_its_names_and_labels(self, tensor):
+        fit = robustcp.cp(as_xarray(tensor), 2)
+        assert fit.modes == ("sample", "emission", "excitation")
+        assert fit.labels[0] == [f"s{k}" for k in range(6)]
+        held = fit.to_xarray()
+        assert held["factor_0"].dims == ("sample", "component")
+        assert held["sample"].values.tolist() == fit.labels[0]
+        plain = robustcp.cp(tensor, 2)
+        np.testing.assert_array_equal(plain.factors[1], fit.factors[1])
+        assert plain.modes == ("mode 0", "mode 1", "mode 2")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".nc"])
+class TestSaving:
+    def test_comes_back_exactly(self, tmp_path, tensor, suffix):
+        fit = robustcp.cp(as_xarray(tensor), 2)
+        robustcp.save(fit, tmp_path / f"fit{suffix}")
+        back = robustcp.load(tmp_path / f"fit{suffix}")
+        for a, b in zip((fit.weights, *fit.factors), (back.weights, *back.factors), strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(fit.trace, back.trace)
+        for name in (
+            "status",
+            "converged",
+            "loss",
+            "stages",
+            "explained",
+            "starts",
+            "scale",
+            "modes",
+            "labels",
+        ):
+            assert getattr(back, name) == getattr(fit, name), name
+        assert [p.name for p in tmp_path.iterdir()] == [f"fit{suffix}"]
+
+    def test_damaged(self, tmp_path, tensor, suffix):
+        path = tmp_path / f"fit{suffix}"
+        robustcp.save(robustcp.cpals(tensor, 2), path)
+        path.write_bytes(path.read_bytes()[:-200])
+        with pytest.raises(FileError, match="is not a fit"):
+            robustcp.load(path)
+
+
+def test_a_suffix_that_says_nothing(tmp_path, tensor):
+    with pytest.raises(FileError, match=r"written as \.npz or \.nc"):
+        robustcp.save(robustcp.cpals(tensor, 1), tmp_path / "fit.txt")
+
+
+if __name__ == "__main__":
+    damage(Path(sys.argv[1]), int(sys.argv[2]))
