@@ -9,8 +9,8 @@ demo: .venv/installed
 	$(BIN)/robustcp demo --out demo
 
 test: .venv/tested
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -q
 

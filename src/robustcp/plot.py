@@ -56,7 +56,7 @@ def truth_against_estimates(
     truth : KruskalTensor or pair (weights, factors)
     estimates : mapping from a label to a Fit, KruskalTensor or pair
     mode, component : int
-        Which column.
+        Which column; components are counted in the order of the truth's weights.
     ax : matplotlib Axes, optional
 
     Returns

@@ -1,0 +1,447 @@
+"""Background and foreground of a surveillance video: the model of its frames, and the outliers.
+
+A clip is a tensor pixel x colour x frame. Its background is nearly of low rank, as light comes
+and goes; whoever walks through is what a robust fit leaves out. The fit is of some frames of the
+clip; then all frames stream by, so that memory does not grow with the length of the clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from robustcp import _checks
+from robustcp.files import FileError
+from robustcp.fit import Fit
+from robustcp.kruskal import KruskalTensor
+from robustcp.methods import cp, project
+from robustcp.solver import State
+
+#: Told about each step: its name, how much is done, and of how much if that is known.
+Progress = Callable[[str, int, int | None], object]
+
+TRAINING_FRAMES = 64
+TRAINING_BYTES = 200 * 2**20
+#: Of a clip of which only so many frames are wanted, the fit sees so many times more.
+LOOK_AHEAD = 5
+#: So many pixels tell the weights of a frame.
+PIXELS = 5_000
+CHUNK_FRAMES = 16
+CHUNK_BYTES = 32 * 2**20
+#: Entries are foreground from so many standard deviations on.
+THRESHOLD = 6.0
+#: Of the noise, in grey levels: what lossy compression does to a pixel now and then.
+LEAST_NOISE = 3.0
+
+
+@dataclass(frozen=True)
+class Separation:
+    """A clip in two.
+
+    Attributes
+    ----------
+    frames : int
+        How many frames were separated.
+    size : (int, int)
+        Their height and width.
+    share : float
+        The share of all pixels that is foreground.
+    background : Path
+        A picture: the background at the median of the frames' weights.
+    mask : Path
+        A video, white where the foreground is.
+    beside : Path
+        A video: the frame, its background, and its foreground, side by side.
+    fit : Fit
+        Of pixel x colour x frame, to some frames of the clip.
+    """
+
+    frames: int
+    size: tuple[int, int]
+    share: float
+    background: Path
+    mask: Path
+    beside: Path
+    fit: Fit
+
+
+def separate(
+    path: str | Path,
+    out: str | Path,
+    *,
+    rank: int = 2,
+    every: int = 1,
+    scale: float = 1.0,
+    frames: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Separation:
+    """Background and foreground of a video, as files in a folder.
+
+    Parameters
+    ----------
+    path : str or Path
+        A video that PyAV can open.
+    out : str or Path
+        The folder for background.png, foreground.mp4 and side_by_side.mp4.
+    rank : int
+        The number of components of the background.
+    every : int
+        Take each so-manieth frame.
+    scale : float
+        Frames are made smaller by this factor, from above 0 to 1. Their sides become even.
+    frames : int, optional
+        Take at most so many frames, from the beginning. The fit looks further ahead.
+    seed : int
+        Of the fit.
+    progress : callable, optional
+        Called with the step, how much of it is done, and of how much (None if unknown).
+
+    Returns
+    -------
+    Separation
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read as a video, or the folder cannot be written.
+    """
+    rank = _checks.whole_number("rank", rank, 1)
+    every = _checks.whole_number("every", every, 1)
+    scale = _checks.real_number("scale", scale, 0.0, above=True)
+    if scale > 1:
+        raise ValueError(f"scale: must be a number > 0 and <= 1, got {scale!r}")
+    if frames is not None:
+        frames = _checks.whole_number("frames", frames, 1)
+    seed = _checks.whole_number("seed", seed, 0)
+    tell = progress or (lambda step, done, total: None)
+
+    clip = _Clip(path, scale)
+    span = None if frames is None else LOOK_AHEAD * frames * every
+    X, seen = _training_tensor(clip, span, tell)
+    total = -(-seen // every) if frames is None else min(-(-seen // every), frames)
+    out = _folder(out)
+
+    def report(state: State) -> None:
+        tell("fitting", state.sweep, None)
+
+    fit = cp(
+        X,
+        rank,
+        starts=2,
+        tol=1e-4,
+        rng=seed,
+        callback=report,
+    )
+    scene = _Scene.of(fit, X, seed)
+    del X
+
+    paths = out / "background.png", out / "foreground.mp4", out / "side_by_side.mp4"
+    height, width = clip.size
+    rate = clip.rate / every
+    weights: list[np.ndarray] = []
+    hits = 0
+    with _whole(*paths) as (picture, mask_part, beside_part):
+        with (
+            _Writer(mask_part, rate, height, width) as mask_video,
+            _Writer(beside_part, rate, height, 3 * width) as beside_video,
+        ):
+            wanted = islice(clip.frames(every), frames)
+            for chunk in _chunks(wanted, clip.at_once(CHUNK_FRAMES, CHUNK_BYTES)):
+                for frame, w in zip(chunk, scene.weights(chunk), strict=True):
+                    background, foreground = scene.split(frame, w)
+                    mask_video.add(_white(foreground))
+                    beside_video.add(_beside(frame, background, foreground))
+                    hits += int(foreground.sum())
+                    weights.append(w)
+                    tell("separating", len(weights), max(total, len(weights)))
+        usual = scene.background(np.median(weights, axis=0)).reshape(height, width, 3)
+        _save_picture(picture, _grey_levels(usual))
+    share = hits / (len(weights) * height * width)
+    return Separation(len(weights), clip.size, share, *paths, fit)
+
+
+# Reading
+
+
+class _Clip:
+    """A video file as RGB frames of one size; each walk over the frames decodes it anew."""
+
+    def __init__(self, path: str | Path, scale: float) -> None:
+        self.path = path
+        self._av = _pyav(path)
+        with self._opened() as container:
+            context = container.streams.video[0]
+            if not context.width or not context.height:
+                raise FileError(f"{path}: holds video of no size")
+            self.size = _even(scale * context.height), _even(scale * context.width)
+            rate = context.average_rate
+        self.rate = Fraction(rate) if rate and 0 < rate <= 1000 else Fraction(25)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with self._readable(), self._av.open(str(self.path)) as container:
+            if not container.streams.video:
+                raise FileError(f"{self.path}: has no video stream")
+            yield container
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._av.FFmpegError, OSError, UnicodeError) as error:
+            text = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise FileError(f"{self.path}: cannot be read as video ({text[:200]})") from None
+
+    def frames(self, every: int = 1) -> Iterator[np.ndarray]:
+        """Each so-manieth frame, uint8 of shape (height, width, 3)."""
+        from av.video.reformatter import VideoReformatter
+
+        resize = VideoReformatter().reformat
+        height, width = self.size
+        count = 0
+        with self._opened() as container:
+            stream = container.streams.video[0]
+            stream.thread_type = "AUTO"
+            for count, frame in enumerate(container.decode(stream), 1):
+                if (count - 1) % every == 0:
+                    small = resize(frame, width, height, "rgb24", interpolation="AREA")
+                    yield small.to_ndarray()
+            promised = stream.frames
+        if count < 0.99 * promised:
+            raise FileError(f"{self.path}: is damaged: ends after {count} of {promised} frames")
+
+    def at_once(self, most: int, room: int) -> int:
+        """How many frames, of at most so many, have room in so many bytes."""
+        height, width = self.size
+        return max(1, min(most, room // (3 * height * width)))
+
+
+def _pyav(path: str | Path) -> Any:
+    try:
+        import av
+    except ImportError:
+        raise FileError(
+            f"{path}: reading it needs av; install it with: pip install 'robustcp[video]'"
+        ) from None
+    return av
+
+
+def _even(length: float) -> int:
+    return max(2, 2 * round(length / 2))
+
+
+def _training_tensor(clip: _Clip, span: int | None, tell: Progress) -> tuple[np.ndarray, int]:
+    """Frames spread over the clip as pixel x colour x frame, and how many frames were seen.
+
+    Nobody knows how long the clip is before its end: each time the room is used up, every other
+    frame is dropped, and from then on only half as many are kept.
+    """
+    height, width = clip.size
+    room = max(2, clip.at_once(TRAINING_FRAMES, TRAINING_BYTES))
+    kept = np.empty((room, height, width, 3), np.uint8)
+    held, seen, step = 0, 0, 1
+    for frame in islice(clip.frames(), span):
+        if seen % step == 0:
+            if held == room:
+                held = -(-room // 2)
+                kept[:held] = kept[::2].copy()
+                step *= 2
+            if seen % step == 0:
+                kept[held] = frame
+                held += 1
+        seen += 1
+        tell("reading", seen, span)
+    if not seen:
+        raise FileError(f"{clip.path}: has no frames")
+    return kept[:held].reshape(held, height * width, 3).transpose(1, 2, 0), seen
+
+
+def _chunks(frames: Iterator[np.ndarray], most: int) -> Iterator[list[np.ndarray]]:
+    while chunk := list(islice(frames, most)):
+        yield chunk
+
+
+# The two parts of a frame
+
+
+@dataclass(frozen=True, eq=False)
+class _Scene:
+    """What the fit knows: pixel and colour factors, and how their residuals usually are."""
+
+    pixels: np.ndarray
+    colours: np.ndarray
+    offset: np.ndarray
+    limit: np.ndarray
+    some: np.ndarray
+
+    @classmethod
+    def of(cls, fit: Fit, X: np.ndarray, seed: int) -> _Scene:
+        pixels = np.asarray(fit.factors[0], np.float32)
+        colours = np.asarray(fit.factors[1], np.float32)
+        frames = np.asarray(fit.factors[2] * fit.weights, np.float32)
+        offset, limit = _usual_residuals(X, pixels, colours, frames, fit.scale)
+        rng = np.random.default_rng(seed)
+        some = np.sort(rng.permutation(len(pixels))[:PIXELS])
+        return cls(pixels, colours, offset, limit, some)
+
+    def weights(self, chunk: list[np.ndarray]) -> np.ndarray:
+        """The weights of each frame's components, from some of its pixels."""
+        X = np.stack([frame.reshape(-1, 3)[self.some] for frame in chunk], axis=2)
+        rows = self.pixels[self.some].astype(np.float64), self.colours.astype(np.float64)
+        model = KruskalTensor.from_factors([*rows, np.ones((1, rows[0].shape[1]))])
+        return np.asarray(project(model, X, 2))
+
+    def background(self, w: np.ndarray) -> np.ndarray:
+        """A frame with these weights, pixel x colour: the model, and what it always lacks."""
+        return np.asarray(self.pixels @ (self.colours * w.astype(np.float32)).T + self.offset)
+
+    def split(self, frame: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The background of a frame, and where it is foreground."""
+        background = self.background(w)
+        off = np.abs(frame.reshape(-1, 3) - background) > self.limit
+        mask = off.any(axis=1).reshape(frame.shape[:2])
+        return _grey_levels(background.reshape(frame.shape)), _majority(mask)
+
+
+def _usual_residuals(
+    X: np.ndarray, pixels: np.ndarray, colours: np.ndarray, frames: np.ndarray, noise: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The median residual of each pixel and colour, and from where on it is out of the ordinary.
+
+    What the components lack of a colour is there in every frame, so it is not foreground. Leaves
+    and water are never still, so their noise is larger than that of the whole clip.
+    """
+    offset = np.empty(X.shape[:2], np.float32)
+    spread = np.empty(X.shape[:2], np.float32)
+    mixed = np.einsum("cr,fr->rcf", colours, frames).reshape(len(colours.T), -1)
+    for first in range(0, len(X), 4096):
+        rows = slice(first, first + 4096)
+        block = X[rows]
+        R = block - (pixels[rows] @ mixed).reshape(block.shape)
+        offset[rows] = np.median(R, axis=2)
+        spread[rows] = 1.4826 * np.median(np.abs(R - offset[rows, :, None]), axis=2)
+    return offset, THRESHOLD * np.maximum(spread, max(noise, LEAST_NOISE))
+
+
+def _majority(mask: np.ndarray) -> np.ndarray:
+    """Each pixel as most of the 3 x 3 around it are."""
+    height, width = mask.shape
+    wide = np.pad(mask, 1).astype(np.uint8)
+    rows = wide[:height] + wide[1:-1] + wide[2:]
+    return np.asarray(rows[:, :width] + rows[:, 1:-1] + rows[:, 2:] >= 5)
+
+
+def _grey_levels(values: np.ndarray) -> np.ndarray:
+    return np.asarray(np.clip(np.rint(values), 0, 255), np.uint8)
+
+
+def _white(mask: np.ndarray) -> np.ndarray:
+    return np.repeat(np.where(mask, np.uint8(255), np.uint8(0))[..., None], 3, axis=2)
+
+
+def _beside(frame: np.ndarray, background: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return np.concatenate([frame, background, frame * mask[..., None]], axis=1)
+
+
+# Writing
+
+
+def _folder(out: str | Path) -> Path:
+    out = Path(out)
+    with _writable(out):
+        out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    import av
+
+    try:
+        yield
+    except (av.FFmpegError, OSError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"{path}: cannot be written ({text})") from None
+
+
+@contextmanager
+def _whole(*paths: Path) -> Iterator[list[Path]]:
+    """Names to write to, which become the paths when all is well, or else go away."""
+    parts = [path.with_name(path.name + ".part") for path in paths]
+    try:
+        yield parts
+        for part, path in zip(parts, paths, strict=True):
+            with _writable(path):
+                part.replace(path)
+    finally:
+        for part in parts:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _save_picture(path: Path, picture: np.ndarray) -> None:
+    from matplotlib.image import imsave
+
+    with _writable(path):
+        imsave(path, picture, format="png")
+
+
+class _Writer:
+    """A video file that common players open, written frame by frame."""
+
+    def __init__(self, path: Path, rate: Fraction, height: int, width: int) -> None:
+        import av
+
+        self.path = path
+        self.count = 0
+        rate = rate.limit_denominator(1001)
+        with _writable(path):
+            self.container = av.open(str(path), "w", format="mp4")
+            try:
+                if "libx264" in av.codecs_available:
+                    options = {"crf": "18", "preset": "veryfast"}
+                    stream = self.container.add_stream("libx264", rate, options=options)
+                else:
+                    stream = self.container.add_stream("mpeg4", rate)
+                    stream.bit_rate = 8 * height * width
+            except BaseException:
+                self.container.close()
+                raise
+            stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
+            self.stream = stream
+            self.time_base = 1 / rate
+
+    def add(self, picture: np.ndarray) -> None:
+        from av import VideoFrame
+
+        frame = VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        frame.pts, frame.time_base = self.count, self.time_base
+        self.count += 1
+        with _writable(self.path):
+            self.container.mux(self.stream.encode(frame))
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            with _writable(self.path):
+                self.container.mux(self.stream.encode(None))
+                self.container.close()
+        else:
+            with suppress(Exception):
+                self.container.close()

@@ -1,0 +1,100 @@
+"""Each example runs, leaves a picture, and shows what it says it shows."""
+
+import importlib.util
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+mpl.use("Agg")
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name):
+    """Import an example by its name."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def assert_picture(path):
+    assert path.read_bytes().startswith(b"\x89PNG")
+    height, width, _ = imread(path).shape
+    assert width >= 1000
+    assert 400 <= height <= 1200
+    assert 20_000 < path.stat().st_size < 400_000
+
+
+def test_fluorescence_spectra_survive_bad_entries(tmp_path):
+    out = tmp_path / "picture.png"
+    cosines = example("fluorescence").main(str(out), small=True)
+    assert_picture(out)
+    assert min(cosines["cp, nonnegative"]) > 0.999
+    assert min(cosines["least squares"]) < 0.98
+
+
+def test_fluorescence_reads_the_amino_acids_file(tmp_path):
+    from scipy.io import savemat
+
+    module = example("fluorescence")
+    X = module.simulated(np.arange(250, 451, 4), np.arange(240, 301))
+    savemat(tmp_path / "some.mat", {"X": {"data": X, "size": np.array(X.shape)}})
+    out = tmp_path / "picture.png"
+    cosines = module.main(str(out), data=str(tmp_path / "some.mat"), small=True)
+    assert_picture(out)
+    assert min(cosines["cp, nonnegative"]) > 0.999
+
+
+def test_fmri_flags_the_moved_volumes_and_keeps_the_time_course(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    module = example("fmri")
+    out = tmp_path / "picture.png"
+    numbers = module.main(str(out))
+    assert_picture(out)
+    *moved, (_, next_share) = numbers["flagged"]
+    assert {volume for volume, _ in moved} == set(module.MOVED)
+    assert moved[-1][1] > 0.3
+    assert next_share < 0.05
+    correlation, error, off = numbers["cp"]
+    assert correlation > 0.8
+    assert numbers["least squares"][0] < 0.5
+    assert error < 0.15
+    assert numbers["least squares"][1] > 2
+    assert off < 0.5 * numbers["least squares"][2]
+    scan = nibabel.load(module.data_path / "functional.nii")
+    spatial = nibabel.load(tmp_path / "picture_map.nii")
+    assert spatial.shape == scan.shape[:3]
+    np.testing.assert_allclose(spatial.affine, scan.affine, atol=1e-5)
+    median = np.median(scan.get_fdata(), axis=3)
+    assert np.median(np.abs(spatial.get_fdata() / median - 1)) < 0.01
+
+
+def test_sensors_names_the_broken_ones(tmp_path):
+    pytest.importorskip("pandas")
+    pytest.importorskip("xarray")
+    module = example("sensors")
+    out = tmp_path / "picture.png"
+    numbers = module.main(str(out), small=True)
+    assert_picture(out)
+    *broken, (_, next_share) = numbers["worst"]
+    assert {name for name, _ in broken} == {f"S{s:02}" for s in (*module.SPIKY, module.STUCK)}
+    assert broken[-1][1] > 0.1
+    assert next_share < 0.01
+    least_squares, robust = numbers["scores"]
+    assert robust > 0.99
+    assert least_squares < 0.8
+
+
+def test_video_separates_the_square_from_the_wall(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("av")
+    monkeypatch.setattr("sys.argv", ["video.py", "--out", str(tmp_path)])
+    example("video").main()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"background.png", "foreground.mp4", "side_by_side.mp4", "middle.png"} <= names
+    background = imread(tmp_path / "background.png")[..., :3]
+    assert background.max() < 0.85  # the square is at 0.94
+    assert "foreground" in capsys.readouterr().out
