@@ -336,8 +336,9 @@ def video(
     writable(out)
     columns = (TextColumn("{task.description:>12}"), BarColumn(), TimeElapsedColumn())
     try:
+        hidden = quiet or not sys.stderr.isatty()
         with Progress(
-            *columns, console=Console(stderr=True), transient=True, disable=quiet
+            *columns, console=Console(stderr=True), transient=True, disable=hidden
         ) as bars:
             steps: dict[str, Any] = {}
 
@@ -533,6 +534,7 @@ def _fit_with_progress(
     """Fit with a line that says how far it is; Ctrl-C ends it after its sweep."""
     import signal
     import time
+    import warnings
     from dataclasses import replace
 
     from rich.console import Console
@@ -545,12 +547,12 @@ def _fit_with_progress(
         stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the next one is at once
 
-    console = Console(stderr=True)
+    console, hidden = Console(stderr=True), quiet or not sys.stderr.isatty()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     before = signal.signal(signal.SIGINT, asked)
     begin = time.perf_counter()
     try:
-        with Progress(*columns, console=console, transient=True, disable=quiet) as bars:
+        with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
             bar = bars.add_task("starts", total=None)
 
             def after_sweep(state: Any) -> bool:
@@ -558,7 +560,11 @@ def _fit_with_progress(
                 bars.update(bar, description=text)
                 return stop
 
-            found = method(loaded.data, rank, callback=after_sweep, **options)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = method(loaded.data, rank, callback=after_sweep, **options)
+        for warning in () if quiet else caught:
+            print(f"robustcp: note: {warning.message}", file=sys.stderr)
     except KeyboardInterrupt:
         print("robustcp: stopped before there was anything to write", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -195,7 +195,7 @@ def _one(path: Path, arrays: Mapping[str, Any], key: str | None) -> tuple[str, A
 
 
 def _npy(path: Path, key: str | None) -> Loaded:
-    return Loaded.plain(np.load(path, mmap_mode="r", allow_pickle=False))
+    return Loaded.plain(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
 def _npz(path: Path, key: str | None) -> Loaded:

@@ -44,7 +44,7 @@ def save(fit: Fit, path: str | Path) -> None:
     Examples
     --------
     >>> import robustcp, tempfile, pathlib
-    >>> sim = robustcp.simulate((8, 8, 8), 2, rng=0)
+    >>> sim = robustcp.simulate((8, 8, 8), 2, eta=0.1, gamma=1.0, rng=0)
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "fit.npz"
     >>> fit = robustcp.cpals(sim.data, 2)
     >>> robustcp.save(fit, path)
