@@ -220,3 +220,26 @@ class TestBadInput:
             file.parent.chmod(0o700)
         assert done.exit_code == 2
         assert "cannot be written" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's peak memory")
+def test_a_gigabyte_takes_little_more_than_itself(tmp_path):
+    X = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (500, 500, 500))
+    rng = np.random.default_rng(0)
+    A, B, C = (rng.standard_normal((500, 3)) for _ in range(3))
+    for i in range(500):
+        X[i] = (A[i] * B) @ C.T + 0.1 * rng.standard_normal((500, 500))
+    del X
+    arguments = ["fit", str(tmp_path / "x.npy"), "--rank", "3", "--out", str(tmp_path / "f.npz")]
+    code = (
+        f"import sys; sys.argv = ['robustcp', *{arguments!r}]\nfrom robustcp.cli import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code\n"
+        "lines = open('/proc/self/status').read().splitlines()\n"
+        "print(next(int(s.split()[1]) * 1024 for s in lines if s.startswith('VmHWM')))"
+    )
+    for _ in range(2):  # the first may compile
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+    assert int(done.stdout.split()[-1]) <= 1.3e9

@@ -227,3 +227,29 @@ def test_majority_drops_specks_and_fills_holes():
     assert not cleaned[1, 1]
     assert cleaned[5, 5]
     assert cleaned[4:7, 4:7].all()
+
+
+@pytest.mark.slow
+def test_two_hundred_damaged_copies(tmp_path):
+    clip = tmp_path / "clip.avi"
+    frames = np.random.default_rng(1).integers(0, 255, (10, 32, 48, 3)).astype(np.uint8)
+    with av.open(str(clip), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        for picture in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    whole, rng = clip.read_bytes(), np.random.default_rng(0)
+    for k in range(200):
+        content = bytearray(whole)
+        if k % 3 == 0:
+            content = content[: int(rng.integers(len(content)))]
+        else:
+            for at in rng.integers(len(content), size=int(rng.integers(1, 9))):
+                content[at] = int(rng.integers(256))
+        (tmp_path / "damaged.avi").write_bytes(bytes(content))
+        out = tmp_path / f"out{k}"
+        try:
+            separate(tmp_path / "damaged.avi", out)
+        except FileError:
+            assert not out.exists() or not list(out.iterdir())
