@@ -231,5 +231,18 @@ def test_a_suffix_that_says_nothing(tmp_path, tensor):
         robustcp.save(robustcp.cpals(tensor, 1), tmp_path / "fit.txt")
 
 
+def test_what_is_not_installed_is_one_line(tmp_path, tensor, monkeypatch):
+    np.save(tmp_path / "x.npy", tensor)
+    FORMATS["x.h5"](tmp_path / "x.h5", tensor)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(
+        FileError, match=r"needs h5py; install it with: pip install 'robustcp\[files\]'"
+    ):
+        read(tmp_path / "x.h5")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(FileError, match="needs xarray"):
+        robustcp.results.check_suffix(tmp_path / "fit.nc")
+
+
 if __name__ == "__main__":
     damage(Path(sys.argv[1]), int(sys.argv[2]))

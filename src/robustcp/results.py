@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import tempfile
@@ -128,10 +129,15 @@ def load_model(path: str | Path) -> KruskalTensor:
 
 
 def check_suffix(path: str | Path) -> Path:
-    """Refuse file names that do not say how a fit is to be written."""
+    """Refuse file names that do not say how a fit is to be written, or cannot be."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise FileError(f"{path}: a fit is written as .npz or .nc")
+    for name in ("xarray", "h5netcdf") if path.suffix == ".nc" else ():
+        if importlib.util.find_spec(name) is None:
+            raise FileError(
+                f"{path}: writing it needs {name}; install it with: pip install 'robustcp[files]'"
+            )
     return path
 
 
