@@ -194,6 +194,13 @@ class TestLabels:
         np.testing.assert_array_equal(plain.factors[1], fit.factors[1])
         assert plain.modes == ("mode 0", "mode 1", "mode 2")
 
+    def test_dates_stay_dates(self, tmp_path, tensor):
+        dates = np.array("2026-11-15", "datetime64[ns]") + np.arange(6) * np.timedelta64(1, "D")
+        fit = robustcp.cpals(as_xarray(tensor).assign_coords(sample=dates), 1)
+        assert fit.labels[0][1].isoformat() == "2026-11-16T00:00:00"
+        robustcp.save(fit, tmp_path / "fit.npz")
+        assert robustcp.load(tmp_path / "fit.npz").labels[0][1] == "2026-11-16 00:00:00"
+
 
 @pytest.mark.parametrize("suffix", [".npz", ".nc"])
 class TestSaving:

@@ -164,9 +164,14 @@ def names_and_labels(data: Any) -> tuple[tuple[str, ...], tuple[list[Any] | None
     if type(data).__module__.split(".")[0] != "xarray":
         return (), ()
     labels = tuple(
-        data.coords[dim].values.tolist() if dim in data.coords else None for dim in data.dims
+        _listed(data.coords[dim].values) if dim in data.coords else None for dim in data.dims
     )
     return tuple(map(str, data.dims)), labels
+
+
+def _listed(values: np.ndarray) -> list[Any]:
+    """Labels as a list; dates as dates, which nanoseconds would not be."""
+    return list((values.astype("datetime64[us]") if values.dtype.kind == "M" else values).tolist())
 
 
 def as_array(data: Any) -> Array:
