@@ -13,7 +13,7 @@ import av
 import matplotlib.pyplot as plt
 import numpy as np
 
-from robustcp.video import separate
+from robustcp.apps.video import separate
 
 
 def make_clip(path: Path, frames: int = 40, height: int = 96, width: int = 128) -> None:

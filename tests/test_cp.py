@@ -24,10 +24,10 @@ from robustcp import (
     simulate,
 )
 from robustcp import factor_match_score as score
+from robustcp.noise import noise_of
 from robustcp.normal import NormalEquations
-from robustcp.paper import METHODS
-from robustcp.refine import noise_of
 from robustcp.solver import Single, Stage
+from robustcp.studies.paper import METHODS
 
 
 class TestRecovery:

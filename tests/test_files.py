@@ -11,7 +11,7 @@ import pytest
 
 import robustcp
 from formats import FORMATS, as_xarray, table_of
-from robustcp.files import FileError, read
+from robustcp.io.reading import FileError, read
 
 pytest.importorskip("xarray")
 
@@ -248,7 +248,7 @@ def test_what_is_not_installed_is_one_line(tmp_path, tensor, monkeypatch):
         read(tmp_path / "x.h5")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(FileError, match="needs xarray"):
-        robustcp.results.check_suffix(tmp_path / "fit.nc")
+        robustcp.io.fits.check_suffix(tmp_path / "fit.nc")
 
 
 if __name__ == "__main__":

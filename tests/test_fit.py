@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from conftest import host
 from robustcp import KruskalTensor, cp, cpal1, cpals, simulate
-from robustcp.fit import diagnosis
+from robustcp.fitted import diagnosis
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import robustcp
 from conftest import brute_force
-from robustcp import blocks
+from robustcp import constraints as blocks
 from robustcp.engines import as_engine, fused
 from robustcp.engines.threads import Tiles
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, majorize

@@ -17,7 +17,7 @@ from robustcp.plot import (
     slices,
     truth_against_estimates,
 )
-from robustcp.rank import RankProfile
+from robustcp.ranks import RankProfile
 
 mpl.use("Agg")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from robustcp import core_consistency, cp, cpals, rank_profile, simulate
-from robustcp.rank import _choose
+from robustcp.ranks import _choose
 
 
 def test_rank_of_the_paper_is_found(paper):

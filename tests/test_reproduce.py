@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 
-from robustcp.ledger import COLUMNS, Ledger, Task, carry_out, same_settings, task_of
-from robustcp.paper import METHODS, STUDIES, Scale, _all_away, _growth, contaminated
+from robustcp.studies.ledger import COLUMNS, Ledger, Task, carry_out, same_settings, task_of
+from robustcp.studies.paper import METHODS, STUDIES, Scale, _all_away, _growth, contaminated
 
 CHEAP = ["figure1b", "noises", "parallel"]
 

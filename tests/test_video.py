@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from robustcp.files import FileError
-from robustcp.video import _majority, separate
+from robustcp.apps.video import _majority, separate
+from robustcp.io.reading import FileError
 
 av = pytest.importorskip("av")
 
@@ -143,7 +143,7 @@ def test_the_same_seed_gives_the_same_files(clip, tmp_path):
 
 
 def test_a_long_clip_is_thinned_for_the_fit(clip, tmp_path, monkeypatch):
-    monkeypatch.setattr("robustcp.video.TRAINING_FRAMES", 8)
+    monkeypatch.setattr("robustcp.apps.video.TRAINING_FRAMES", 8)
     result = separate(clip, tmp_path, rank=1, scale=0.5)
     assert result.frames == COUNT
     assert 4 <= result.fit.shape[2] <= 8

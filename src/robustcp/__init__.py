@@ -11,9 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from robustcp import baselines, plot
 from robustcp.engines import Observed, as_engine
-from robustcp.files import FileError, read
-from robustcp.fit import Fit
+from robustcp.fitted import Fit
 from robustcp.init import nvecs
+from robustcp.io.fits import load, save
+from robustcp.io.reading import FileError, read
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import (
     L1,
@@ -27,9 +28,8 @@ from robustcp.losses import (
 )
 from robustcp.methods import cp, cpal1, cpals, l1_regression
 from robustcp.metrics import congruence, factor_match_score
-from robustcp.outliers import Outliers
-from robustcp.rank import RankProfile, core_consistency, rank_profile
-from robustcp.results import load, save
+from robustcp.outlying import Outliers
+from robustcp.ranks import RankProfile, core_consistency, rank_profile
 from robustcp.simulation import Simulation, simulate
 
 try:

@@ -20,7 +20,7 @@ from array_api_compat import array_namespace
 from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine, to_host
-from robustcp.fit import Fit
+from robustcp.fitted import Fit
 from robustcp.losses import Loss
 from robustcp.methods import Callback, Plan, Seed, estimate
 from robustcp.normal import NormalEquations

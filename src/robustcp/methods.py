@@ -20,7 +20,7 @@ from robustcp.engines import (
     single_blas_thread,
     to_host,
 )
-from robustcp.fit import Fit, diagnosis
+from robustcp.fitted import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import (
     L1,
@@ -31,7 +31,8 @@ from robustcp.losses import (
     is_quadratic,
     rescaled,
 )
-from robustcp.refine import Refinement, Unrefined, freedom, noise_of
+from robustcp.noise import Refinement, Unrefined, freedom, noise_of
+from robustcp.search import AUTO, Starts, begin_on_part, blank, first_factors, search
 from robustcp.solver import (
     CONVERGED,
     STOPPED,
@@ -42,7 +43,6 @@ from robustcp.solver import (
     Stage,
     State,
 )
-from robustcp.starts import AUTO, Starts, begin_on_part, blank, first_factors, search
 from robustcp.units import Units, power_of_two
 
 Callback = Callable[[State], bool | None]

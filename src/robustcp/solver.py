@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from array_api_compat import array_namespace
 
-from robustcp import blocks
+from robustcp import constraints as blocks
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine
 from robustcp.engines.fused import column_norms

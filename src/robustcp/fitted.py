@@ -15,9 +15,9 @@ from robustcp._typing import Array, Factors
 from robustcp.engines import Engine, Observed, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
-from robustcp.outliers import Outliers
-from robustcp.refine import freedom, noise_of
-from robustcp.starts import Starts
+from robustcp.noise import freedom, noise_of
+from robustcp.outlying import Outliers
+from robustcp.search import Starts
 from robustcp.units import Sizes
 
 

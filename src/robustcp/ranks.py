@@ -10,7 +10,7 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp.engines import Observed, as_array, as_engine, to_host
-from robustcp.fit import Fit
+from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
 from robustcp.methods import Seed, cp
 from robustcp.metrics import factor_match_score

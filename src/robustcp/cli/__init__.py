@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from robustcp.files import Loaded
-    from robustcp.fit import Fit
+    from robustcp.fitted import Fit
+    from robustcp.io.reading import Loaded
 
 app = typer.Typer(
     help="CP tensor factorization that bad entries cannot pull away.",
@@ -88,9 +88,9 @@ def fit(
     Example: robustcp fit aminoacids.mat --key X.data --rank 3 --nonnegative --out fit.npz
     """
     from robustcp import methods
-    from robustcp.files import FileError
-    from robustcp.nifti import arranged, write_maps
-    from robustcp.results import check_suffix, save
+    from robustcp.io.fits import check_suffix, save
+    from robustcp.io.nifti import arranged, write_maps
+    from robustcp.io.reading import FileError
 
     if method not in ("cp", "cpal1", "cpals"):
         fail(f"--method {method}: must be cp, cpal1 or cpals")
@@ -152,7 +152,7 @@ def rank(
     Example: robustcp rank aminoacids.mat --key X.data --most 5
     """
     from robustcp import plot as pictures
-    from robustcp.rank import rank_profile
+    from robustcp.ranks import rank_profile
 
     if most < 1:
         fail(f"--most {most}: must be at least 1")
@@ -205,8 +205,8 @@ def outliers(
     """
     import numpy as np
 
-    from robustcp.files import FileError
-    from robustcp.results import load, write_whole
+    from robustcp.io.fits import load, write_whole
+    from robustcp.io.reading import FileError
 
     try:
         if out is not None:
@@ -244,9 +244,9 @@ def compare(
 
     Example: robustcp compare fit.npz other.npz
     """
-    from robustcp.files import FileError
+    from robustcp.io.fits import load_model
+    from robustcp.io.reading import FileError
     from robustcp.metrics import factor_match_score
-    from robustcp.results import load_model
 
     try:
         a, b = load_model(first), load_model(second)
@@ -283,8 +283,8 @@ def simulate_command(
     """
     import numpy as np
 
-    from robustcp.files import FileError
-    from robustcp.results import write_whole
+    from robustcp.io.fits import write_whole
+    from robustcp.io.reading import FileError
     from robustcp.simulation import simulate
 
     try:
@@ -328,8 +328,8 @@ def video(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from robustcp.files import FileError
-    from robustcp.video import separate
+    from robustcp.apps.video import separate
+    from robustcp.io.reading import FileError
 
     if not file.exists():
         fail(f"{file}: there is no such file")
@@ -378,8 +378,8 @@ def demo(
     import matplotlib
 
     matplotlib.use("Agg")
-    from robustcp import demo as story
     from robustcp.plot import truth_against_estimates
+    from robustcp.studies import demo as story
 
     console = Console()
     console.print(
@@ -447,8 +447,8 @@ def reproduce(
         TimeRemainingColumn,
     )
 
-    from robustcp.ledger import Ledger, carry_out, same_settings, write_whole
-    from robustcp.paper import STUDIES, Scale
+    from robustcp.studies.ledger import Ledger, carry_out, same_settings, write_whole
+    from robustcp.studies.paper import STUDIES, Scale
 
     chosen = list(dict.fromkeys(studies or STUDIES))
     unknown = [name for name in chosen if name not in STUDIES]
@@ -509,7 +509,7 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(file: Path, key: str | None, absent: str | None) -> Loaded:
-    from robustcp.files import read
+    from robustcp.io.reading import read
 
     if absent not in (None, "missing", "zero"):
         fail(f"--absent {absent}: must be missing or zero")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from robustcp.files import FileError, Loaded, read
-from robustcp.fit import Fit
-from robustcp.results import write_whole
+from robustcp.fitted import Fit
+from robustcp.io.fits import write_whole
+from robustcp.io.reading import FileError, Loaded, read
 
 
 def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) -> Loaded:

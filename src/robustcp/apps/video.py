@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.files import FileError
-from robustcp.fit import Fit
+from robustcp.fitted import Fit
+from robustcp.io.reading import FileError
 from robustcp.kruskal import KruskalTensor
 from robustcp.methods import cp, project
 from robustcp.solver import State

@@ -16,11 +16,11 @@ import numpy as np
 from robustcp import losses
 from robustcp._typing import Array
 from robustcp.engines import to_host
-from robustcp.files import FileError
-from robustcp.fit import Fit
+from robustcp.fitted import Fit
+from robustcp.io.reading import FileError
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
-from robustcp.starts import Starts
+from robustcp.search import Starts
 
 SUFFIXES = (".npz", ".nc")
 

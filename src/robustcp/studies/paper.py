@@ -14,14 +14,14 @@ import numpy as np
 
 from robustcp import baselines
 from robustcp.engines import as_engine
-from robustcp.fit import Fit
+from robustcp.fitted import Fit
 from robustcp.init import nvecs
-from robustcp.ledger import Row, Task, task_of
 from robustcp.losses import L1
 from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import factor_match_score
 from robustcp.plot import truth_against_estimates
 from robustcp.simulation import Simulation, simulate
+from robustcp.studies.ledger import Row, Task, task_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.fit import Fit
+from robustcp.fitted import Fit
 from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import factor_match_score
 from robustcp.simulation import Simulation, simulate

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.image import AxesImage
 
-    from robustcp.fit import Fit
-    from robustcp.outliers import Outliers
-    from robustcp.rank import RankProfile
+    from robustcp.fitted import Fit
+    from robustcp.outlying import Outliers
+    from robustcp.ranks import RankProfile
 
 #: A mode's number or name.
 Mode: TypeAlias = int | str

@@ -14,7 +14,7 @@ from robustcp._typing import Array, Factors
 from robustcp.engines import Engine
 
 if TYPE_CHECKING:
-    from robustcp.fit import Fit
+    from robustcp.fitted import Fit
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""Applications: what some field does with a fit, from its files to its pictures."""
