@@ -7,38 +7,42 @@ clip; then all frames stream by, so that memory does not grow with the length of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from robustcp import _checks
 from robustcp.fitted import Fit
-from robustcp.io.reading import FileError
+from robustcp.io.errors import FileError, WriteError, reason
+from robustcp.io.writing import Outputs, make_folder, whole_together, write_errors
 from robustcp.kruskal import KruskalTensor
 from robustcp.methods import cp, project
 from robustcp.solver import State
+
+#: The files that are written: the background, the mask, and all side by side.
+FILES = ("background.png", "foreground.mp4", "side_by_side.mp4")
 
 #: Told about each step: its name, how much is done, and of how much if that is known.
 Progress = Callable[[str, int, int | None], object]
 
 TRAINING_FRAMES = 64
 TRAINING_BYTES = 200 * 2**20
-#: Of a clip of which only so many frames are wanted, the fit sees so many times more.
+#: If only some frames of a clip are wanted, the fit sees this many times as many.
 LOOK_AHEAD = 5
-#: So many pixels tell the weights of a frame.
+#: How many pixels a frame's weights are estimated from.
 PIXELS = 5_000
 CHUNK_FRAMES = 16
 CHUNK_BYTES = 32 * 2**20
-#: Entries are foreground from so many standard deviations on.
+#: Entries beyond this many standard deviations are foreground.
 THRESHOLD = 6.0
-#: Of the noise, in grey levels: what lossy compression does to a pixel now and then.
+#: The least standard deviation of the noise, in grey levels: lossy compression adds about this.
 LEAST_NOISE = 3.0
 
 
@@ -95,11 +99,11 @@ def separate(
     rank : int
         The number of components of the background.
     every : int
-        Take each so-manieth frame.
+        Take every k-th frame, with k this number.
     scale : float
         Frames are made smaller by this factor, from above 0 to 1. Their sides become even.
     frames : int, optional
-        Take at most so many frames, from the beginning. The fit looks further ahead.
+        Take at most this many frames, from the beginning. The fit looks further ahead.
     seed : int
         Of the fit.
     progress : callable, optional
@@ -112,7 +116,8 @@ def separate(
     Raises
     ------
     FileError
-        If the file cannot be read as a video, or the folder cannot be written.
+        If the file cannot be read as a video, is one of those that would be written, or the
+        folder cannot be written. Files that are there already are replaced.
     """
     rank = _checks.whole_number("rank", rank, 1)
     every = _checks.whole_number("every", every, 1)
@@ -124,49 +129,28 @@ def separate(
     seed = _checks.whole_number("seed", seed, 0)
     tell = progress or (lambda step, done, total: None)
 
+    out = Path(out)
+    Outputs(path, force=True).add_folder("out", out, FILES)
     clip = _Clip(path, scale)
     span = None if frames is None else LOOK_AHEAD * frames * every
     X, seen = _training_tensor(clip, span, tell)
     total = -(-seen // every) if frames is None else min(-(-seen // every), frames)
-    out = _folder(out)
 
     def report(state: State) -> None:
         tell("fitting", state.sweep, None)
 
-    fit = cp(
-        X,
-        rank,
-        starts=2,
-        tol=1e-4,
-        rng=seed,
-        callback=report,
-    )
+    fit = cp(X, rank, starts=2, tol=1e-4, rng=seed, callback=report)
     scene = _Scene.of(fit, X, seed)
     del X
 
-    paths = out / "background.png", out / "foreground.mp4", out / "side_by_side.mp4"
+    def separated(count: int) -> None:
+        tell("separating", count, max(total, count))
+
+    wanted = islice(clip.frames(every), frames)
+    paths = [make_folder(out) / name for name in FILES]
+    count, hits = _write(clip, scene, wanted, clip.rate / every, paths, separated)
     height, width = clip.size
-    rate = clip.rate / every
-    weights: list[np.ndarray] = []
-    hits = 0
-    with _whole(*paths) as (picture, mask_part, beside_part):
-        with (
-            _Writer(mask_part, rate, height, width) as mask_video,
-            _Writer(beside_part, rate, height, 3 * width) as beside_video,
-        ):
-            wanted = islice(clip.frames(every), frames)
-            for chunk in _chunks(wanted, clip.at_once(CHUNK_FRAMES, CHUNK_BYTES)):
-                for frame, w in zip(chunk, scene.weights(chunk), strict=True):
-                    background, foreground = scene.split(frame, w)
-                    mask_video.add(_white(foreground))
-                    beside_video.add(_beside(frame, background, foreground))
-                    hits += int(foreground.sum())
-                    weights.append(w)
-                    tell("separating", len(weights), max(total, len(weights)))
-        usual = scene.background(np.median(weights, axis=0)).reshape(height, width, 3)
-        _save_picture(picture, _grey_levels(usual))
-    share = hits / (len(weights) * height * width)
-    return Separation(len(weights), clip.size, share, *paths, fit)
+    return Separation(count, clip.size, hits / (count * height * width), *paths, fit)
 
 
 # Reading
@@ -181,7 +165,7 @@ class _Clip:
         with self._opened() as container:
             context = container.streams.video[0]
             if not context.width or not context.height:
-                raise FileError(f"{path}: holds video of no size")
+                raise FileError(path, "holds video of no size")
             self.size = _even(scale * context.height), _even(scale * context.width)
             rate = context.average_rate
         self.rate = Fraction(rate) if rate and 0 < rate <= 1000 else Fraction(25)
@@ -190,7 +174,7 @@ class _Clip:
     def _opened(self) -> Iterator[Any]:
         with self._readable(), self._av.open(str(self.path)) as container:
             if not container.streams.video:
-                raise FileError(f"{self.path}: has no video stream")
+                raise FileError(self.path, "has no video stream")
             yield container
 
     @contextmanager
@@ -198,11 +182,10 @@ class _Clip:
         try:
             yield
         except (self._av.FFmpegError, OSError, UnicodeError) as error:
-            text = getattr(error, "strerror", None) or " ".join(str(error).split())
-            raise FileError(f"{self.path}: cannot be read as video ({text[:200]})") from None
+            raise FileError(self.path, f"cannot be read as video ({reason(error)})") from None
 
     def frames(self, every: int = 1) -> Iterator[np.ndarray]:
-        """Each so-manieth frame, uint8 of shape (height, width, 3)."""
+        """Every k-th frame, uint8 of shape (height, width, 3)."""
         from av.video.reformatter import VideoReformatter
 
         resize = VideoReformatter().reformat
@@ -217,10 +200,10 @@ class _Clip:
                     yield small.to_ndarray()
             promised = stream.frames
         if count < 0.99 * promised:
-            raise FileError(f"{self.path}: is damaged: ends after {count} of {promised} frames")
+            raise FileError(self.path, f"is damaged: ends after {count} of {promised} frames")
 
     def at_once(self, most: int, room: int) -> int:
-        """How many frames, of at most so many, have room in so many bytes."""
+        """How many frames fit into `room` bytes, at least 1 and at most `most`."""
         height, width = self.size
         return max(1, min(most, room // (3 * height * width)))
 
@@ -230,7 +213,7 @@ def _pyav(path: str | Path) -> Any:
         import av
     except ImportError:
         raise FileError(
-            f"{path}: reading it needs av; install it with: pip install 'robustcp[video]'"
+            path, "reading it needs av; install it with: pip install 'robustcp[video]'"
         ) from None
     return av
 
@@ -261,7 +244,7 @@ def _training_tensor(clip: _Clip, span: int | None, tell: Progress) -> tuple[np.
         seen += 1
         tell("reading", seen, span)
     if not seen:
-        raise FileError(f"{clip.path}: has no frames")
+        raise FileError(clip.path, "has no frames")
     return kept[:held].reshape(held, height * width, 3).transpose(1, 2, 0), seen
 
 
@@ -355,57 +338,67 @@ def _beside(frame: np.ndarray, background: np.ndarray, mask: np.ndarray) -> np.n
 # Writing
 
 
-def _folder(out: str | Path) -> Path:
-    out = Path(out)
-    with _writable(out):
-        out.mkdir(parents=True, exist_ok=True)
-    return out
+def _write(
+    clip: _Clip,
+    scene: _Scene,
+    frames: Iterator[np.ndarray],
+    rate: Fraction,
+    paths: Sequence[Path],
+    tell: Callable[[int], None],
+) -> tuple[int, int]:
+    """Write the three files; give the numbers of frames and of pixels in the foreground."""
+    height, width = clip.size
+    weights: list[np.ndarray] = []
+    hits = 0
+    with whole_together(*paths) as (picture, mask_file, beside_file):
+        with (
+            _Writer(paths[1], mask_file.name, rate, height, width) as mask_video,
+            _Writer(paths[2], beside_file.name, rate, height, 3 * width) as beside_video,
+        ):
+            for chunk in _chunks(frames, clip.at_once(CHUNK_FRAMES, CHUNK_BYTES)):
+                for frame, w in zip(chunk, scene.weights(chunk), strict=True):
+                    background, foreground = scene.split(frame, w)
+                    mask_video.add(_white(foreground))
+                    beside_video.add(_beside(frame, background, foreground))
+                    hits += int(foreground.sum())
+                    weights.append(w)
+                    tell(len(weights))
+        usual = scene.background(np.median(weights, axis=0)).reshape(height, width, 3)
+        with write_errors(paths[0]):
+            _save_picture(picture, _grey_levels(usual))
+    return len(weights), hits
+
+
+def _save_picture(file: BinaryIO, picture: np.ndarray) -> None:
+    from matplotlib.image import imsave
+
+    imsave(file, picture, format="png")
 
 
 @contextmanager
-def _writable(path: Path) -> Iterator[None]:
+def _encoding(path: Path) -> Iterator[None]:
+    """Say that a video cannot be written, where PyAV or the system says that something failed."""
     import av
 
     try:
         yield
     except (av.FFmpegError, OSError) as error:
-        text = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{path}: cannot be written ({text})") from None
-
-
-@contextmanager
-def _whole(*paths: Path) -> Iterator[list[Path]]:
-    """Names to write to, which become the paths when all is well, or else go away."""
-    parts = [path.with_name(path.name + ".part") for path in paths]
-    try:
-        yield parts
-        for part, path in zip(parts, paths, strict=True):
-            with _writable(path):
-                part.replace(path)
-    finally:
-        for part in parts:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-
-
-def _save_picture(path: Path, picture: np.ndarray) -> None:
-    from matplotlib.image import imsave
-
-    with _writable(path):
-        imsave(path, picture, format="png")
+        raise WriteError.of(path, error) from error
 
 
 class _Writer:
     """A video file that common players open, written frame by frame."""
 
-    def __init__(self, path: Path, rate: Fraction, height: int, width: int) -> None:
+    def __init__(
+        self, path: Path, temporary: str, rate: Fraction, height: int, width: int
+    ) -> None:
         import av
 
         self.path = path
         self.count = 0
         rate = rate.limit_denominator(1001)
-        with _writable(path):
-            self.container = av.open(str(path), "w", format="mp4")
+        with _encoding(path):
+            self.container = av.open(temporary, "w", format="mp4")
             try:
                 if "libx264" in av.codecs_available:
                     options = {"crf": "18", "preset": "veryfast"}
@@ -426,7 +419,7 @@ class _Writer:
         frame = VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
         frame.pts, frame.time_base = self.count, self.time_base
         self.count += 1
-        with _writable(self.path):
+        with _encoding(self.path):
             self.container.mux(self.stream.encode(frame))
 
     def __enter__(self) -> _Writer:
@@ -439,7 +432,7 @@ class _Writer:
         where: TracebackType | None,
     ) -> None:
         if kind is None:
-            with _writable(self.path):
+            with _encoding(self.path):
                 self.container.mux(self.stream.encode(None))
                 self.container.close()
         else:

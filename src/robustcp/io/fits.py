@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import io
 import json
 import os
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,21 @@ from robustcp import losses
 from robustcp._typing import Array
 from robustcp.engines import to_host
 from robustcp.fitted import Fit
-from robustcp.io.reading import FileError
+from robustcp.io.errors import FileError, reason
+from robustcp.io.labels import decoded, encoded, for_netcdf
+from robustcp.io.writing import whole, write_bytes
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.search import Starts
+
+#: The losses that a file may name; others come back as a name only.
+LOSSES: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        losses.L1, losses.Cauchy, losses.Contaminated, losses.Huber, losses.LeastSquares,
+        losses.Quantile, losses.Tukey, losses.Welsch,
+    )
+}  # fmt: skip
 
 SUFFIXES = (".npz", ".nc")
 
@@ -54,60 +67,115 @@ def save(fit: Fit, path: str | Path) -> None:
     """
     path = check_suffix(path)
     if path.suffix == ".nc":
-        dataset = fit.to_xarray()
-        dataset["trace"] = ("sweep", np.asarray(fit.trace))
-        dataset.attrs["robustcp"] = json.dumps(_about(fit))
-        write_whole(path, lambda temporary: dataset.to_netcdf(temporary, engine="h5netcdf"))
-        return
-    arrays: dict[str, Any] = {
-        f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)
-    }
-    arrays["weights"] = np.asarray(to_host(fit.weights))
-    arrays["trace"] = np.asarray(fit.trace)
-    arrays["robustcp"] = np.array(json.dumps(_about(fit)))
+        write_bytes(path, _netcdf(fit))
+    else:
+        with whole(path) as file:
+            np.savez(file, **_arrays(fit), robustcp=np.array(json.dumps(_about(fit))))
 
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)
 
-    write_whole(path, write)
+def rescue(fit: Fit) -> Path:
+    """Save a fit that could not be written where it should be, in the temporary folder."""
+    handle, name = tempfile.mkstemp(prefix="robustcp-", suffix=".npz")
+    os.close(handle)
+    try:
+        save(fit, name)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)
+
+
+def _arrays(fit: Fit) -> dict[str, Any]:
+    arrays = {f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)}
+    return arrays | {"weights": np.asarray(to_host(fit.weights)), "trace": np.asarray(fit.trace)}
+
+
+def _netcdf(fit: Fit) -> memoryview:
+    """A fit as the content of a NetCDF file.
+
+    It is made in memory: HDF5 crashes where it cannot write. Names and labels that NetCDF cannot
+    hold have others in their place; the exact ones are in the attribute `robustcp`.
+    """
+    from xarray.backends import H5NetCDFStore
+
+    shown = [None if labels is None else for_netcdf(labels) for labels in fit.labels]
+    dataset = replace(fit, modes=_dimensions(fit.modes), labels=tuple(shown)).to_xarray()
+    dataset["trace"] = ("sweep", np.asarray(fit.trace))
+    dataset.attrs["robustcp"] = json.dumps(_about(fit))
+    content = io.BytesIO()
+    with importlib.import_module("h5netcdf").File(content, "w") as file:
+        dataset.dump_to_store(H5NetCDFStore(file))
+    return content.getbuffer()
+
+
+def _dimensions(modes: Sequence[Any]) -> tuple[str, ...]:
+    """Names of dimensions: those of the modes, where a NetCDF file can have them."""
+    wanted = [str(mode) for mode in modes]
+    taken = {"component", "sweep", "weights", "trace", *(f"factor_{n}" for n in range(len(wanted)))}
+    names: list[str] = []
+    for n, name in enumerate(wanted):
+        if name in taken or not _is_dimension(name):
+            name = f"mode_{n}"
+            while name in taken or name in wanted:
+                name += "_"
+        taken.add(name)
+        names.append(name)
+    return tuple(names)
+
+
+def _is_dimension(name: str) -> bool:
+    plain = name.isprintable() and name == name.strip() and len(name.encode()) <= 256
+    return plain and "/" not in name and name not in ("", ".", "..")
 
 
 def load(path: str | Path) -> Fit:
     """A fit that `save` wrote."""
     path = Path(path)
     if not path.exists():
-        raise FileError(f"{path}: there is no such file")
+        raise FileError(path, "there is no such file")
     try:
         if path.suffix == ".nc":
             import xarray
 
-            with xarray.open_dataset(path, engine="h5netcdf") as opened:
+            with xarray.open_dataset(path, engine="h5netcdf", decode_cf=False) as opened:
                 held = {name: np.array(opened[name].values) for name in opened.data_vars}
                 about = json.loads(opened.attrs["robustcp"])
         else:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 held = {name: archive[name] for name in archive.files}
             about = json.loads(str(held["robustcp"]))
-        factors = tuple(held[f"factor_{n}"] for n in range(len(about["modes"])))
-        return Fit(
-            model=KruskalTensor(held["weights"], factors),
-            trace=held["trace"],
-            status=str(about["status"]),
-            converged=bool(about["converged"]),
-            loss=_loss(about["loss"]),
-            stages=tuple((str(name), int(count)) for name, count in about["stages"]),
-            explained=float(about["explained"]),
-            starts=Starts(about["starts"]),
-            scale=float(about["scale"]),
-            modes=tuple(about["modes"]),
-            labels=tuple(about["labels"]),
-        )
+        return _fit(held, about)
     except ImportError as error:
-        raise FileError(f"{path}: reading it needs {error.name}") from None
+        raise FileError(path, f"reading it needs {error.name}") from None
     except Exception as error:  # whatever a damaged file makes its library raise
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise FileError(f"{path}: is not a fit that robustcp saved ({text[:200]})") from None
+        raise FileError(path, f"is not a fit that robustcp saved ({reason(error)})") from None
+
+
+def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
+    modes = tuple(map(decoded, about["modes"]))
+    model = KruskalTensor(
+        held["weights"], tuple(held[f"factor_{n}"] for n in range(len(modes)))
+    )
+    labels = tuple(
+        None if names is None else [decoded(name) for name in names] for names in about["labels"]
+    )
+    sizes = tuple(size if names is None else len(names)
+                  for size, names in zip(model.shape, labels, strict=True))  # fmt: skip
+    if sizes != model.shape:
+        raise ValueError(f"labels for a tensor of {sizes}, not of {model.shape}")
+    return Fit(
+        model=model,
+        trace=held["trace"],
+        status=str(about["status"]),
+        converged=bool(about["converged"]),
+        loss=_loss(about["loss"]),
+        stages=tuple((str(name), int(count)) for name, count in about["stages"]),
+        explained=float(about["explained"]),
+        starts=Starts(about["starts"]),
+        scale=float(about["scale"]),
+        modes=modes,
+        labels=labels,
+    )
 
 
 def load_model(path: str | Path) -> KruskalTensor:
@@ -124,37 +192,20 @@ def load_model(path: str | Path) -> KruskalTensor:
                 factors = tuple(archive[name] for name in names)
                 return KruskalTensor(archive["weights"], factors).normalized(-1)
         except Exception as error:
-            text = " ".join(str(error).split())
-            raise FileError(f"{path}: holds no model ({text[:200]})") from None
+            raise FileError(path, f"holds no model ({reason(error)})") from None
 
 
 def check_suffix(path: str | Path) -> Path:
     """Refuse file names that do not say how a fit is to be written, or cannot be."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        raise FileError(f"{path}: a fit is written as .npz or .nc")
+        raise FileError(path, "a fit is written as .npz or .nc")
     for name in ("xarray", "h5netcdf") if path.suffix == ".nc" else ():
         if importlib.util.find_spec(name) is None:
             raise FileError(
-                f"{path}: writing it needs {name}; install it with: pip install 'robustcp[files]'"
+                path, f"writing it needs {name}; install it with: pip install 'robustcp[files]'"
             )
     return path
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let a file be written under another name in its folder, then give it its own."""
-    handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=".writing-", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _about(fit: Fit) -> dict[str, Any]:
@@ -166,24 +217,28 @@ def _about(fit: Fit) -> dict[str, Any]:
         "explained": fit.explained,
         "starts": list(fit.starts),
         "scale": fit.scale,
-        "modes": list(fit.modes),
-        "labels": [None if names is None else [_label(x) for x in names] for names in fit.labels],
+        "modes": [encoded(name) for name in fit.modes],
+        "labels": [
+            None if names is None else [encoded(label) for label in names] for names in fit.labels
+        ],
     }
-
-
-def _label(label: Any) -> Any:
-    return label if isinstance(label, str | int | float | bool) else str(label)
 
 
 def _described(loss: Any) -> dict[str, Any]:
     name = type(loss).__name__
-    known = getattr(losses, name, None) is type(loss) and is_dataclass(loss)
-    return {"name": name, "numbers": asdict(loss) if known else None}
+    known = LOSSES.get(name) is type(loss)
+    return {"name": loss.name if isinstance(loss, ForeignLoss) else name,
+            "numbers": asdict(loss) if known else None}  # fmt: skip
 
 
 def _loss(described: dict[str, Any]) -> Loss:
-    name, numbers = described["name"], described["numbers"]
-    if numbers is None:
+    name, numbers = str(described["name"]), described["numbers"]
+    if numbers is None or name not in LOSSES:
         return ForeignLoss(name)
-    made: Loss = getattr(losses, name)(**numbers)
+    kind = LOSSES[name]
+    if set(numbers) != {part.name for part in fields(kind)}:
+        raise ValueError(f"the loss {name} has other parameters than {', '.join(numbers)}")
+    if any(type(number) not in (int, float) for number in numbers.values()):
+        raise ValueError(f"a parameter of the loss {name} is not a number")
+    made: Loss = kind(**numbers)
     return made

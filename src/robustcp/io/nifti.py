@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from dataclasses import replace
 from functools import reduce
@@ -10,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from robustcp.fitted import Fit
-from robustcp.io.fits import write_whole
-from robustcp.io.reading import FileError, Loaded, read
+from robustcp.io.errors import FileError
+from robustcp.io.reading import Loaded, read
+from robustcp.io.writing import write_bytes
 
 
 def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) -> Loaded:
@@ -22,18 +24,18 @@ def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) 
     """
     if mask_file is None and not flatten:
         return loaded
-    option = "--mask-file" if mask_file is not None else "--flatten"
+    argument = "mask_file" if mask_file is not None else "flatten"
     if loaded.affine is None or loaded.data.ndim != 4:
-        raise FileError(f"{path}: {option} is for 4-D NIfTI images")
+        raise FileError(path, "is for 4-D NIfTI images", argument)
     space = loaded.data.shape[:3]
     inside = np.ones(space, dtype=bool)
     if mask_file is not None:
         mask = np.asarray(read(mask_file).data)
         if mask.shape != space:
-            raise FileError(f"{mask_file}: has shape {mask.shape}, the image has {space}")
+            raise FileError(mask_file, f"has shape {mask.shape}, the image has {space}")
         inside = np.nan_to_num(mask) != 0
         if not inside.any():
-            raise FileError(f"{mask_file}: leaves no voxel")
+            raise FileError(mask_file, "leaves no voxel")
     data = np.asarray(loaded.data)
     if flatten:
         places = np.flatnonzero(inside.ravel()).tolist()
@@ -43,6 +45,18 @@ def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) 
         )  # fmt: skip
     real = data.astype(np.float32 if data.dtype == np.float32 else np.float64)
     return replace(loaded, data=np.where(inside[..., None], real, np.nan))
+
+
+def check_maps(maps: Path) -> None:
+    """Refuse a name for maps that does not say how they are to be written."""
+    if not maps.name.endswith((".nii", ".nii.gz")):
+        raise FileError(maps, "maps are written as .nii or .nii.gz")
+
+
+def check_mappable(loaded: Loaded, path: Path) -> None:
+    """Refuse data whose components have no maps."""
+    if loaded.affine is None or (loaded.data.ndim != 4 and loaded.space is None):
+        raise FileError(path, "is for 4-D NIfTI images", "maps")
 
 
 def write_maps(fit: Fit, loaded: Loaded, path: Path) -> None:
@@ -63,14 +77,6 @@ def write_maps(fit: Fit, loaded: Loaded, path: Path) -> None:
             flat[loaded.labels[0]] = np.asarray(fit.factors[0])[:, r] * weights[r]
             maps.append(flat.reshape(loaded.space))
     image = nibabel.Nifti1Image(np.stack(maps, axis=-1).astype(np.float32), loaded.affine)
-    suffix = ".nii.gz" if path.name.endswith(".gz") else ".nii"
-
-    def write(temporary: Path) -> None:
-        named = temporary.with_name(temporary.name + suffix)
-        try:
-            nibabel.save(image, named)
-            named.replace(temporary)
-        finally:
-            named.unlink(missing_ok=True)
-
-    write_whole(path, write)
+    content = image.to_bytes()
+    # without a time in it the same maps give the same file
+    write_bytes(path, gzip.compress(content, mtime=0) if path.name.endswith(".gz") else content)

@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from robustcp.engines import Observed, names_and_labels
+from robustcp.io.errors import FileError, reason
+
+__all__ = ["FileError", "Labels", "Loaded", "read"]
 
 #: Labels of one mode: a list, or None where indices are all there is.
 Labels = list[Any] | None
-
-
-class FileError(ValueError):
-    """A file that cannot be read as a tensor, and why, in one line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,7 @@ def read(path: str | Path, *, key: str | None = None, absent: str | None = None)
     if absent not in (None, "missing", "zero"):
         raise ValueError(f"absent: must be 'missing' or 'zero', got {absent!r}")
     if not path.exists():
-        raise FileError(f"{path}: there is no such file")
+        raise FileError(path, "there is no such file")
     kind = _kind(path)
     try:
         with warnings.catch_warnings():
@@ -99,23 +98,22 @@ def read(path: str | Path, *, key: str | None = None, absent: str | None = None)
     except ImportError:
         raise
     except MemoryError:
-        raise FileError(f"{path}: claims to hold more than memory has room for") from None
+        raise FileError(path, "claims to hold more than memory has room for") from None
     except Exception as error:  # whatever a damaged file makes its library raise
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise FileError(f"{path}: cannot be read as {kind} ({text[:200]})") from None
+        raise FileError(path, f"cannot be read as {kind} ({reason(error)})") from None
     return _checked(path, loaded)
 
 
 def _checked(path: Path, loaded: Loaded) -> Loaded:
     data = loaded.data
     if data.dtype.kind not in "fiub":
-        raise FileError(f"{path}: holds {data.dtype} entries, not real numbers")
+        raise FileError(path, f"holds {data.dtype} entries, not real numbers")
     if data.ndim < 2:
         raise FileError(
-            f"{path}: holds an array of shape {data.shape}; a tensor has 2 modes or more"
+            path, f"holds an array of shape {data.shape}; a tensor has 2 modes or more"
         )
     if 0 in data.shape:
-        raise FileError(f"{path}: holds an empty array (shape {data.shape})")
+        raise FileError(path, f"holds an empty array (shape {data.shape})")
     return loaded
 
 
@@ -129,14 +127,14 @@ def _kind(path: Path) -> str:
             (path / mark).exists() for mark in (".zgroup", ".zarray", "zarr.json")
         ):
             return "Zarr"
-        raise FileError(f"{path}: is a folder")
+        raise FileError(path, "is a folder")
     try:
         with path.open("rb") as file:
             head = file.read(352)
     except OSError as error:
-        raise FileError(f"{path}: cannot be opened ({error.strerror})") from None
+        raise FileError(path, f"cannot be opened ({error.strerror})") from None
     if not head:
-        raise FileError(f"{path}: is empty")
+        raise FileError(path, "is empty")
     if head.startswith(b"\x93NUMPY"):
         return "NumPy .npy"
     if head.startswith(b"PK\x03\x04"):
@@ -157,9 +155,9 @@ def _kind(path: Path) -> str:
         return "CSV"
     known = {".npy": "NumPy .npy", ".npz": "NumPy .npz", ".mat": "MATLAB .mat"}
     if path.suffix.lower() in (*known, ".h5", ".hdf5", ".nc", ".parquet"):
-        raise FileError(f"{path}: its content is not what its suffix says")
+        raise FileError(path, "its content is not what its suffix says")
     raise FileError(
-        f"{path}: unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .zarr, .nii, "
+        path, "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .zarr, .nii, "
         ".nii.gz, .tns, .csv, .parquet"
     )
 
@@ -169,7 +167,7 @@ def _library(name: str, path: Path) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise FileError(
-            f"{path}: reading it needs {name}; install it with: pip install 'robustcp[files]'"
+            path, f"reading it needs {name}; install it with: pip install 'robustcp[files]'"
         ) from None
 
 
@@ -178,17 +176,17 @@ def _one(path: Path, arrays: Mapping[str, Any], key: str | None) -> tuple[str, A
     if key is not None:
         if key not in arrays:
             shown = ", ".join(sorted(arrays)) or "none"
-            raise FileError(f"{path}: holds no array {key!r}; there are: {shown}")
+            raise FileError(path, f"holds no array {key!r}; there are: {shown}")
         return key, arrays[key]
     large = {name: a for name, a in arrays.items() if len(a.shape) >= 2 and a.dtype.kind in "fiub"}
     if len(large) == 1:
         return next(iter(large.items()))
     if not large:
-        raise FileError(f"{path}: holds no array of numbers with 2 modes or more")
+        raise FileError(path, "holds no array of numbers with 2 modes or more")
     shown = ", ".join(
         f"{name} ({'x'.join(map(str, a.shape))})" for name, a in sorted(large.items())
     )
-    raise FileError(f"{path}: holds several arrays, choose one with --key: {shown}")
+    raise FileError(path, f"must name one of several arrays: {shown}", "key")
 
 
 # Arrays
@@ -201,7 +199,7 @@ def _npy(path: Path, key: str | None) -> Loaded:
 def _npz(path: Path, key: str | None) -> Loaded:
     with zipfile.ZipFile(path) as archive:
         if not any(name.endswith(".npy") for name in archive.namelist()):
-            raise FileError(f"{path}: is a zip archive without NumPy arrays")
+            raise FileError(path, "is a zip archive without NumPy arrays")
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {}
         for name in archive.files:
@@ -283,18 +281,18 @@ def _tns(path: Path, absent: str | None) -> Loaded:
                 continue
             if rows and len(text) != len(rows[0]):
                 raise FileError(
-                    f"{path}: line {number} has {len(text)} numbers, not {len(rows[0])}"
+                    path, f"line {number} has {len(text)} numbers, not {len(rows[0])}"
                 )
             try:
                 rows.append([float(part) for part in text])
             except ValueError:
-                raise FileError(f"{path}: line {number} is not numbers") from None
+                raise FileError(path, f"line {number} is not numbers") from None
     table = np.array(rows)
     if table.ndim != 2 or table.shape[1] < 3:
-        raise FileError(f"{path}: must have at least 2 indices and a value in each line")
+        raise FileError(path, "must have at least 2 indices and a value in each line")
     at = table[:, :-1]
     if not np.array_equal(at, np.round(at)) or at.min() < 1 or at.max() > 2**53:
-        raise FileError(f"{path}: indices must be whole numbers from 1 on")
+        raise FileError(path, "indices must be whole numbers from 1 on")
     indices = at.astype(np.int64) - 1
     shape = tuple(int(size) for size in indices.max(axis=0) + 1)
     modes = tuple(f"mode {n}" for n in range(len(shape)))
@@ -310,21 +308,21 @@ def _table(path: Path, absent: str | None) -> Loaded:
         table = pandas.read_csv(path, sep=None, engine="python")
     if table.shape[1] < 3:
         raise FileError(
-            f"{path}: must have a column for each of at least 2 modes, and one of values"
+            path, "must have a column for each of at least 2 modes, and one of values"
         )
     if not len(table):
-        raise FileError(f"{path}: has no rows")
+        raise FileError(path, "has no rows")
     *modes, last = table.columns
     values = pandas.to_numeric(table[last], errors="coerce")
     bad = values.isna() & table[last].notna()
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise FileError(
-            f"{path}: the column of values, {last!r}, has {table[last].iloc[row]!r} in row {row}"
+            path, f"the column of values, {last!r}, has {table[last].iloc[row]!r} in row {row}"
         )
     known = values.notna().to_numpy()
     if table[modes].isna().any(axis=None):
-        raise FileError(f"{path}: a column of a mode has gaps")
+        raise FileError(path, "a column of a mode has gaps")
     codes, labels = [], []
     for mode in modes:
         code, unique = pandas.factorize(table[mode], sort=True)
@@ -351,14 +349,16 @@ def _listed(
     size = int(np.prod([float(n) for n in shape]))
     if absent is None and len(values) < size:
         raise FileError(
-            f"{path}: lists {len(values)} of {size} entries; say what the others are, with "
-            "--absent missing or --absent zero"
+            path,
+            f"must say what the other entries are, 'missing' or 'zero': {len(values)} of {size} "
+            "are listed",
+            "absent",
         )
     try:
         observed = Observed(indices, values, shape)
     except ValueError as error:
         text = str(error).replace("indices: given more than once", "repeated coordinates")
-        raise FileError(f"{path}: {text}") from None
+        raise FileError(path, text) from None
     if absent == "missing" and len(values) < 0.5 * size:
         return Loaded(observed, modes, labels)
     data = np.full(shape, np.nan if absent == "missing" else 0.0)

@@ -11,10 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+from robustcp.io.writing import write_bytes, write_errors
 
 COLUMNS = (
     "study", "seed", "settings", "method", "fms", "fms_unweighted", "l1", "sweeps", "seconds",
@@ -76,12 +79,11 @@ class Ledger:
         """One more row, on disk when this returns."""
         new = not self.path.exists() or self.path.stat().st_size == 0
         text = (_line(dict(zip(COLUMNS, COLUMNS, strict=True))) if new else "") + _line(row)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, text.encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with write_errors(self.path), self.path.open("ab", buffering=0) as file:
+            left = memoryview(text.encode())
+            while left:  # a disk that is nearly full takes a part
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
 
     def finish(self, tasks: Sequence[Task]) -> list[Row]:
         """The rows in the order of the tasks."""
@@ -92,7 +94,7 @@ class Ledger:
 
     def _write(self, rows: Sequence[Row]) -> None:
         header = dict(zip(COLUMNS, COLUMNS, strict=True))
-        write_whole(self.path, "".join(map(_line, [header, *rows])))
+        write_bytes(self.path, "".join(map(_line, [header, *rows])).encode())
 
 
 def _line(row: Row) -> str:
@@ -116,16 +118,6 @@ def _row(line: str) -> Row | None:
     return row if row["converged"] in ("True", "False") else None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there either wholly or not at all."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
 def same_settings(path: Path, settings: dict[str, Any]) -> str | None:
     """Remember the settings of a folder; if it holds others, say which."""
     if path.exists():
@@ -137,7 +129,7 @@ def same_settings(path: Path, settings: dict[str, Any]) -> str | None:
         if other:
             return ", ".join(f"{k} = {before[k]}, not {settings[k]}" for k in other)
         settings = {**before, **settings}
-    write_whole(path, json.dumps(settings, indent=1) + "\n")
+    write_bytes(path, (json.dumps(settings, indent=1) + "\n").encode())
     return None
 
 
@@ -163,6 +155,8 @@ def carry_out(
         for future in as_completed([pool.submit(work, task) for task in waiting]):
             ledger.append(future.result())
             advance()
+    except BrokenProcessPool:
+        raise MemoryError("a process was killed, as happens where memory runs out") from None
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in (pool._processes or {}).values():

@@ -1,0 +1,68 @@
+"""What can be wrong with files. Each error is one line that names the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+
+class FileError(ValueError):
+    """What is wrong with a file, in one line.
+
+    Parameters
+    ----------
+    path : str or Path
+    problem : str
+        What is wrong, as a sentence about the file, or about the argument if there is one.
+    argument : str, optional
+        The Python argument that would mend it. The command line says the option instead.
+
+    Examples
+    --------
+    >>> print(FileError("x.npz", "must name one of several arrays: a, b", "key"))
+    x.npz: key must name one of several arrays: a, b
+    """
+
+    def __init__(self, path: str | Path, problem: str, argument: str | None = None) -> None:
+        super().__init__(path, problem, argument)
+        self.path = path
+        self.problem = problem
+        self.argument = argument
+
+    def told(self, name: Callable[[str], str] = str) -> str:
+        """The line, with the argument as `name` spells it."""
+        if self.argument is None:
+            return f"{self.path}: {self.problem}"
+        return f"{self.path}: {name(self.argument)} {self.problem}"
+
+    def __str__(self) -> str:
+        return self.told()
+
+
+class OutputError(FileError):
+    """An output that is refused before any work; `argument` is the one that names it."""
+
+    def told(self, name: Callable[[str], str] = str) -> str:
+        before = "" if self.argument is None else f"{name(self.argument)} "
+        return f"{before}{self.path}: {self.problem}"
+
+
+class ExistsError(OutputError):
+    """An output that exists and may not be replaced."""
+
+    def told(self, name: Callable[[str], str] = str) -> str:
+        return f"{super().told(name)}; {name('force')} replaces it"
+
+
+class WriteError(FileError):
+    """A file that could not be written, though it seemed so at first: a full disk, say."""
+
+    @classmethod
+    def of(cls, path: str | Path, error: BaseException) -> WriteError:
+        return cls(path, f"cannot be written ({reason(error)})")
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line."""
+    text = getattr(error, "strerror", None) or str(error)
+    return " ".join(str(text).split())[:200] or type(error).__name__

@@ -1,0 +1,175 @@
+"""Labels as JSON, so that they come back as they were: dates as dates, bytes as bytes.
+
+Text, whole numbers, finite numbers, booleans and None stand for themselves; all else is an object
+with one key, its kind. What has no kind here is kept as text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+
+def encoded(label: Any) -> Any:
+    """A label as JSON can hold it."""
+    if label is None or type(label) in (str, int, bool):
+        return label
+    if type(label) is float:
+        return label if math.isfinite(label) else {"float": repr(label)}
+    for kind, (fits, encode, _) in _KINDS.items():
+        if fits(label):
+            return {kind: encode(label)}
+    for plain in (str, int, float):  # subclasses of them, such as members of an enumeration
+        if isinstance(label, plain):
+            return encoded(plain(label) if plain is not str else str.__str__(label))
+    return str(label)
+
+
+def decoded(held: Any) -> Any:
+    """The label that `encoded` wrote."""
+    if not isinstance(held, Mapping):
+        return held
+    ((kind, value),) = held.items()
+    return _KINDS[kind][2](value)
+
+
+def _is(*types: type) -> Callable[[Any], bool]:
+    return lambda label: type(label) in types
+
+
+def _zoned(label: Any) -> list[Any]:
+    """A date and time as text, the name of its zone, and which of two equal times it is."""
+    zone = label.tzinfo
+    if isinstance(zone, ZoneInfo) and zone.key:
+        return [label.replace(tzinfo=None).isoformat(), zone.key, label.fold]
+    return [label.isoformat(), None, label.fold]
+
+
+def _from_zoned(held: list[Any]) -> datetime:
+    text, zone, fold = held
+    label = datetime.fromisoformat(text).replace(fold=fold)
+    return label if zone is None else label.replace(tzinfo=ZoneInfo(zone))
+
+
+def _is_number(label: Any) -> bool:
+    return isinstance(label, np.generic) and label.dtype.kind in "biufcmM"
+
+
+def _number(held: list[str]) -> Any:
+    dtype = np.dtype(held[0])
+    if dtype.kind not in "biufcmM":
+        raise ValueError(f"no labels are of type {held[0]}")
+    (label,) = np.frombuffer(bytes.fromhex(held[1]), dtype)
+    return label
+
+
+def _from_pandas(name: str) -> Callable[[Any], bool]:
+    def fits(label: Any) -> bool:
+        return type(label).__name__ == name and type(label).__module__.startswith("pandas.")
+
+    return fits
+
+
+def _stamp(label: Any) -> list[Any]:
+    zone = None if label.tz is None else str(label.tz)
+    return [int(label.value) if label.unit == "ns" else int(label.asm8.astype(np.int64)),
+            label.unit, zone]  # fmt: skip
+
+
+def _from_stamp(held: list[Any]) -> Any:
+    import pandas
+
+    value, unit, zone = held
+    label = pandas.Timestamp(np.datetime64(value, unit))
+    return label if zone is None else label.tz_localize("UTC").tz_convert(zone)
+
+
+def _from_span(held: list[Any]) -> Any:
+    import pandas
+
+    return pandas.Timedelta(np.timedelta64(held[0], held[1]))
+
+
+def _not_a_time(held: Any) -> Any:
+    import pandas
+
+    return pandas.NaT
+
+
+#: The kinds of labels: what is one, how it is written, and how it is read.
+_KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "float": (_is(), repr, float),
+    "complex": (_is(complex), repr, complex),
+    "bytes": (_is(bytes), bytes.hex, bytes.fromhex),
+    "datetime": (_is(datetime), _zoned, _from_zoned),
+    "date": (_is(date), date.isoformat, date.fromisoformat),
+    "time": (
+        lambda label: type(label) is time and label.tzinfo is None,
+        lambda label: [label.isoformat(), label.fold],
+        lambda held: time.fromisoformat(held[0]).replace(fold=held[1]),
+    ),
+    "timedelta": (
+        _is(timedelta),
+        lambda label: [label.days, label.seconds, label.microseconds],
+        lambda held: timedelta(*held),
+    ),
+    "tuple": (
+        _is(tuple),
+        lambda label: [encoded(part) for part in label],
+        lambda held: tuple(decoded(part) for part in held),
+    ),
+    "numpy.str": (_is(np.str_), str, np.str_),
+    "numpy.bytes": (_is(np.bytes_), bytes.hex, lambda held: np.bytes_(bytes.fromhex(held))),
+    "numpy": (_is_number, lambda label: [label.dtype.str, label.tobytes().hex()], _number),
+    "pandas.Timestamp": (_from_pandas("Timestamp"), _stamp, _from_stamp),
+    "pandas.Timedelta": (
+        _from_pandas("Timedelta"),
+        lambda label: [int(label.asm8.astype(np.int64)), label.unit],
+        _from_span,
+    ),
+    "pandas.NaT": (_from_pandas("NaTType"), lambda label: None, _not_a_time),
+}
+
+
+def for_netcdf(labels: list[Any]) -> list[Any]:
+    """Labels as a NetCDF file can show them: numbers, dates, or else text.
+
+    The exact ones are beside them, as JSON.
+    """
+    plain = [label.item() if _is_plain_number(label) else label for label in labels]
+    if all(type(label) is bool for label in plain):
+        return plain
+    if all(type(label) is int and abs(label) < 2**63 for label in plain):
+        return plain
+    if all(type(label) is float or (type(label) is int and abs(label) < 2**53) for label in plain):
+        return [float(label) for label in plain]
+    dates = [date for date in map(_common_date, plain) if date is not None]
+    return dates if len(dates) == len(plain) else [_as_text(label) for label in plain]
+
+
+def _is_plain_number(label: Any) -> bool:
+    return isinstance(label, np.generic) and label.dtype.kind in "biuf"
+
+
+def _common_date(label: Any) -> np.datetime64 | None:
+    """A date that every reader of NetCDF can take, to the nanosecond; None for all else."""
+    if type(label) is datetime and label.tzinfo is None:
+        label = np.datetime64(label, "us")
+    if not isinstance(label, np.datetime64) or np.datetime_data(label)[0] not in _UNITS:
+        return None
+    if not np.datetime64("1700") <= label <= np.datetime64("2200"):
+        return None
+    return label.astype("datetime64[ns]")
+
+
+_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
+
+
+def _as_text(label: Any) -> str:
+    text = label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
+    return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
