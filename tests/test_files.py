@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import robustcp
 from formats import FORMATS, as_xarray, table_of
+from robustcp import Fit, KruskalTensor
 from robustcp.io.reading import FileError, read
+from robustcp.search import Starts
 
 pytest.importorskip("xarray")
 
@@ -126,8 +135,11 @@ class TestBadInput:
     def test_several_arrays(self, tmp_path, tensor):
         path = tmp_path / "x.npz"
         np.savez(path, a=tensor, b=tensor[0], n=3)
-        with pytest.raises(FileError, match=r"choose one with --key: a \(6x7x8\), b \(7x8\)"):
+        with pytest.raises(
+            FileError, match=r"key must name one of .*: a \(6x7x8\), b \(7x8\)"
+        ) as caught:
             read(path)
+        assert caught.value.argument == "key"
         assert read(path, key="b").data.shape == (7, 8)
         with pytest.raises(FileError, match="no array 'c'; there are: a, b, n"):
             read(path, key="c")
@@ -144,8 +156,9 @@ class TestTables:
     def test_what_is_not_listed_must_be_said(self, tmp_path, tensor):
         path = tmp_path / "x.csv"
         table_of(tensor).iloc[1:].to_csv(path, index=False)
-        with pytest.raises(FileError, match="--absent missing or --absent zero"):
+        with pytest.raises(FileError, match=r"absent must say .*, 'missing' or 'zero'") as caught:
             read(path)
+        assert caught.value.argument == "absent"
         assert np.isnan(read(path, absent="missing").data[0, 0, 0])
         assert read(path, absent="zero").data[0, 0, 0] == 0
 
@@ -198,8 +211,178 @@ class TestLabels:
         dates = np.array("2026-11-15", "datetime64[ns]") + np.arange(6) * np.timedelta64(1, "D")
         fit = robustcp.cpals(as_xarray(tensor).assign_coords(sample=dates), 1)
         assert fit.labels[0][1].isoformat() == "2026-11-16T00:00:00"
-        robustcp.save(fit, tmp_path / "fit.npz")
-        assert robustcp.load(tmp_path / "fit.npz").labels[0][1] == "2026-11-16 00:00:00"
+        for name in ("fit.npz", "fit.nc"):
+            robustcp.save(fit, tmp_path / name)
+            assert robustcp.load(tmp_path / name).labels == fit.labels
+        import xarray
+
+        with xarray.open_dataset(tmp_path / "fit.nc", engine="h5netcdf") as opened:
+            assert (opened["sample"].values == dates).all()
+
+
+def fit_of(modes, labels):
+    """A fit of rank 1 with these names and labels."""
+    factors = tuple(np.full((len(names), 1), len(names) ** -0.5) for names in labels)
+    return Fit(
+        model=KruskalTensor(np.array([2.0]), factors), trace=np.array([1.0]), status="converged",
+        converged=True, loss=robustcp.L1(), stages=(("L1", 1),), explained=0.5,
+        starts=Starts([1.0]), scale=0.1, modes=tuple(modes), labels=tuple(labels),
+    )  # fmt: skip
+
+
+def through_files(fit):
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in (".npz", ".nc"):
+            robustcp.save(fit, Path(folder) / f"fit{suffix}")
+            yield robustcp.load(Path(folder) / f"fit{suffix}")
+
+
+def assert_as_they_were(found, expected):
+    assert [type(label) for label in found] == [type(label) for label in expected]
+    for a, b in zip(found, expected, strict=True):
+        if isinstance(a, np.generic):
+            assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes())
+        elif isinstance(a, tuple):
+            assert_as_they_were(a, b)
+        else:
+            assert a == b or (a != a and b != b)
+            assert getattr(a, "tzinfo", None) == getattr(b, "tzinfo", None)
+            assert getattr(a, "fold", 0) == getattr(b, "fold", 0)
+
+
+UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps")
+ZONES = st.none() | st.just(UTC) | st.timezones() | st.just(timezone(timedelta(minutes=-90)))
+LABELS = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(),
+        st.complex_numbers(allow_nan=False), st.dates(), st.times(), st.timedeltas(),
+        st.datetimes(timezones=ZONES),
+        st.builds(
+            lambda kind, value, unit: getattr(np, kind)(value, unit),
+            st.sampled_from(["datetime64", "timedelta64"]),
+            st.integers(-(2**62), 2**62),
+            st.sampled_from(UNITS),
+        ),
+        st.sampled_from([np.datetime64("NaT"), np.datetime64(7, ("s", 25)), np.str_("a\0"),
+                         np.str_(""), np.bytes_(b"\xff"), np.True_, np.complex64(1 + 2j)]),
+        st.integers(-128, 127).map(np.int8), st.integers(0, 2**64 - 1).map(np.uint64),
+        st.floats(width=32).map(np.float32), st.floats().map(np.float64),
+    ),
+    lambda parts: st.lists(parts, max_size=3).map(tuple),
+    max_leaves=3,
+)  # fmt: skip
+SOME_LABELS = st.lists(LABELS, min_size=1, max_size=4)
+NAMES = st.text(max_size=5) | st.sampled_from(
+    ["component", "sweep", "trace", "weights", "factor_0", "factor_1", "factor_2", "mode_0",
+     "mode_1", "a/b", "", ".", "..", "/", " ", "robustcp", "x", "y" * 300, "_nc4_non_coord_x"]
+)  # fmt: skip
+
+
+class TestNamesAndLabels:
+    @given(st.lists(st.tuples(NAMES, SOME_LABELS), min_size=2, max_size=4))
+    def test_come_back_as_they_were(self, modes):
+        fit = fit_of([name for name, _ in modes], [labels for _, labels in modes])
+        for back in through_files(fit):
+            assert back.modes == fit.modes
+            for found, expected in zip(back.labels, fit.labels, strict=True):
+                assert_as_they_were(found, expected)
+
+    @given(st.sampled_from([st.text(), st.integers(), st.floats(), st.datetimes(), st.booleans(),
+                            st.floats(width=32).map(np.float32)]).flatmap(
+           lambda one: st.lists(one, min_size=1, max_size=4)))  # fmt: skip
+    def test_of_one_kind(self, labels):
+        for back in through_files(fit_of(["a", "b"], [labels, [0]])):
+            assert_as_they_were(back.labels[0], labels)
+
+    def test_names_that_are_no_text(self):
+        for back in through_files(fit_of([0, None, ("a", 1)], [[1], [2], [3]])):
+            assert back.modes == (0, None, ("a", 1))
+
+    def test_pandas(self):
+        pandas = pytest.importorskip("pandas")
+        labels = [
+            pandas.Timestamp("2026-11-15 12:00:00.123456789"),
+            pandas.Timestamp("2026-11-15 12:00", tz="Europe/Berlin"),
+            pandas.Timestamp(2026, 11, 15).as_unit("s"),
+            pandas.Timedelta(5, "ns"),
+            pandas.NaT,
+        ]
+        for back in through_files(fit_of(["a", "b"], [labels, [0]])):
+            assert_as_they_were(back.labels[0][:-1], labels[:-1])
+            assert back.labels[0][-1] is pandas.NaT
+
+    def test_many(self):
+        labels = [f"label {k}" for k in range(20_000)]
+        for back in through_files(fit_of(["a", "b"], [labels, [0]])):
+            assert back.labels[0] == labels
+
+    def test_what_is_of_no_known_kind_becomes_text(self):
+        for back in through_files(fit_of(["a", "b"], [[Fraction(1, 3)], [0]])):
+            assert back.labels[0] == ["1/3"]
+
+    def test_of_a_table(self, tmp_path, tensor):
+        pandas = pytest.importorskip("pandas")
+        table = table_of(tensor)
+        days = pandas.to_datetime("2026-11-15") + pandas.to_timedelta(
+            table["mode_0"].str[1:].astype(int), unit="D"
+        )
+        table.assign(mode_0=days).to_parquet(tmp_path / "x.parquet")
+        fit = robustcp.cpals(read(tmp_path / "x.parquet").data, 1)
+        fit = replace(fit, labels=read(tmp_path / "x.parquet").labels)
+        assert fit.labels[0][1] == datetime(2026, 11, 16)
+        for back in through_files(fit):
+            assert_as_they_were(back.labels[0], fit.labels[0])
+
+
+class TestLosses:
+    """A file may name a loss of this package, and nothing else is called."""
+
+    def named(self, tmp_path, **loss):
+        path = tmp_path / "fit.npz"
+        robustcp.save(fit_of(["a", "b"], [[1], [2]]), path)
+        with np.load(path) as archive:
+            held = dict(archive)
+        about = json.loads(str(held["robustcp"])) | {"loss": loss}
+        np.savez(path, **held | {"robustcp": np.array(json.dumps(about))})
+        return path
+
+    @pytest.mark.parametrize("loss", [
+        robustcp.L1(1e-6), robustcp.Huber(1.0), robustcp.Cauchy(2.0), robustcp.Welsch(3.0),
+        robustcp.Tukey(4.0), robustcp.Contaminated(1.0, 0.1, 0.2), robustcp.Quantile(0.25),
+        robustcp.LeastSquares(),
+    ], ids=lambda loss: type(loss).__name__)  # fmt: skip
+    def test_come_back(self, loss):
+        for back in through_files(replace(fit_of(["a", "b"], [[1], [2]]), loss=loss)):
+            assert back.loss == loss
+
+    def test_of_others_are_a_name(self):
+        class Mine:
+            value = slope = curvature = None
+
+        fit = replace(fit_of(["a", "b"], [[1], [2]]), loss=Mine())
+        for back in through_files(fit):
+            assert back.loss.name == "Mine"
+            for again in through_files(back):
+                assert again.loss == back.loss
+
+    @pytest.mark.parametrize("name", ["sys", "lru_cache", "real_number", "_floor_gap", "Loss",
+                                      "__doc__", "os.system"])  # fmt: skip
+    def test_nothing_else_is_called(self, tmp_path, name):
+        loss = robustcp.load(self.named(tmp_path, name=name, numbers={})).loss
+        assert loss.name == name
+
+    @pytest.mark.parametrize("numbers", [{"epsilon": "1"}, {"epsilon": True}, {"epsilon": -1.0},
+                                         {"epsilon": None}, {"other": 1.0}, {}, [1.0]])  # fmt: skip
+    def test_bad_numbers(self, tmp_path, numbers):
+        with pytest.raises(FileError, match="is not a fit that robustcp saved"):
+            robustcp.load(self.named(tmp_path, name="L1", numbers=numbers))
+
+    def test_labels_of_another_length(self, tmp_path):
+        path = tmp_path / "fit.npz"
+        fit = fit_of(["a", "b"], [[1], [2]])
+        robustcp.save(replace(fit, labels=([1, 2, 3], [2])), path)
+        with pytest.raises(FileError, match="labels for a tensor of"):
+            robustcp.load(path)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".nc"])

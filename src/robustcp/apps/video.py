@@ -147,7 +147,8 @@ def separate(
         tell("separating", count, max(total, count))
 
     wanted = islice(clip.frames(every), frames)
-    paths = [make_folder(out) / name for name in FILES]
+    folder = make_folder(out)
+    paths = folder / FILES[0], folder / FILES[1], folder / FILES[2]
     count, hits = _write(clip, scene, wanted, clip.rate / every, paths, separated)
     height, width = clip.size
     return Separation(count, clip.size, hits / (count * height * width), *paths, fit)
@@ -389,9 +390,7 @@ def _encoding(path: Path) -> Iterator[None]:
 class _Writer:
     """A video file that common players open, written frame by frame."""
 
-    def __init__(
-        self, path: Path, temporary: str, rate: Fraction, height: int, width: int
-    ) -> None:
+    def __init__(self, path: Path, temporary: str, rate: Fraction, height: int, width: int) -> None:
         import av
 
         self.path = path

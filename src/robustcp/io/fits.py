@@ -25,6 +25,7 @@ from robustcp.io.writing import whole, write_bytes
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.search import Starts
+from robustcp.simulation import Simulation
 
 #: The losses that a file may name; others come back as a name only.
 LOSSES: dict[str, type[Any]] = {
@@ -153,9 +154,7 @@ def load(path: str | Path) -> Fit:
 
 def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
     modes = tuple(map(decoded, about["modes"]))
-    model = KruskalTensor(
-        held["weights"], tuple(held[f"factor_{n}"] for n in range(len(modes)))
-    )
+    model = KruskalTensor(held["weights"], tuple(held[f"factor_{n}"] for n in range(len(modes))))
     labels = tuple(
         None if names is None else [decoded(name) for name in names] for names in about["labels"]
     )
@@ -193,6 +192,14 @@ def load_model(path: str | Path) -> KruskalTensor:
                 return KruskalTensor(archive["weights"], factors).normalized(-1)
         except Exception as error:
             raise FileError(path, f"holds no model ({reason(error)})") from None
+
+
+def save_simulation(sim: Simulation, path: str | Path) -> None:
+    """Write a simulated tensor and its truth to a .npz file."""
+    arrays: dict[str, Any] = {f"factor_{n}": A for n, A in enumerate(sim.truth.factors)}
+    arrays |= {"weights": sim.truth.weights, "data": sim.data, "artifacts": sim.artifacts}
+    with whole(path) as file:
+        np.savez(file, **arrays)
 
 
 def check_suffix(path: str | Path) -> Path:

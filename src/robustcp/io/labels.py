@@ -42,6 +42,10 @@ def _is(*types: type) -> Callable[[Any], bool]:
     return lambda label: type(label) in types
 
 
+def _are(kind: type) -> Callable[[Any], bool]:
+    return lambda label: isinstance(label, kind)
+
+
 def _zoned(label: Any) -> list[Any]:
     """A date and time as text, the name of its zone, and which of two equal times it is."""
     zone = label.tzinfo
@@ -70,15 +74,14 @@ def _number(held: list[str]) -> Any:
 
 def _from_pandas(name: str) -> Callable[[Any], bool]:
     def fits(label: Any) -> bool:
-        return type(label).__name__ == name and type(label).__module__.startswith("pandas.")
+        return type(label).__name__ == name and type(label).__module__.split(".")[0] == "pandas"
 
     return fits
 
 
 def _stamp(label: Any) -> list[Any]:
     zone = None if label.tz is None else str(label.tz)
-    return [int(label.value) if label.unit == "ns" else int(label.asm8.astype(np.int64)),
-            label.unit, zone]  # fmt: skip
+    return [int(label.asm8.astype(np.int64)), label.unit, zone]
 
 
 def _from_stamp(held: list[Any]) -> Any:
@@ -103,18 +106,25 @@ def _not_a_time(held: Any) -> Any:
 
 #: The kinds of labels: what is one, how it is written, and how it is read.
 _KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "pandas.Timestamp": (_from_pandas("Timestamp"), _stamp, _from_stamp),
+    "pandas.Timedelta": (
+        _from_pandas("Timedelta"),
+        lambda label: [int(label.asm8.astype(np.int64)), label.unit],
+        _from_span,
+    ),
+    "pandas.NaT": (_from_pandas("NaTType"), lambda label: None, _not_a_time),
     "float": (_is(), repr, float),
     "complex": (_is(complex), repr, complex),
     "bytes": (_is(bytes), bytes.hex, bytes.fromhex),
-    "datetime": (_is(datetime), _zoned, _from_zoned),
-    "date": (_is(date), date.isoformat, date.fromisoformat),
+    "datetime": (_are(datetime), _zoned, _from_zoned),
+    "date": (_are(date), date.isoformat, date.fromisoformat),
     "time": (
         lambda label: type(label) is time and label.tzinfo is None,
         lambda label: [label.isoformat(), label.fold],
         lambda held: time.fromisoformat(held[0]).replace(fold=held[1]),
     ),
     "timedelta": (
-        _is(timedelta),
+        _are(timedelta),
         lambda label: [label.days, label.seconds, label.microseconds],
         lambda held: timedelta(*held),
     ),
@@ -126,13 +136,6 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[A
     "numpy.str": (_is(np.str_), str, np.str_),
     "numpy.bytes": (_is(np.bytes_), bytes.hex, lambda held: np.bytes_(bytes.fromhex(held))),
     "numpy": (_is_number, lambda label: [label.dtype.str, label.tobytes().hex()], _number),
-    "pandas.Timestamp": (_from_pandas("Timestamp"), _stamp, _from_stamp),
-    "pandas.Timedelta": (
-        _from_pandas("Timedelta"),
-        lambda label: [int(label.asm8.astype(np.int64)), label.unit],
-        _from_span,
-    ),
-    "pandas.NaT": (_from_pandas("NaTType"), lambda label: None, _not_a_time),
 }
 
 
@@ -158,13 +161,15 @@ def _is_plain_number(label: Any) -> bool:
 
 def _common_date(label: Any) -> np.datetime64 | None:
     """A date that every reader of NetCDF can take, to the nanosecond; None for all else."""
-    if type(label) is datetime and label.tzinfo is None:
-        label = np.datetime64(label, "us")
+    if isinstance(label, datetime) and label.tzinfo is None:
+        exact = getattr(label, "to_datetime64", None)  # pandas has nanoseconds
+        label = exact() if exact else np.datetime64(label, "us")
     if not isinstance(label, np.datetime64) or np.datetime_data(label)[0] not in _UNITS:
         return None
     if not np.datetime64("1700") <= label <= np.datetime64("2200"):
         return None
-    return label.astype("datetime64[ns]")
+    shown: np.datetime64 = label.astype("datetime64[ns]")
+    return shown
 
 
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")

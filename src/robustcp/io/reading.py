@@ -109,9 +109,7 @@ def _checked(path: Path, loaded: Loaded) -> Loaded:
     if data.dtype.kind not in "fiub":
         raise FileError(path, f"holds {data.dtype} entries, not real numbers")
     if data.ndim < 2:
-        raise FileError(
-            path, f"holds an array of shape {data.shape}; a tensor has 2 modes or more"
-        )
+        raise FileError(path, f"holds an array of shape {data.shape}; a tensor has 2 modes or more")
     if 0 in data.shape:
         raise FileError(path, f"holds an empty array (shape {data.shape})")
     return loaded
@@ -157,8 +155,9 @@ def _kind(path: Path) -> str:
     if path.suffix.lower() in (*known, ".h5", ".hdf5", ".nc", ".parquet"):
         raise FileError(path, "its content is not what its suffix says")
     raise FileError(
-        path, "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .zarr, .nii, "
-        ".nii.gz, .tns, .csv, .parquet"
+        path,
+        "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .zarr, .nii, "
+        ".nii.gz, .tns, .csv, .parquet",
     )
 
 
@@ -280,9 +279,7 @@ def _tns(path: Path, absent: str | None) -> Loaded:
             if not text:
                 continue
             if rows and len(text) != len(rows[0]):
-                raise FileError(
-                    path, f"line {number} has {len(text)} numbers, not {len(rows[0])}"
-                )
+                raise FileError(path, f"line {number} has {len(text)} numbers, not {len(rows[0])}")
             try:
                 rows.append([float(part) for part in text])
             except ValueError:
@@ -307,9 +304,7 @@ def _table(path: Path, absent: str | None) -> Loaded:
     else:
         table = pandas.read_csv(path, sep=None, engine="python")
     if table.shape[1] < 3:
-        raise FileError(
-            path, "must have a column for each of at least 2 modes, and one of values"
-        )
+        raise FileError(path, "must have a column for each of at least 2 modes, and one of values")
     if not len(table):
         raise FileError(path, "has no rows")
     *modes, last = table.columns
@@ -350,8 +345,8 @@ def _listed(
     if absent is None and len(values) < size:
         raise FileError(
             path,
-            f"must say what the other entries are, 'missing' or 'zero': {len(values)} of {size} "
-            "are listed",
+            "must say what the entries that are not listed are, 'missing' or 'zero' "
+            f"({size - len(values)} of {size})",
             "absent",
         )
     try:

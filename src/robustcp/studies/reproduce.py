@@ -60,9 +60,7 @@ def reproduce(
         _write(STUDIES[name], rows, out)
 
 
-def _results(
-    study: Study, scale: Scale, out: Path, jobs: int | None, tell: Progress
-) -> list[Row]:
+def _results(study: Study, scale: Scale, out: Path, jobs: int | None, tell: Progress) -> list[Row]:
     tasks, done = study.tasks(scale), 0
     tell(study.name, 0, len(tasks))
 

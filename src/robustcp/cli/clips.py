@@ -1,0 +1,50 @@
+"""`robustcp video`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robustcp.cli.errors import STOPPED, fail
+from robustcp.cli.options import Force, Quiet, Seed
+from robustcp.cli.progress import step_bars
+from robustcp.io.errors import FileError
+from robustcp.io.writing import Outputs
+
+
+def video(
+    file: Annotated[Path, typer.Argument(help="The clip.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("video"),
+    rank: Annotated[int, typer.Option(help="The number of components.")] = 2,
+    every: Annotated[int, typer.Option(help="Take every k-th frame.", metavar="K")] = 1,
+    scale: Annotated[float, typer.Option(help="Resize frames by this factor, at most 1.")] = 1.0,
+    frames: Annotated[int | None, typer.Option(help="Take at most this many frames.")] = None,
+    seed: Seed = 0,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Separate the background of a video from what moves in it.
+
+    Writes background.png, foreground.mp4 (a mask) and side_by_side.mp4.
+
+    Example: robustcp video clip.avi --rank 2 --scale 0.5 --out video
+    """
+    from robustcp.apps.video import FILES, separate
+
+    if not file.exists():
+        raise FileError(file, "there is no such file")
+    Outputs(file, force=force).add_folder("out", out, FILES)
+    try:
+        with step_bars(quiet) as progress:
+            found = separate(
+                file, out, rank=rank, every=every, scale=scale, frames=frames, seed=seed,
+                progress=progress,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        fail("stopped; nothing was written", STOPPED)
+    if not quiet:
+        height, width = found.size
+        print(f"{found.frames} frames of {width}x{height}, {found.share:.2%} of them foreground")
+        print(f"written: {found.background}, {found.mask}, {found.beside}")

@@ -1,0 +1,75 @@
+"""Errors as the command line tells them: one line each, and an exit code that says which kind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn, ParamSpec
+
+import typer
+
+from robustcp.io.errors import FileError, WriteError, reason
+
+NOT_CONVERGED = 1
+BAD_INPUT = 2
+NOT_WRITTEN = 3
+NO_MEMORY = 4
+STOPPED = 130
+
+P = ParamSpec("P")
+
+
+def option(argument: str) -> str:
+    """The option that sets an argument of the library."""
+    return "--" + argument.replace("_", "-")
+
+
+def explained(error: Exception) -> tuple[str, int]:
+    """The line that tells an error, and the exit code."""
+    if isinstance(error, FileError):
+        return error.told(option), NOT_WRITTEN if isinstance(error, WriteError) else BAD_INPUT
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({reason(error)})", NO_MEMORY
+    return str(error), BAD_INPUT
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """One line on standard error, and an exit code."""
+    with suppress(OSError):
+        print(f"robustcp: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """The command, which ends in one line where the input is bad or the machine refuses."""
+
+    @functools.wraps(command)
+    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            try:
+                command(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except (ValueError, TypeError, MemoryError) as error:
+            fail(*explained(error))
+        except KeyboardInterrupt:
+            fail("stopped", STOPPED)
+        except BrokenPipeError:  # whoever reads the output has seen enough
+            _close_output()
+            raise typer.Exit(NOT_WRITTEN) from None
+        except OSError as error:
+            _close_output()
+            fail(f"the results cannot be printed ({reason(error)})", NOT_WRITTEN)
+
+    return told
+
+
+def _close_output() -> None:
+    """Let the interpreter not try once more when it ends."""
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

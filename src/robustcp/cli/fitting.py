@@ -1,0 +1,150 @@
+"""`robustcp fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, explained, fail
+from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Quiet, Seed, TensorFile
+from robustcp.cli.printing import print_json, print_summary, summary_of
+from robustcp.cli.progress import fit_with_progress
+from robustcp.cli.reading import check_rank, read_tensor
+from robustcp.io.errors import WriteError, reason
+from robustcp.io.writing import Outputs, make_folder, write_picture
+
+if TYPE_CHECKING:
+    from robustcp.fitted import Fit
+    from robustcp.io.reading import Loaded
+
+
+def fit(
+    file: TensorFile,
+    rank: Annotated[int, typer.Option(help="The number of components.")],
+    method: Annotated[str, typer.Option(help="cp, cpal1 or cpals.")] = "cp",
+    nonnegative: Nonnegative = False,
+    starts: Annotated[int | None, typer.Option(help="How many starts to try.")] = None,
+    seed: Seed = 0,
+    max_sweeps: Annotated[int, typer.Option(help="The most sweeps.")] = 1000,
+    out: Annotated[Path, typer.Option(help="Where the fit goes: .npz, or .nc.")] = Path("fit.npz"),
+    plot: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
+    key: Key = None,
+    absent: Absent = None,
+    mask_file: Annotated[
+        Path | None, typer.Option(help="A brain mask for a 4-D NIfTI image: 0 is left out.")
+    ] = None,
+    flatten: Annotated[
+        bool, typer.Option("--flatten", help="A 4-D NIfTI image as voxel x time.")
+    ] = False,
+    maps: Annotated[
+        Path | None, typer.Option(help="Write the maps of a 4-D NIfTI fit here (.nii, .nii.gz).")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit the tensor in a file and say what was found.
+
+    Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv and .parquet. Ctrl-C ends
+    the fit and writes what there is.
+
+    Exit codes: 0, the fit converged and is written; 1, it did not converge and is written all the
+    same; 2, bad input, and nothing was done; 3, the results could not be written (the message
+    says where the fit is kept); 4, not enough memory; 130, stopped before there was a fit.
+
+    Example: robustcp fit aminoacids.mat --key X.data --rank 3 --nonnegative --out fit.npz
+    """
+    from robustcp import methods
+    from robustcp.io.fits import check_suffix
+    from robustcp.io.nifti import arranged, check_mappable, check_maps, write_maps
+
+    options = _method_options(method, nonnegative, starts, seed, max_sweeps)
+    outputs = Outputs(file, mask_file, force=force)
+    check_suffix(out)
+    outputs.add("out", out)
+    if maps is not None:
+        check_maps(maps)
+        outputs.add("maps", maps)
+    if plot is not None:
+        outputs.add_folder("plot", plot, [])
+    loaded = arranged(read_tensor(file, key, absent), file, mask_file, flatten)
+    if maps is not None:
+        check_mappable(loaded, file)
+    if plot is not None:
+        outputs.add_folder("plot", plot, _picture_files(len(loaded.data.shape)))
+    check_rank(rank, loaded)
+    found, seconds = fit_with_progress(
+        getattr(methods, method), loaded, rank, options, quiet or as_json
+    )
+    _save(found, out)
+    try:
+        if maps is not None:
+            write_maps(found, loaded, maps)
+        if plot is not None:
+            _draw(found, loaded, plot)
+        summary = summary_of(found, loaded, seconds)
+    except (WriteError, MemoryError) as error:
+        message, code = explained(error)
+        fail(f"{message}; the fit is in {out}", code)
+    if as_json:
+        print_json(summary | {"out": str(out)})
+    elif not quiet:
+        print_summary(summary)
+        print(f"written: {out}" + (f", pictures in {plot}" if plot else ""))
+    if not found.converged:
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def _method_options(
+    method: str, nonnegative: bool, starts: int | None, seed: int, max_sweeps: int
+) -> dict[str, Any]:
+    if method not in ("cp", "cpal1", "cpals"):
+        fail(f"--method {method}: must be cp, cpal1 or cpals")
+    if nonnegative and method != "cp":
+        fail(f"--nonnegative: is for --method cp, not {method}")
+    options: dict[str, Any] = {"rng": seed, "max_sweeps": max_sweeps}
+    if method == "cp":
+        options["nonnegative"] = nonnegative
+    if starts is not None:
+        options["starts"] = starts
+    return options
+
+
+def _save(found: Fit, out: Path) -> None:
+    """Save the fit, or else keep it in the temporary folder and say so."""
+    from robustcp.io.fits import rescue, save
+
+    try:
+        save(found, out)
+    except Exception as error:  # hours of work are not to be lost, whatever it is
+        message = str(error if isinstance(error, WriteError) else WriteError.of(out, error))
+        try:
+            kept = f"the fit is kept in {rescue(found)}"
+        except Exception as again:
+            kept = f"the fit is lost: it cannot be kept elsewhere either ({reason(again)})"
+        fail(f"{message}; {kept}", NOT_WRITTEN)
+
+
+def _picture_files(order: int) -> list[str]:
+    slabs = [f"outliers_{mode}.png" for mode in range(order)]
+    return ["components.png", "convergence.png", *slabs]
+
+
+def _draw(found: Fit, loaded: Loaded, folder: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from robustcp import plot as pictures
+
+    flagged = found.outliers(loaded.data)
+    make_folder(folder)
+    drawn: list[Any] = [pictures.components(found), pictures.convergence(found)]
+    drawn += [pictures.outliers(flagged, mode) for mode in range(len(found.shape))]
+    for name, axes in zip(_picture_files(len(found.shape)), drawn, strict=True):
+        first = axes if hasattr(axes, "figure") else next(iter(axes.flat))
+        write_picture(folder / name, first.figure)
+        plt.close(first.figure)

@@ -1,0 +1,22 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TensorFile = Annotated[Path, typer.Argument(help="The tensor's file.", show_default=False)]
+Key = Annotated[str | None, typer.Option(help="Which array of a file that holds several.")]
+Absent = Annotated[
+    str | None,
+    typer.Option(help="In .tns files and tables: what is not listed is 'missing' or 'zero'."),
+]
+Nonnegative = Annotated[bool, typer.Option("--nonnegative", help="No negative entries.")]
+Seed = Annotated[int, typer.Option(help="Seed of what is random.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace files that exist; never those that are read.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -1,0 +1,70 @@
+"""Results as lines of text, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robustcp.fitted import Fit
+    from robustcp.io.reading import Loaded
+
+
+def summary_of(found: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
+    """What there is to say about a fit."""
+    flagged = found.outliers(loaded.data)
+    return {
+        "shape": list(found.shape),
+        "rank": found.rank,
+        "status": found.status,
+        "converged": found.converged,
+        "sweeps": found.sweeps,
+        "stages": [list(stage) for stage in found.stages],
+        "seconds": round(seconds, 3),
+        "explained": found.explained,
+        "components": [
+            {"weight": float(w), "share": float(s)}
+            for w, s in zip(found.weights, found.shares, strict=True)
+        ],
+        "scale": found.scale,
+        "starts": list(found.starts),
+        "outlier_share": flagged.share,
+        "worst": worst_of(flagged, loaded, 3),
+    }
+
+
+def worst_of(flagged: Any, loaded: Loaded, count: int) -> list[dict[str, Any]]:
+    """The slabs of each mode with the most flagged entries, by their labels."""
+    rows = []
+    for mode, name in enumerate(loaded.modes):
+        labels = loaded.labels[mode]
+        for index, share in flagged.worst(mode, count):
+            label = index if labels is None else labels[index]
+            rows.append({"mode": name, "index": index, "label": label, "share": share})
+    return rows
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """What `summary_of` found, for people."""
+    size = "x".join(map(str, summary["shape"]))
+    stages = ", ".join(f"{name} {count}" for name, count in summary["stages"])
+    print(f"{size}, rank {summary['rank']}: {summary['status']}")
+    print(f"sweeps: {summary['sweeps']} ({stages}), {summary['seconds']:.2f} seconds")
+    print(f"explained: {summary['explained']:.1%} of the data")
+    for k, part in enumerate(summary["components"]):
+        print(f"  component {k}: {part['share']:6.1%}, weight {part['weight']:.6g}")
+    print(f"noise: sigma {summary['scale']:.6g}; outliers: {summary['outlier_share']:.2%}")
+    print_worst(summary["worst"])
+
+
+def print_worst(rows: list[dict[str, Any]]) -> None:
+    """What `worst_of` found, a line for each mode."""
+    for mode in dict.fromkeys(row["mode"] for row in rows):
+        mine = [row for row in rows if row["mode"] == mode]
+        shown = ", ".join(f"{row['label']} ({row['share']:.1%})" for row in mine)
+        print(f"  most flagged of {mode}: {shown}")
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """Results for programs, in one line."""
+    print(json.dumps(content, default=str))

@@ -1,0 +1,151 @@
+"""`robustcp simulate`, `demo` and `reproduce`: the paper's data, its story, its experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from robustcp.cli.errors import STOPPED, fail
+from robustcp.cli.options import Force
+from robustcp.cli.progress import study_bars
+from robustcp.io.errors import FileError
+from robustcp.io.writing import Outputs, make_folder, write_picture
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from robustcp.studies.demo import Row
+
+
+def simulate(
+    out: Annotated[Path, typer.Option(help="Where the tensor goes (.npz).")] = Path("tensor.npz"),
+    shape: Annotated[str, typer.Option(help="Sizes of the modes.")] = "50x50x50",
+    rank: Annotated[int, typer.Option(help="The number of components.")] = 5,
+    eta: Annotated[float, typer.Option(help="Share of entries that are artifacts.")] = 0.2,
+    gamma: Annotated[float, typer.Option(help="Size of the artifacts.")] = 2.0,
+    density: Annotated[float, typer.Option(help="Share of nonzeros in the factors.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    force: Force = False,
+) -> None:
+    """Write a tensor with artifacts, as in the paper, with the truth beside it.
+
+    The file holds the arrays data, artifacts, weights and factor_0, factor_1, ...
+
+    Example: robustcp simulate --eta 0.2 --gamma 2 --out tensor.npz
+    """
+    from robustcp import simulation
+    from robustcp.io.fits import save_simulation
+
+    if out.suffix != ".npz":
+        raise FileError(out, "a simulation is written as .npz")
+    Outputs(force=force).add("out", out)
+    try:
+        sizes = tuple(int(part) for part in shape.lower().split("x"))
+        sim = simulation.simulate(sizes, rank, eta=eta, gamma=gamma, density=density, rng=seed)
+    except ValueError as error:
+        fail(f"--shape {shape} --rank {rank} --eta {eta} --gamma {gamma}: {error}")
+    save_simulation(sim, out)
+    print(f"{out}: {sim!r}")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated tensor.")] = 0,
+) -> None:
+    """Show the paper's story on one tensor: least squares breaks, the 1-norm does not.
+
+    Example: robustcp demo --out demo
+    """
+    from rich.console import Console
+
+    Outputs(force=True).add_folder("out", out, ["factor.png"])
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from robustcp.plot import truth_against_estimates
+    from robustcp.studies import demo as story
+
+    console = Console()
+    console.print(
+        "A 50x50x50 tensor of rank 5 with Gaussian noise. 20% of its entries are\n"
+        "artifacts, together twice its size (eta 0.2, gamma 2 in Chi & Kolda 2010)."
+    )
+    sim, rows = story.run(seed)
+    console.print(_table(rows))
+    console.print(
+        "FMS: factor match score against the true factors, 1 is perfect.\n"
+        "Relative L1: sum |residual| / sum |data|.\n"
+        "cp tries several starts and refines the L1 fit; its seconds include that."
+    )
+    drawn = [row for row in rows if row.method in ("CPALS", "CPAL1")]
+    ax = truth_against_estimates(
+        sim.truth, {f"{row.method} (FMS {row.fms:.2f})": row.fit for row in drawn}
+    )
+    path = make_folder(out) / "factor.png"
+    write_picture(path, ax.figure)
+    console.print(f"One factor column against the truth: {path}", soft_wrap=True)
+
+
+def _table(rows: list[Row]) -> Table:
+    from rich.table import Table
+
+    table = Table()
+    columns = ("method", "FMS", "FMS, no weights", "relative L1", "sweeps", "seconds")
+    for k, title in enumerate(columns):
+        table.add_column(title, justify="left" if k == 0 else "right")
+    for row in rows:
+        table.add_row(
+            row.method,
+            f"{row.fms:.3f}",
+            f"{row.fms_unweighted:.3f}",
+            f"{row.relative_l1:.4f}",
+            str(row.sweeps),
+            f"{row.seconds:.2f}",
+        )
+    return table
+
+
+def reproduce(
+    studies: Annotated[
+        list[str] | None, typer.Argument(help="Which studies; all of them if none is named.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("results"),
+    quick: Annotated[bool, typer.Option("--quick", help="A first look: small and few.")] = False,
+    replicates: Annotated[
+        int | None, typer.Option(help="Replicates per cell, instead of each study's own number.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default all cores.")] = None,
+) -> None:
+    """Run the experiments of Chi & Kolda (2010).
+
+    The studies: figure1a, figure1b, minima, noises, cost, parallel, sparse, breakdown. Each
+    writes its raw results (CSV), a figure (PNG and PDF) and a summary (Markdown). An interrupted
+    run goes on where it stopped when the same command is given again.
+
+    Example: robustcp reproduce figure1a --quick --out results
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from robustcp.studies.paper import STUDIES, Scale
+    from robustcp.studies.reproduce import SUFFIXES
+    from robustcp.studies.reproduce import reproduce as run
+
+    chosen = list(dict.fromkeys(studies or STUDIES))
+    unknown = [name for name in chosen if name not in STUDIES]
+    if unknown:
+        fail(f"unknown study {unknown[0]!r}; there are {', '.join(STUDIES)}")
+    if replicates is not None and replicates < 1:
+        fail(f"--replicates {replicates}: must be at least 1")
+    if jobs is not None and jobs < 1:
+        fail(f"--jobs {jobs}: must be at least 1")
+    scale = (Scale.quick() if quick else Scale()).with_replicates(replicates)
+    try:
+        with study_bars() as progress:
+            run(chosen, out, scale, jobs=jobs, progress=progress)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from here", STOPPED)
+    for name in chosen:
+        print(f"{STUDIES[name].title}: {out / name}{', '.join(SUFFIXES)}")
