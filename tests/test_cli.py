@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -96,21 +94,30 @@ class TestFit:
         out = tmp_path / "fit.npz"
         command = [sys.executable, "-m", "robustcp", "fit", str(tmp_path / "x.npy"), "--rank", "6",
                    "--method", "cpals", "--max-sweeps", "1000000", "--out", str(out)]  # fmt: skip
-        code = (
-            "import robustcp.methods as m, functools; m.cpals = functools.partial(m.cpals, tol=0.0)"
+        program = f"""
+import os, signal, sys
+import robustcp.methods as m
+
+def interrupted(X, rank, *, callback, **options):
+    def after_sweep(state):
+        if state.sweep == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return callback(state)
+
+    return cpals(X, rank, callback=after_sweep, tol=0.0, **options)
+
+cpals, m.cpals, sys.argv = m.cpals, interrupted, {command[2:]!r}
+from robustcp.cli import main
+main()
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False
         )
-        program = (
-            f"{code}\nimport sys; sys.argv = {command[2:]!r}\nfrom robustcp.cli import main; main()"
-        )
-        running = subprocess.Popen(
-            [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True
-        )
-        time.sleep(12)
-        running.send_signal(signal.SIGINT)
-        _, errors = running.communicate(timeout=60)
-        assert running.returncode == 1, errors
-        assert "Traceback" not in errors
-        assert robustcp.load(out).status.startswith("stopped by the callback")
+        assert done.returncode == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        found = robustcp.load(out)
+        assert found.status.startswith("stopped by the callback")
+        assert found.sweeps == 20
 
 
 class TestImages:
@@ -167,7 +174,16 @@ class TestOthers:
         assert np.load(flags)[truth].mean() > 0.99
 
     def test_help_has_an_example_and_is_quick(self):
-        for command in ("fit", "rank", "outliers", "compare", "simulate", "reproduce", "demo"):
+        for command in (
+            "fit",
+            "rank",
+            "outliers",
+            "compare",
+            "simulate",
+            "video",
+            "reproduce",
+            "demo",
+        ):
             assert "Example: robustcp" in " ".join(run(command, "--help").stdout.split())
         assert process("--help").returncode == 0
         code = (
@@ -200,6 +216,12 @@ class TestBadInput:
             (["{file}", "--rank", "2", "--maps", "m.txt"], "m.txt: maps are written as"),
             (["{file}", "--rank", "2", "--starts", "0"], "starts: must be"),
             (["{file}", "--rank", "2", "--nonnegative", "--method", "cpals"], "is for --method cp"),
+            (["{file}", "--rank", "2", "--maps", "m.nii"], "--maps is for 4-D NIfTI images"),
+            (["{file}", "--rank", "2", "--mask-file", "m.nii"], "--mask-file is for 4-D NIfTI"),
+            (
+                ["{file}", "--rank", "2", "--plot", "{file}/p"],
+                "cannot be written (Not a directory)",
+            ),
         ],
     )
     def test_one_line_and_exit_code_2(self, file, monkeypatch, arguments, message):
@@ -210,6 +232,14 @@ class TestBadInput:
         assert done.stderr.count("\n") == 1
         assert done.stderr.startswith("robustcp: ")
         assert sorted(path.name for path in file.parent.iterdir()) == ["x.npy"]
+
+    def test_arguments_of_the_library_are_options_here(self, tmp_path, tensor):
+        np.savez(tmp_path / "x.npz", a=tensor, b=tensor)
+        done = run("fit", tmp_path / "x.npz", "--rank", 2, "--out", tmp_path / "fit.npz")
+        assert "x.npz: --key must name one of several arrays: a (12x11x10), b" in done.stderr
+        (tmp_path / "x.tns").write_text("1 1 2 0.5\n2 3 1 1.0\n")
+        done = run("fit", tmp_path / "x.tns", "--rank", 2, "--out", tmp_path / "fit.npz")
+        assert "x.tns: --absent must say what" in done.stderr
 
     @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
     def test_an_out_that_cannot_be_written(self, file):

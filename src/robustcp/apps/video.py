@@ -353,8 +353,8 @@ def _write(
     hits = 0
     with whole_together(*paths) as (picture, mask_file, beside_file):
         with (
-            _Writer(paths[1], mask_file.name, rate, height, width) as mask_video,
-            _Writer(paths[2], beside_file.name, rate, height, 3 * width) as beside_video,
+            _Writer(paths[1], mask_file, rate, height, width) as mask_video,
+            _Writer(paths[2], beside_file, rate, height, 3 * width) as beside_video,
         ):
             for chunk in _chunks(frames, clip.at_once(CHUNK_FRAMES, CHUNK_BYTES)):
                 for frame, w in zip(chunk, scene.weights(chunk), strict=True):
@@ -390,14 +390,14 @@ def _encoding(path: Path) -> Iterator[None]:
 class _Writer:
     """A video file that common players open, written frame by frame."""
 
-    def __init__(self, path: Path, temporary: str, rate: Fraction, height: int, width: int) -> None:
+    def __init__(self, path: Path, file: BinaryIO, rate: Fraction, height: int, width: int) -> None:
         import av
 
         self.path = path
         self.count = 0
         rate = rate.limit_denominator(1001)
         with _encoding(path):
-            self.container = av.open(temporary, "w", format="mp4")
+            self.container = av.open(file, "w", format="mp4")
             try:
                 if "libx264" in av.codecs_available:
                     options = {"crf": "18", "preset": "veryfast"}

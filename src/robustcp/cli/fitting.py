@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from robustcp.io.writing import Outputs, make_folder, write_picture
 if TYPE_CHECKING:
     from robustcp.fitted import Fit
     from robustcp.io.reading import Loaded
+    from robustcp.outlying import Outliers
 
 
 def fit(
@@ -47,14 +49,18 @@ def fit(
 ) -> None:
     """Fit the tensor in a file and say what was found.
 
-    Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv and .parquet. Ctrl-C ends
-    the fit and writes what there is.
+    Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv, .parquet.
+    Ctrl-C ends the fit and writes what there is.
 
-    Exit codes: 0, the fit converged and is written; 1, it did not converge and is written all the
-    same; 2, bad input, and nothing was done; 3, the results could not be written (the message
-    says where the fit is kept); 4, not enough memory; 130, stopped before there was a fit.
+    Exit codes:
+    0  the fit converged and is written
+    1  it did not converge, and is written all the same
+    2  bad input; nothing was done
+    3  results could not be written; the message says where the fit is kept
+    4  not enough memory
+    130  stopped before there was a fit
 
-    Example: robustcp fit aminoacids.mat --key X.data --rank 3 --nonnegative --out fit.npz
+    Example: robustcp fit aminoacids.mat --key X.data --rank 3 --out fit.npz
     """
     from robustcp import methods
     from robustcp.io.fits import check_suffix
@@ -136,15 +142,18 @@ def _draw(found: Fit, loaded: Loaded, folder: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from robustcp import plot as pictures
-
     flagged = found.outliers(loaded.data)
     make_folder(folder)
-    drawn: list[Any] = [pictures.components(found), pictures.convergence(found)]
-    drawn += [pictures.outliers(flagged, mode) for mode in range(len(found.shape))]
+    drawn = _pictures(found, flagged)
     for name, axes in zip(_picture_files(len(found.shape)), drawn, strict=True):
         first = axes if hasattr(axes, "figure") else next(iter(axes.flat))
         write_picture(folder / name, first.figure)
-        plt.close(first.figure)
+
+
+def _pictures(found: Fit, flagged: Outliers) -> Iterator[Any]:
+    from robustcp import plot as pictures
+
+    yield pictures.components(found)
+    yield pictures.convergence(found)
+    for mode in range(len(found.shape)):
+        yield pictures.outliers(flagged, mode)

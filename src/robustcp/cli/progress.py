@@ -96,8 +96,12 @@ def study_bars() -> Iterator[Callable[[str, int, int], None]]:
         TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(),
         TextColumn("left:"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    bars = Progress(*columns, console=Console(stderr=True))
+    try:
         yield _shown(bars)
+    finally:
+        if bars.tasks:
+            bars.stop()
 
 
 def _shown(bars: Any) -> Callable[[str, int, int | None], None]:
@@ -105,6 +109,7 @@ def _shown(bars: Any) -> Callable[[str, int, int | None], None]:
 
     def progress(step: str, done: int, total: int | None) -> None:
         if step not in steps:
+            bars.start()  # not before, since even an empty one leaves a line
             steps[step] = bars.add_task(step, total=total)
         bars.update(steps[step], completed=done, total=total)
 

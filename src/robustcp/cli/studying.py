@@ -120,9 +120,10 @@ def reproduce(
 ) -> None:
     """Run the experiments of Chi & Kolda (2010).
 
-    The studies: figure1a, figure1b, minima, noises, cost, parallel, sparse, breakdown. Each
-    writes its raw results (CSV), a figure (PNG and PDF) and a summary (Markdown). An interrupted
-    run goes on where it stopped when the same command is given again.
+    The studies: figure1a, figure1b, minima, noises, cost, parallel, sparse,
+    breakdown. Each writes its raw results (CSV), a figure (PNG and PDF) and a
+    summary (Markdown). An interrupted run goes on where it stopped when the same
+    command is given again.
 
     Example: robustcp reproduce figure1a --quick --out results
     """

@@ -133,7 +133,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[A
         lambda label: [encoded(part) for part in label],
         lambda held: tuple(decoded(part) for part in held),
     ),
-    "numpy.str": (_is(np.str_), str, np.str_),
+    "numpy.str": (_is(np.str_), str.__str__, np.str_),
     "numpy.bytes": (_is(np.bytes_), bytes.hex, lambda held: np.bytes_(bytes.fromhex(held))),
     "numpy": (_is_number, lambda label: [label.dtype.str, label.tobytes().hex()], _number),
 }

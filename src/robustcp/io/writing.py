@@ -185,10 +185,15 @@ def write_bytes(path: str | Path, content: bytes | memoryview) -> None:
 
 
 def write_picture(path: str | Path, figure: Any, **options: Any) -> None:
-    """Write a Matplotlib figure, in the format that the suffix says."""
+    """Write a Matplotlib figure, in the format that the suffix says, and close it."""
+    import matplotlib.pyplot as plt
+
     path = Path(path)
-    with whole(path) as file:
-        figure.savefig(file, format=path.suffix[1:], dpi=150, **options)
+    try:
+        with whole(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=150, **options)
+    finally:
+        plt.close(figure)
 
 
 def make_folder(folder: str | Path) -> Path:

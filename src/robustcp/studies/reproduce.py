@@ -74,13 +74,10 @@ def _results(study: Study, scale: Scale, out: Path, jobs: int | None, tell: Prog
 
 
 def _write(study: Study, rows: list[Row], out: Path) -> None:
-    import matplotlib.pyplot as plt
-
     figure = study.draw(rows)
     write_picture(out / f"{study.name}.png", figure)
     # without a date in it the same results give the same file
     write_picture(out / f"{study.name}.pdf", figure, metadata={"CreationDate": None})
-    plt.close(figure)
     text = f"# {study.title}\n\nThe paper: {study.claim}\n\n"
     text += f"![{study.title}]({study.name}.png)\n\n{study.summary(rows)}"
     write_bytes(out / f"{study.name}.md", text.encode())
