@@ -537,6 +537,18 @@ class TestAFitThatCannotBeWritten:
         assert robustcp.load(out).rank == 2
 
 
+def test_stopped_while_pictures_are_drawn(sources, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("robustcp.plot.components", interrupted)
+    out = sources["free"] / "f.npz"
+    done = run("fit", sources["x"], *FIT, "--out", out, "--plot", sources["free"])
+    assert done.exit_code == 130
+    assert done.stderr == f"robustcp: stopped; the fit is in {out}\n"
+    assert robustcp.load(out).rank == 2
+
+
 def test_not_enough_memory(sources, tmp_path, monkeypatch):
     def exhausted(*arguments, **options):
         raise MemoryError("Unable to allocate 8.00 TiB")
@@ -596,6 +608,23 @@ class TestWhole:
         finally:
             os.umask(before)
         assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+    @POSIX
+    def test_what_others_may_not_read_is_never_open_to_them(self, tmp_path):
+        (tmp_path / "x").touch(mode=0o600)
+        with whole(tmp_path / "x") as file:
+            file.write(b"new")
+            (temporary,) = tmp_path.glob(".writing-*")
+            assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may")
+    def test_the_owner_stays(self, tmp_path):
+        (tmp_path / "x").touch()
+        os.chown(tmp_path / "x", 12, 34)
+        write_bytes(tmp_path / "x", b"new")
+        found = (tmp_path / "x").stat()
+        assert (found.st_uid, found.st_gid, found.st_size) == (12, 34, 3)
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit])
     def test_what_breaks_leaves_the_file_of_before(self, error, tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, explained, fail
+from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explained, fail
 from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Quiet, Seed, TensorFile
 from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import fit_with_progress
@@ -94,6 +94,8 @@ def fit(
     except (WriteError, MemoryError) as error:
         message, code = explained(error)
         fail(f"{message}; the fit is in {out}", code)
+    except KeyboardInterrupt:
+        fail(f"stopped; the fit is in {out}", STOPPED)
     if as_json:
         print_json(summary | {"out": str(out)})
     elif not quiet:

@@ -226,12 +226,15 @@ class _Part:
     @classmethod
     def beside(cls, path: Path) -> _Part:
         target = _target(path)
+        before = _status(target)
         temporary = target.with_name(f".writing-{secrets.token_hex(8)}")
-        # 0o666 lets the umask decide, and "r+b" makes NumPy write in pieces, which says why it
-        # fails; its shortcut for files that are only written does not
+        # what others may not read must not be open to them while it is written; for new files
+        # the umask decides
+        mode = 0o666 if before is None else 0o600 | stat.S_IMODE(before.st_mode) & 0o066
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(temporary, flags, 0o666)
-        os.close(descriptor)
+        os.close(os.open(temporary, flags, mode))
+        # "r+b" makes NumPy write in pieces, which say why they fail; the shortcut that it takes
+        # with files for writing only does not
         return cls(path, target, temporary.open("r+b"))
 
     def complete(self) -> None:
@@ -239,13 +242,14 @@ class _Part:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        before = _status(self.target)
+        before, now = _status(self.target), os.stat(self.file.name)
         if before is None:
             return
-        if hasattr(os, "chown"):
-            with suppress(OSError):
+        if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+            with suppress(OSError):  # only root may give files away
                 os.chown(self.file.name, before.st_uid, before.st_gid)
-        os.chmod(self.file.name, stat.S_IMODE(before.st_mode))
+        if stat.S_IMODE(before.st_mode) != stat.S_IMODE(now.st_mode):
+            os.chmod(self.file.name, stat.S_IMODE(before.st_mode))
 
     def publish(self) -> None:
         os.replace(self.file.name, self.target)
