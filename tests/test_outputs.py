@@ -22,6 +22,7 @@ from robustcp.cli import app
 from robustcp.io.errors import OutputError, WriteError
 from robustcp.io.writing import Outputs, make_folder, whole, whole_together, write_bytes
 from robustcp.studies import demo, paper
+from robustcp.studies.ledger import Ledger, Task, carry_out
 
 nibabel = pytest.importorskip("nibabel")
 pytest.importorskip("xarray")
@@ -171,11 +172,6 @@ def small_studies(monkeypatch, originals):
             )
             return run_demo(seed)
 
-    def work(task):
-        numbers = dict.fromkeys(("fms", "fms_unweighted", "l1", "seconds", "objective"), "1.0")
-        return {"study": "tiny", "seed": "0", "settings": "a=1", "method": "cp", "sweeps": "1",
-                "converged": "True", "status": "converged", **numbers}  # fmt: skip
-
     def draw(rows):
         from matplotlib.figure import Figure
 
@@ -183,10 +179,18 @@ def small_studies(monkeypatch, originals):
 
     tiny = paper.Study(
         "tiny", "A tiny study", "Nothing.", lambda scale: [paper.Task("tiny", 0, "a=1", "cp")],
-        work, draw, lambda rows: "one row\n", alone=True,
+        a_row, draw, lambda rows: "one row\n", alone=True,
     )  # fmt: skip
     monkeypatch.setattr(demo, "run", small_demo)
     monkeypatch.setitem(paper.STUDIES, "tiny", tiny)
+
+
+def a_row(task):
+    """What a study could write for a task."""
+    numbers = dict.fromkeys(("fms", "fms_unweighted", "l1", "seconds", "objective"), "1.0")
+    return {"study": task.study, "seed": str(task.seed), "settings": task.settings,
+            "method": task.method, "sweeps": "1", "converged": "True", "status": "converged",
+            **numbers}  # fmt: skip
 
 
 def content(folder):
@@ -414,9 +418,14 @@ def full_disk(tmp_path):
 @pytest.fixture
 def read_only_disk(tmp_path):
     folder = tmp_path / "disk"
-    mounted(folder, "size=64k,ro")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    if os.geteuid():
+        folder.mkdir(mode=0o500)
+        yield folder
+        folder.chmod(0o700)
+    else:  # whom permissions do not bind
+        mounted(folder, "size=64k,ro")
+        yield folder
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def not_written(done):
@@ -463,6 +472,7 @@ def test_a_disk_that_turns_out_to_be_full(case, sources, tmp_path, monkeypatch, 
     assert not list(tmp_path.rglob(".writing-*"))
 
 
+@POSIX
 @every_command
 def test_a_read_only_disk_is_refused_before_any_work(case, sources, read_only_disk, monkeypatch):
     monkeypatch.setattr("robustcp.io.reading.read", None)
@@ -596,6 +606,30 @@ main()
     assert done.returncode == 128 + getattr(signal, name), done.stderr
     assert "Traceback" not in done.stderr
     assert content(tmp_path / "out") == {Path("foreground.mp4"): b"before"}
+
+
+class TestLedger:
+    TASKS = tuple(Task("study", seed, "eta=0.1", "CPALS") for seed in range(3))
+
+    def test_a_row_that_has_room_for_a_part_only(self, full_disk, tmp_path):
+        (full_disk / "filler").unlink()
+        ledger = Ledger(full_disk / "x.csv")
+        ledger.append(a_row(self.TASKS[0]))
+        long = a_row(self.TASKS[1]) | {"status": "s" * 5000}
+        with pytest.raises(WriteError, match=r"x\.csv: cannot be written \(No space left"):
+            ledger.append(long)
+        assert ledger.path.stat().st_size == 4096  # as much of it as there is room for
+        (tmp_path / "y.csv").write_bytes(ledger.path.read_bytes())
+        assert list(Ledger(tmp_path / "y.csv").load()) == [self.TASKS[0].key]
+
+    def test_a_process_that_is_killed(self, tmp_path):
+        with pytest.raises(MemoryError, match="a process was killed"):
+            carry_out(self.TASKS, killed, Ledger(tmp_path / "x.csv"), 1, lambda: None)
+
+
+def killed(task):
+    """What happens to a process that takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # The writer itself
