@@ -203,6 +203,7 @@ class TestBadInput:
         ("arguments", "message"),
         [
             (["nowhere.npy", "--rank", "2"], "nowhere.npy: there is no such file"),
+            (["no.npz", "--rank", "2", "--out", "no.npz"], "no.npz: there is no such file"),
             (["{file}", "--rank", "0"], "--rank 0: must be at least 1"),
             (
                 ["{file}", "--rank", "1000"],

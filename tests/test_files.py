@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 import robustcp
 from formats import FORMATS, as_xarray, table_of
 from robustcp import Fit, KruskalTensor
+from robustcp.io.fits import load_model, save_simulation
+from robustcp.io.labels import decoded, encoded
 from robustcp.io.reading import FileError, read
 from robustcp.search import Starts
 
@@ -311,6 +314,13 @@ class TestNamesAndLabels:
             assert_as_they_were(back.labels[0][:-1], labels[:-1])
             assert back.labels[0][-1] is pandas.NaT
 
+    def test_a_zone_that_this_machine_does_not_know(self):
+        noon = datetime(2026, 11, 15, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+        held = encoded(noon)
+        held["datetime"][1] = "Europe/Atlantis"
+        assert decoded(held) == noon
+        assert decoded(held).utcoffset() == timedelta(hours=1)
+
     def test_many(self):
         labels = [f"label {k}" for k in range(20_000)]
         for back in through_files(fit_of(["a", "b"], [labels, [0]])):
@@ -414,6 +424,23 @@ class TestSaving:
         path.write_bytes(path.read_bytes()[:-200])
         with pytest.raises(FileError, match="is not a fit"):
             robustcp.load(path)
+
+
+def test_numbers_of_numpy_are_saved(tmp_path):
+    fit = fit_of(["a", "b"], [[1], [2]])
+    fit = replace(
+        fit, loss=robustcp.Huber(np.float32(1.5)), scale=np.float32(0.5), converged=np.True_,
+        stages=(("L1", np.int64(3)),), starts=Starts([np.float32(2.0)]),
+    )  # fmt: skip
+    for back in through_files(fit):
+        assert (back.loss, back.scale, back.converged) == (robustcp.Huber(1.5), 0.5, True)
+        assert (back.stages, back.starts) == ((("L1", 3),), (2.0,))
+
+
+def test_a_truth_of_many_modes(tmp_path):
+    sim = robustcp.simulate((2,) * 9 + (3, 4), 1, eta=0.0, gamma=0.0, rng=0)
+    save_simulation(sim, tmp_path / "x.npz")
+    assert load_model(tmp_path / "x.npz").shape == (2,) * 9 + (3, 4)
 
 
 def test_a_suffix_that_says_nothing(tmp_path, tensor):

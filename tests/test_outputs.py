@@ -297,7 +297,7 @@ def test_two_outputs_that_are_one_file(exists, sources, tmp_path):
     before = content(tmp_path)
     done = run("fit", sources["scan.nii"], *FIT, "--out", tmp_path / "o.npz",
                "--maps", tmp_path / "m.nii", "--force")  # fmt: skip
-    refused(done, "is written already, as ")
+    refused(done, "is the same file as ")
     assert content(tmp_path) == before
 
 
@@ -714,5 +714,7 @@ class TestWhole:
         outputs.add("out", tmp_path / "y")
         outputs.add_folder("plot", tmp_path / "p" / "q", ["a", "b"])
         assert content(tmp_path) == {Path("x"): b""}
-        with pytest.raises(OutputError, match=r"^out .*y: is written already"):
+        with pytest.raises(
+            OutputError, match=r"^out .*y: is the same file as .*, which is also written"
+        ):
             outputs.add("out", tmp_path / "p" / ".." / "y")

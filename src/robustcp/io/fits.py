@@ -187,8 +187,8 @@ def load_model(path: str | Path) -> KruskalTensor:
             raise
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                names = sorted(name for name in archive.files if name.startswith("factor_"))
-                factors = tuple(archive[name] for name in names)
+                order = sum(name.startswith("factor_") for name in archive.files)
+                factors = tuple(archive[f"factor_{n}"] for n in range(order))
                 return KruskalTensor(archive["weights"], factors).normalized(-1)
         except Exception as error:
             raise FileError(path, f"holds no model ({reason(error)})") from None
@@ -218,12 +218,12 @@ def check_suffix(path: str | Path) -> Path:
 def _about(fit: Fit) -> dict[str, Any]:
     return {
         "status": fit.status,
-        "converged": fit.converged,
+        "converged": bool(fit.converged),
         "loss": _described(fit.loss),
-        "stages": [list(stage) for stage in fit.stages],
-        "explained": fit.explained,
-        "starts": list(fit.starts),
-        "scale": fit.scale,
+        "stages": [[str(name), int(count)] for name, count in fit.stages],
+        "explained": float(fit.explained),
+        "starts": [float(objective) for objective in fit.starts],
+        "scale": float(fit.scale),
         "modes": [encoded(name) for name in fit.modes],
         "labels": [
             None if names is None else [encoded(label) for label in names] for names in fit.labels
@@ -235,7 +235,12 @@ def _described(loss: Any) -> dict[str, Any]:
     name = type(loss).__name__
     known = LOSSES.get(name) is type(loss)
     return {"name": loss.name if isinstance(loss, ForeignLoss) else name,
-            "numbers": asdict(loss) if known else None}  # fmt: skip
+            "numbers": _floats(asdict(loss)) if known else None}  # fmt: skip
+
+
+def _floats(numbers: dict[str, Any]) -> dict[str, float]:
+    """Numbers of any type as JSON can hold them."""
+    return {name: float(number) for name, number in numbers.items()}
 
 
 def _loss(described: dict[str, Any]) -> Loss:

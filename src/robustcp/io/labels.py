@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
@@ -46,18 +46,21 @@ def _are(kind: type) -> Callable[[Any], bool]:
     return lambda label: isinstance(label, kind)
 
 
-def _zoned(label: Any) -> list[Any]:
+def _zoned(label: datetime) -> list[Any]:
     """A date and time as text, the name of its zone, and which of two equal times it is."""
-    zone = label.tzinfo
-    if isinstance(zone, ZoneInfo) and zone.key:
-        return [label.replace(tzinfo=None).isoformat(), zone.key, label.fold]
-    return [label.isoformat(), None, label.fold]
+    zone = label.tzinfo.key if isinstance(label.tzinfo, ZoneInfo) else None
+    return [label.isoformat(), zone, label.fold]
 
 
 def _from_zoned(held: list[Any]) -> datetime:
     text, zone, fold = held
     label = datetime.fromisoformat(text).replace(fold=fold)
-    return label if zone is None else label.replace(tzinfo=ZoneInfo(zone))
+    if zone is None:
+        return label
+    try:
+        return label.replace(tzinfo=ZoneInfo(zone))
+    except ZoneInfoNotFoundError:  # not every machine knows every zone; the offset is the same
+        return label
 
 
 def _is_number(label: Any) -> bool:

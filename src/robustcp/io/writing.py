@@ -70,11 +70,13 @@ class Outputs:
                 raise OutputError(path, "is a folder", argument)
             if parent != made and not parent.is_dir():
                 raise OutputError(path, f"there is no folder {parent}", argument)
-            if any(_within(path, source) for source in self.inputs):
+            if any(source.exists() and _within(path, source) for source in self.inputs):
                 raise OutputError(path, "is an input, which would be lost", argument)
             for other in self._declared:
                 if _same(path, other):
-                    raise OutputError(path, f"is written already, as {other}", argument)
+                    raise OutputError(
+                        path, f"is the same file as {other}, which is also written", argument
+                    )
             if found and not stat.S_ISREG(found.st_mode):
                 raise OutputError(path, "is not a regular file", argument)
             if found and not self.force:
