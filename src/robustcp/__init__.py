@@ -26,10 +26,11 @@ from robustcp.losses import (
     Tukey,
     Welsch,
 )
-from robustcp.methods import cp, cpal1, cpals, l1_regression
+from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import congruence, factor_match_score
 from robustcp.outlying import Outliers
 from robustcp.ranks import RankProfile, core_consistency, rank_profile
+from robustcp.regression import l1_regression
 from robustcp.simulation import Simulation, simulate
 
 try:

@@ -22,7 +22,8 @@ from robustcp import _checks
 from robustcp.fitted import Fit
 from robustcp.io.reading import FileError
 from robustcp.kruskal import KruskalTensor
-from robustcp.methods import cp, project
+from robustcp.methods import cp
+from robustcp.regression import project
 from robustcp.solver import State
 
 #: Told about each step: its name, how much is done, and of how much if that is known.

@@ -20,16 +20,17 @@ from robustcp.fitted import Fit
 from robustcp.io.reading import FileError
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
+from robustcp.outcome import Outcome
 from robustcp.search import Starts
 
 SUFFIXES = (".npz", ".nc")
 
 
 @dataclass(frozen=True)
-class ForeignLoss:
+class ForeignLoss(Loss):
     """The name of a loss that this package does not know."""
 
-    name: str
+    name: str = ""
 
     def value(self, r: Array) -> Array:
         raise NotImplementedError(f"the file says only the name of the loss, {self.name}")
@@ -93,8 +94,8 @@ def load(path: str | Path) -> Fit:
         return Fit(
             model=KruskalTensor(held["weights"], factors),
             trace=held["trace"],
-            status=str(about["status"]),
-            converged=bool(about["converged"]),
+            result=Outcome(str(about["result"]["name"]), str(about["result"]["sentence"])),
+            notes=tuple(map(str, about["notes"])),
             loss=_loss(about["loss"]),
             stages=tuple((str(name), int(count)) for name, count in about["stages"]),
             explained=float(about["explained"]),
@@ -159,8 +160,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def _about(fit: Fit) -> dict[str, Any]:
     return {
-        "status": fit.status,
-        "converged": fit.converged,
+        "result": asdict(fit.result),
+        "notes": list(fit.notes),
         "loss": _described(fit.loss),
         "stages": [list(stage) for stage in fit.stages],
         "explained": fit.explained,
