@@ -127,14 +127,17 @@ def test_without_labels_few_indices_are_bars_and_many_a_line():
     assert [len(ax.patches) for ax in components(fit, kinds={0: "line", 1: "bar"})[0]] == [0, 13, 4]
 
 
+DAYS = [date(2024, 1, 1) + timedelta(days=k) for k in (4, 0, 2, 1, 3)]
+
+
 @pytest.mark.parametrize(
-    "labels",
-    [[5, 1, 3, 2, 4], [date(2024, 1, 1) + timedelta(days=k) for k in (4, 0, 2, 1, 3)]],
-    ids=["numbers", "dates"],
+    ("labels", "dtype"),
+    [([5, 1, 3, 2, 4], "int64"), (DAYS, "datetime64[us]"), (DAYS, "datetime64[ns]")],
+    ids=["numbers", "dates", "dates in nanoseconds"],
 )
-def test_lines_go_in_the_order_of_their_labels(labels):
+def test_lines_go_in_the_order_of_their_labels(labels, dtype):
     raw = simulate((3, 5), 1, eta=0, gamma=0, rng=0).data
-    coordinate = np.array(labels, dtype="datetime64[us]" if isinstance(labels[0], date) else int)
+    coordinate = np.array(labels, dtype="datetime64[D]" if labels is DAYS else None).astype(dtype)
     fit = cpals(xarray.DataArray(raw, dims=("a", "b"), coords={"b": coordinate}), 1, starts=1)
     assert isinstance(fit.labels[1][0], type(labels[0]))
     line = components(fit)[0, 1].lines[0]
