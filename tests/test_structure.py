@@ -22,17 +22,18 @@ ROOT = Path(robustcp.__file__).parent
 #: Layers, lowest first. A module may import from lower layers and, without cycles, from its own.
 #: Names are modules or packages of robustcp; `__init__` is robustcp itself.
 LAYERS = (
-    ("_checks", "_typing"),
+    ("_checks", "_typing", "outcome"),
     ("losses", "normal"),
     ("engines",),
     ("kruskal", "metrics"),
-    ("noise", "sizes", "units", "constraints", "objective", "outcome"),
-    ("schedules", "solver"),
-    ("init", "search"),
-    ("outlying", "fitted"),
-    ("estimate", "regression", "methods", "baselines"),
-    ("ranks", "simulation"),
     ("plot",),
+    ("noise", "units", "sizes", "constraints"),
+    ("objective", "updates"),
+    ("schedules", "solver", "stages"),
+    ("init", "search"),
+    ("regression", "outlying", "fitted"),
+    ("estimate", "methods", "baselines"),
+    ("ranks", "simulation"),
     ("io",),
     ("__init__",),
     ("studies", "apps"),
@@ -40,12 +41,7 @@ LAYERS = (
 )
 
 #: (module, what it imports from a higher layer)
-UPWARD = {
-    ("fitted", "methods"),  # Fit.project
-    ("noise", "solver"),
-    ("units", "solver"),
-    ("ranks", "plot"),  # RankProfile.plot
-}
+UPWARD: set[tuple[str, str]] = set()
 
 MOST_LINES = 60
 LONG = {"cli.reproduce"}
@@ -62,8 +58,6 @@ ARRAY_TEST = re.compile(r"is_(\w+_array|array_api_obj|\w+_namespace)|isMaskedArr
 
 #: (module, the test)
 TYPE_TESTS = {
-    ("fitted", "isinstance(X, Observed)"),  # Fit.residuals
-    ("ranks", "isinstance(X, Observed)"),
     ("io.reading", "isinstance(value, np.ndarray)"),  # arrays among the contents of a MATLAB file
 }
 

@@ -176,7 +176,7 @@ class ObservedEngine(Engine):
             return np.asarray(self._x)
 
         def work(tile: slice) -> np.ndarray:
-            return self._x[tile] - self._model(factors, tile).astype(self.dtype)
+            return np.asarray(self._x[tile] - self._model(factors, tile).astype(self.dtype))
 
         return np.concatenate(list(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES))))
 
