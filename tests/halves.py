@@ -81,7 +81,10 @@ class Halves(Engine):
             half.slab_sums(work, part)
             for half, part in zip(self.halves, self._parts(factors), strict=True)
         )
-        return [np.concatenate([one[0], two[0]]), *(a + b for a, b in zip(one[1:], two[1:]))]
+        return [
+            np.concatenate([one[0], two[0]]),
+            *(a + b for a, b in zip(one[1:], two[1:], strict=True)),
+        ]
 
     def entrywise(self, work, factors):
         return self.xp.concat(

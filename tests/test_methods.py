@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import robustcp
 from conftest import host
-from robustcp import KruskalTensor, cpal1, cpals, factor_match_score, simulate
+from robustcp import KruskalTensor, cp, cpal1, cpals, factor_match_score, simulate
 
 
 def published(X, rank, **options):
@@ -31,7 +31,7 @@ def steady(method):
     return {"max_sweeps": 4} if method is published else {}
 
 
-METHODS = [cpal1, published, cpals]
+METHODS = [cpal1, published, cpals, cp]
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 
 

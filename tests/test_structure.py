@@ -172,7 +172,6 @@ def test_functions_are_short():
 # What the package shows
 
 
-@pytest.mark.xfail(strict=True, reason="dir(robustcp) also lists submodules")
 def test_dir_is_the_public_api():
     shown = [name for name in dir(robustcp) if not (name[:2] == name[-2:] == "__")]
     assert shown == sorted(robustcp.__all__)

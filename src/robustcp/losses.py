@@ -176,7 +176,7 @@ def as_loss(given: Any) -> Loss:
     if isinstance(given, Loss):
         return given
     lacks = [name for name in ("value", "slope", "curvature") if not hasattr(given, name)]
-    if isinstance(given, type) or len(lacks) == 3:
+    if isinstance(given, type):
         raise ValueError(f"loss: must be a loss such as Huber(1.0), got {given!r}")
     if lacks:
         raise ValueError(f"loss: {given!r} has no {', '.join(lacks)}")
@@ -438,7 +438,9 @@ class Contaminated(Loss):
 
     @property
     def rejects(self) -> float:
-        return 4.685 * self.sigma
+        """From there on the probability of being clean is below 0.15."""
+        height = min(self.above, self.below)
+        return self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
 
     def _parts(self, r: Array) -> tuple[Array, Array, Array]:
         """The Gaussian's height, the floor's, and the probability of being clean."""
