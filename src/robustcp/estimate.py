@@ -138,7 +138,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         result=_where(best, loss),
         notes=tuple(note for note in notes if note),
         loss=loss.original,
-        stages=state.stages,
+        stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
         explained=_explained(problem, state),
         starts=best.tried or Starts(solver.reported(value, furthest) for value in objectives),
         scale=sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,

@@ -126,10 +126,9 @@ class State:
     before: State | None = field(repr=False, default=None)
 
     def counted(self) -> tuple[tuple[str, int], ...]:
-        """The stages so far, with one more sweep of this one."""
-        if self.stages and self.stages[-1][0] == self.name:
-            return (*self.stages[:-1], (self.name, self.stages[-1][1] + 1))
-        return (*self.stages, (self.name, 1))
+        """The stages so far, with one more sweep of the last."""
+        name, sweeps = self.stages[-1]
+        return (*self.stages[:-1], (name, sweeps + 1))
 
 
 @dataclass(frozen=True)
@@ -306,8 +305,9 @@ class Solver:
         stage = self._stage(replace(old, stage=number))
         value, ahead = _total(self._objective(stage, loss), stage.update, old.factors)
         first = old.sweep == 0 and number == 0
+        stages = (*old.stages, (stage.name, 0)) if level == 0 else old.stages
         return replace(
-            old, objective=value, fall=math.inf, stage=number, level=level, name=stage.name,
+            old, objective=value, stages=stages, fall=math.inf, stage=number, level=level, name=stage.name,
             loss=loss, level_sweep=0, kept=(), swept=old.factors, momentum=0, ahead=ahead,
             before=None if first else old if level == 0 else old.before,
         )  # fmt: skip

@@ -167,7 +167,17 @@ class Engine(ABC):
 
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the data."""
-        return self.normal(factors, 0, loss).value
+        return math.fsum(self.slab_sums(self._observed_only(loss.value), factors)[0])
+
+    def _observed_only(self, cost: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        """An elementwise cost in float64, with 0 for missing entries."""
+        xp = self.xp
+
+        def work(x: Array) -> Array:
+            found = cost(xp.astype(x, xp.float64))
+            return xp.where(xp.isnan(x), xp.zeros_like(found), found)
+
+        return work
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         """Parts of a mode whose normal equations are small beside the data."""
@@ -177,13 +187,8 @@ class Engine(ABC):
         """What entries beyond a limit cost more, under a loss of some tail, than the limit."""
         if tail.flat or self.largest <= limit:
             return 0.0
-        xp = self.xp
-
-        def work(x: Array) -> Array:
-            cost = tail.excess(xp.astype(x, xp.float64), limit)
-            return xp.where(xp.isnan(cost), xp.zeros_like(cost), cost)
-
-        return math.fsum(self.slab_sums(work)[0])
+        cost = self._observed_only(lambda x: tail.excess(x, limit))
+        return math.fsum(self.slab_sums(cost)[0])
 
     def counts(self, mode: int) -> np.ndarray:
         """How many entries each slab of a mode holds, missing ones left out; host."""
