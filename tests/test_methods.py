@@ -28,7 +28,7 @@ def steady(method):
     """Options under which a method does not magnify roundings.
 
     A fixed tiny epsilon pins rows to single entries; after many sweeps roundings decide which.
-    The starts of `cp` are random but for the first.
+    Of the starts of `cp` only the first is not random.
     """
     if method is cp:
         return {"init": "nvecs", "starts": 1}

@@ -37,7 +37,7 @@ class Fit:
     result : Outcome
         How the fit ended: `result.name` is "converged", "max_sweeps" or "stopped".
     notes : tuple of str
-        What else is to be known, about rows and components.
+        What else users should know, about rows and components.
     loss : Loss
         The loss of the last level.
     stages : tuple of (name, sweeps)
@@ -74,7 +74,7 @@ class Fit:
 
     @property
     def status(self) -> str:
-        """How the fit ended, and what is to be known about it, in words."""
+        """How the fit ended, and its notes, in words."""
         return "; ".join((self.result.sentence, *self.notes))
 
     @property

@@ -95,7 +95,7 @@ class State:
     level_sweep : int
         Sweeps in this level.
     notes : tuple of str
-        What is to be known about the fit so far.
+        What users should know about the fit so far.
     generator : dict
         The state of the random generator, from which the next start is drawn.
     """

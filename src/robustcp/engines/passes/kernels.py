@@ -44,9 +44,11 @@ class _Cache(FunctionCache):  # type: ignore[misc]
             super().save_overload(sig, data)
 
 
-def _compiled(function, fastmath=_FAST):
+def _compiled(function, fastmath=_FAST, keep=True):
     """Compiled, without Python's lock, and kept on disk where there is a place for it."""
     dispatcher = njit(nogil=True, fastmath=fastmath, error_model="numpy")(function)
+    if not keep:
+        return dispatcher
     with suppress(RuntimeError, OSError, NumbaError):  # no folder to keep it in
         dispatcher._cache = _Cache(function)
     return dispatcher
@@ -451,10 +453,13 @@ class Formula:
         return self._specialised(columns_pass)
 
     def _specialised(self, template: Any) -> Any:
-        """The template with this formula in it, compiled and cached under a name of its own."""
+        """The template with this formula in it, compiled under a name of its own.
+
+        What is kept on disk goes by the age of this file, so formulas from elsewhere are not.
+        """
         special = types.FunctionType(template.__code__, {**globals(), "formula": self.row})
         special.__qualname__ = f"{template.__name__}_{self.name}"
-        return _compiled(special)
+        return _compiled(special, keep=self.row.py_func.__module__ == __name__)
 
 
 def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
