@@ -39,7 +39,7 @@ def states_of(solver, begin=None, most=200):
 
 class TestLevels:
     def test_each_level_begins_where_the_last_one_ended(self):
-        solver = Solver(problem(), [Stage("L1", Continuation(1.0, 1e-3), 1e-4)])
+        solver = Solver(problem(), [Stage("L1", Continuation(0.9, 1e-3), 1e-4)])
         states, last, outcome = states_of(solver)
         assert outcome.name == "converged"
         levels = [s.level for s in states]
@@ -49,7 +49,7 @@ class TestLevels:
         assert last.sweep == len(states) - 1 == len(last.trace)
 
     def test_a_level_ends_at_its_tolerance_or_after_its_share_of_sweeps(self):
-        stage = Stage("L1", Continuation(1.0, 1e-2), 0.0, level_sweeps=4)
+        stage = Stage("L1", Continuation(0.9, 1e-2), 0.0, level_sweeps=4)
         states, _, outcome = states_of(Solver(problem(), [stage]), most=30)
         counts = [sum(s.level == k and s.sweep > 0 for s in states) for k in range(3)]
         assert counts[:2] == [4, 4]  # of those before the last

@@ -97,10 +97,10 @@ class Continuation(Schedule):
         return L1(self._epsilon(level))
 
     def _epsilon(self, level: int) -> float:
-        return self.lowest if self.last(level) else self.first * self.ratio**level
+        return max(self.lowest, self.first * self.ratio**level)
 
     def last(self, level: int) -> bool:
-        return self.first * self.ratio**level <= self.lowest * (1 + 1e-9)  # roundings
+        return self.first * self.ratio**level <= self.lowest
 
     def near(self, engine: Engine, factors: Factors) -> Continuation:
         """Begin at the size of the residuals: a larger epsilon would lead a good start astray."""
