@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 import robustcp
-from robustcp.engines import fused, to_host
+from robustcp.engines import to_host
 
 # A run must not depend on chance; HYPOTHESIS_PROFILE=explore looks further.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
@@ -25,22 +25,11 @@ def xp(request):
 
 
 @pytest.fixture(params=["compiled", "plain"])
-def passes(request, monkeypatch):
-    """Passes compiled by Numba, and those of the array library."""
+def compiled(request):
+    """Whether passes are compiled by Numba, or those of the array library."""
     if request.param == "compiled":
         pytest.importorskip("numba")
-    monkeypatch.setattr(fused, "ENABLED", request.param == "compiled")
-    return request.param
-
-
-@pytest.fixture(params=["numpy, compiled", *LIBRARIES])
-def engine_library(request, monkeypatch):
-    """Each array library, and for NumPy both kinds of passes."""
-    name, *how = request.param.split(", ")
-    if how:
-        pytest.importorskip("numba")
-    monkeypatch.setattr(fused, "ENABLED", bool(how))
-    return pytest.importorskip(name)
+    return request.param == "compiled"
 
 
 @pytest.fixture(scope="session")

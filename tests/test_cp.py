@@ -19,14 +19,16 @@ from robustcp import (
     LeastSquares,
     Observed,
     Tukey,
-    blocks,
     cp,
     simulate,
 )
 from robustcp import factor_match_score as score
+from robustcp.constraints import Nonnegative
+from robustcp.engines.algebra import algebra
 from robustcp.noise import noise_of
 from robustcp.normal import NormalEquations
-from robustcp.solver import Single, Stage
+from robustcp.schedules import Single
+from robustcp.solver import Stage
 from robustcp.studies.paper import METHODS
 
 
@@ -180,7 +182,9 @@ class TestLosses:
                 return 1 / (1 + r * r) ** 0.5
 
         sim = simulate((12, 12, 12), 2, eta=0.1, gamma=1.0, rng=0)
-        fit = cp(xp.asarray(sim.data), 2, loss=Pseudo())
+        mine = Pseudo()
+        fit = cp(xp.asarray(sim.data), 2, loss=mine)
+        assert fit.loss is mine
         assert score(fit, sim.truth) > 0.9
         r = host(fit.residuals(xp.asarray(sim.data)))
         assert fit.objective == pytest.approx(Pseudo().value(r).sum(), rel=1e-4)
@@ -311,7 +315,8 @@ class TestNonnegative:
         i, j = np.triu_indices(rank)
         old = np.abs(rng.standard_normal((rows, rank))) * (rng.random((rows, rank)) < 0.7)
         gradient = np.einsum("ijr,ij->ir", M, y - np.einsum("ijr,ir->ij", M, old))
-        u = blocks.nonnegative(NormalEquations(G[:, i, j], gradient, 0.0), old, 0.0)
+        equations = NormalEquations(G[:, i, j], gradient, 0.0)
+        u = Nonnegative().solve(equations, old, 0.0, algebra(np))
         assert np.all(u >= 0)
         slope = np.einsum("irs,is->ir", G, u) - np.einsum("ijr,ij->ir", M, y)
         scale = np.abs(G).max() * np.abs(u).max() + 1
@@ -333,7 +338,7 @@ class TestNonnegative:
         factors = fit.model.absorbed()
         for mode in range(3):
             equations = engine.normal(factors, mode, fit.loss)
-            again = blocks.nonnegative(equations, factors[mode], 0.0)
+            again = Nonnegative().solve(equations, factors[mode], 0.0, engine.algebra)
             i, j = np.triu_indices(3)
             G = np.zeros((len(again), 3, 3))
             G[:, i, j] = G[:, j, i] = equations.gram

@@ -23,6 +23,7 @@ from robustcp import Fit, KruskalTensor
 from robustcp.io.fits import load_model, save_simulation
 from robustcp.io.labels import decoded, encoded
 from robustcp.io.reading import FileError, read
+from robustcp.outcome import CONVERGED
 from robustcp.search import Starts
 
 pytest.importorskip("xarray")
@@ -227,8 +228,8 @@ def fit_of(modes, labels):
     """A fit of rank 1 with these names and labels."""
     factors = tuple(np.full((len(names), 1), len(names) ** -0.5) for names in labels)
     return Fit(
-        model=KruskalTensor(np.array([2.0]), factors), trace=np.array([1.0]), status="converged",
-        converged=True, loss=robustcp.L1(), stages=(("L1", 1),), explained=0.5,
+        model=KruskalTensor(np.array([2.0]), factors), trace=np.array([1.0]), result=CONVERGED,
+        notes=("a note",), loss=robustcp.L1(), stages=(("L1", 1),), explained=0.5,
         starts=Starts([1.0]), scale=0.1, modes=tuple(modes), labels=tuple(labels),
     )  # fmt: skip
 
@@ -429,11 +430,11 @@ class TestSaving:
 def test_numbers_of_numpy_are_saved(tmp_path):
     fit = fit_of(["a", "b"], [[1], [2]])
     fit = replace(
-        fit, loss=robustcp.Huber(np.float32(1.5)), scale=np.float32(0.5), converged=np.True_,
+        fit, loss=robustcp.Huber(np.float32(1.5)), scale=np.float32(0.5),
         stages=(("L1", np.int64(3)),), starts=Starts([np.float32(2.0)]),
     )  # fmt: skip
     for back in through_files(fit):
-        assert (back.loss, back.scale, back.converged) == (robustcp.Huber(1.5), 0.5, True)
+        assert (back.loss, back.scale) == (robustcp.Huber(1.5), 0.5)
         assert (back.stages, back.starts) == ((("L1", 3),), (2.0,))
 
 

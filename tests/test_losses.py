@@ -17,9 +17,7 @@ from robustcp.losses import (
     Quantile,
     Tukey,
     Welsch,
-    is_quadratic,
-    majorize,
-    rescaled,
+    as_loss,
 )
 
 LOSSES = [
@@ -71,7 +69,7 @@ class TestContract:
     def test_majorize_is_the_three_together(self, loss):
         r = np.random.default_rng(0).standard_normal(100)
         expected = loss.value(r), loss.slope(r), loss.curvature(r)
-        for got, want in zip(majorize(loss, r.copy()), expected, strict=True):
+        for got, want in zip(loss.majorize(r.copy()), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-12)
 
     def test_is_a_hashable_value(self, loss):
@@ -81,31 +79,84 @@ class TestContract:
 
     @given(r=points, factor=st.floats(0.01, 100))
     def test_rescaled_is_the_loss_of_rescaled_data(self, loss, r, factor):
-        other = rescaled(loss, factor)
-        degree = np.log(other.value(np.array(factor * 40.0)) / loss.value(np.array(40.0)))
-        expected = loss.value(np.array(r)) * np.exp(degree)
+        other = loss.rescaled(factor)
+        expected = loss.value(np.array(r)) * factor**loss.degree
         assert other.value(np.array(factor * r)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+    def test_tail_is_how_it_grows_far_out(self, loss):
+        near = 1e5 * max(1.0, loss.reach)
+        x = near * np.array([-30.0, -1.5, -0.5, 0.5, 2.0, 100.0])
+        grown = loss.value(x) - loss.value(x.clip(-near, near))
+        if loss.tail is None:
+            assert grown[-1] > 1e3 * near
+            return
+        np.testing.assert_allclose(loss.tail.excess(x, near), grown, rtol=1e-4, atol=1e-6)
+        far = 1e3 * near
+        assert loss.slope(np.array(far)) == pytest.approx(loss.tail.above, abs=1e-3)
+        assert loss.slope(np.array(-far)) == pytest.approx(-loss.tail.below, abs=1e-3)
+        assert loss.tail.flat == bool(np.all(grown == 0) or np.abs(grown).max() < 1e-9)
+
+    def test_what_it_rejects_has_little_influence(self, loss):
+        if np.isfinite(loss.rejects):
+            sizes = loss.rejects * np.array([1.01, 3.0, 100.0])
+            most = np.abs(loss.slope(np.linspace(0, loss.rejects, 1000))).max()
+            assert np.all(np.abs(loss.slope(sizes)) <= 0.2 * most)
+        else:
+            assert loss.tail is None or not loss.tail.flat or loss.slope(np.array(3.0)) > 0
+
+    def test_quadratic_means_half_the_square(self, loss):
+        r = np.linspace(-3, 3, 7)
+        assert loss.quadratic == np.allclose(loss.value(r), r * r / 2)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_keeps_the_precision(self, loss, dtype):
-        assert all(part.dtype == dtype for part in majorize(loss, np.ones(3, dtype=dtype)))
+        assert all(part.dtype == dtype for part in loss.majorize(np.ones(3, dtype=dtype)))
 
 
-def test_a_loss_of_three_methods_is_enough():
-    class Pseudo:
-        def value(self, r):
-            return np.sqrt(1 + r * r) - 1
+class Pseudo:
+    """What a user may write."""
 
-        def slope(self, r):
-            return r / np.sqrt(1 + r * r)
+    def value(self, r):
+        return np.sqrt(1 + r * r) - 1
 
-        def curvature(self, r):
-            return 1 / np.sqrt(1 + r * r)
+    def slope(self, r):
+        return r / np.sqrt(1 + r * r)
 
-    loss = Pseudo()
-    assert isinstance(loss, Loss)
-    assert not is_quadratic(loss)
-    assert len(majorize(loss, np.ones(2))) == 3
+    def curvature(self, r):
+        return 1 / np.sqrt(1 + r * r)
+
+
+class TestDoor:
+    def test_a_loss_of_three_methods_is_enough(self):
+        given = Pseudo()
+        loss = as_loss(given)
+        assert isinstance(loss, Loss)
+        assert loss.original is given
+        assert loss.name == "Pseudo"
+        assert not loss.quadratic
+        assert loss.tail is None
+        assert len(loss.majorize(np.ones(2))) == 3
+        assert as_loss(loss) is loss
+
+    def test_in_other_units_and_back(self):
+        loss, r = as_loss(Pseudo()), np.linspace(-3, 3, 7)
+        other = loss.rescaled(8.0)
+        for k, name in enumerate(("value", "slope", "curvature")):
+            expected = getattr(loss, name)(r) / 8.0**k
+            np.testing.assert_allclose(getattr(other, name)(8 * r), expected)
+        assert other.rescaled(0.125) is loss
+
+    @pytest.mark.parametrize("bad", [Huber, Pseudo, Loss])
+    def test_what_is_not_a_loss(self, bad):
+        with pytest.raises(ValueError, match=r"^loss: must be a loss such as"):
+            as_loss(bad)
+
+    def test_what_it_lacks(self):
+        class Half:
+            value = slope = Pseudo.value
+
+        with pytest.raises(ValueError, match=r"^loss: .* has no curvature"):
+            as_loss(Half())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 import robustcp
 from conftest import host
-from robustcp import KruskalTensor, cpal1, cpals, factor_match_score, simulate
+from robustcp import KruskalTensor, cp, cpal1, cpals, factor_match_score, simulate
 
 
 def published(X, rank, **options):
@@ -27,11 +28,14 @@ def steady(method):
     """Options under which a method does not magnify roundings.
 
     A fixed tiny epsilon pins rows to single entries; after many sweeps roundings decide which.
+    Of the starts of `cp` only the first is not random.
     """
+    if method is cp:
+        return {"init": "nvecs", "starts": 1}
     return {"max_sweeps": 4} if method is published else {}
 
 
-METHODS = [cpal1, published, cpals]
+METHODS = [cpal1, published, cpals, cp]
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 
 
@@ -118,8 +122,15 @@ class TestEveryFit:
     def test_objective_never_rises_and_factors_are_finite(self, method, shape, rank, seed):
         rng = np.random.default_rng(seed)
         X = rng.standard_normal(shape) * np.where(rng.random(shape) < 0.2, 30.0, 1.0)
-        fit = method(X, rank, max_sweeps=40, init="random", rng=seed)
-        assert np.all(np.diff(fit.trace) <= 1e-12 * np.sum(X * X))
+        seen = []
+        fit = method(
+            X, rank, max_sweeps=40, init="random", rng=seed, callback=lambda s: seen.append(s)
+        )
+        for a, b in itertools.pairwise(seen):
+            if (a.stage, a.level, a.name) == (b.stage, b.level, b.name):
+                assert b.objective <= a.objective + 1e-12 * np.sum(X * X)
+        if method is not cp:  # its noise is estimated anew from level to level
+            assert np.all(np.diff(fit.trace) <= 1e-12 * np.sum(X * X))
         assert fit.objective == fit.trace[-1]
         assert np.isfinite(fit.weights).all()
         assert all(np.isfinite(A).all() for A in fit.factors)
@@ -137,8 +148,7 @@ class TestEveryFit:
         sim = small()
         one, other = method(sim.data, 2), method(c * sim.data, 2)
         assert_same_model(one, KruskalTensor(other.weights / c, other.factors))
-        degree = 2 if method is cpals else 1
-        assert other.objective == pytest.approx(c**degree * one.objective, rel=1e-9)
+        assert other.objective == pytest.approx(c**one.loss.degree * one.objective, rel=1e-9)
 
     def test_permuting_a_mode_permutes_its_factor(self, method):
         sim = small()
@@ -236,8 +246,9 @@ class TestEveryFit:
     def test_wild_starts(self, method):
         sim = small()
         A, B, C = (np.array(F) for F in sim.truth.absorbed())
-        plain = method(sim.data, 2, init=[A, B, C], **steady(method))
-        moved = method(sim.data, 2, init=[A * 1e100, B, C / 1e100], **steady(method))
+        options = {**steady(method), "starts": 1}
+        plain = method(sim.data, 2, **{**options, "init": [A, B, C]})
+        moved = method(sim.data, 2, **{**options, "init": [A * 1e100, B, C / 1e100]})
         assert_same_model(plain, moved, tol=1e-4)
         if method is not published:
             large = method(sim.data, 2, init=[A * 1e30, B, C])
@@ -437,6 +448,8 @@ class TestBadInput:
     @each_method
     @pytest.mark.parametrize(("bad", "message"), BAD_ARGUMENTS, ids=[m for _, m in BAD_ARGUMENTS])
     def test_arguments(self, method, bad, message):
+        if method is cp and "mu" in bad:
+            pytest.skip("it has no mu")
         with pytest.raises(ValueError, match=f"^{message}"):
             method(X3, **{"rank": 2, **bad})
 

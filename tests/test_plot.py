@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
 from datetime import date, timedelta
 
 import matplotlib as mpl
@@ -7,7 +12,9 @@ import numpy as np
 import pytest
 import xarray
 
+import robustcp.plot
 from robustcp import KruskalTensor, Observed, cp, cpals, simulate
+from robustcp.engines.slices import host_slice
 from robustcp.plot import (
     components,
     convergence,
@@ -28,6 +35,32 @@ def _close():
     import matplotlib.pyplot as plt
 
     plt.close("all")
+
+
+PUBLIC = [
+    "components", "convergence", "outlier_map", "outliers", "rank_profile", "slices",
+    "truth_against_estimates",
+]  # fmt: skip
+
+
+def test_the_package_shows_its_functions_and_nothing_else():
+    assert dir(robustcp.plot) == PUBLIC
+    assert all(callable(getattr(robustcp.plot, name)) for name in PUBLIC)
+
+
+def test_matplotlib_is_imported_when_something_is_drawn():
+    code = """
+import sys, robustcp.plot
+assert "matplotlib" not in sys.modules
+X = robustcp.simulate((4, 3, 2), 1, eta=0, gamma=0, rng=0).data
+robustcp.plot.convergence(robustcp.cpals(X, 1, starts=1))
+assert "matplotlib" in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -94,25 +127,34 @@ def test_without_labels_few_indices_are_bars_and_many_a_line():
     assert [len(ax.patches) for ax in components(fit, kinds={0: "line", 1: "bar"})[0]] == [0, 13, 4]
 
 
-def test_lines_go_in_the_order_of_their_labels():
+DAYS = [date(2024, 1, 1) + timedelta(days=k) for k in (4, 0, 2, 1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [([5, 1, 3, 2, 4], "int64"), (DAYS, "datetime64[us]"), (DAYS, "datetime64[ns]")],
+    ids=["numbers", "dates", "dates in nanoseconds"],
+)
+def test_lines_go_in_the_order_of_their_labels(labels, dtype):
     raw = simulate((3, 5), 1, eta=0, gamma=0, rng=0).data
-    days = [date(2024, 1, 1) + timedelta(days=k) for k in (4, 0, 2, 1, 3)]
-    for labels in ([5, 1, 3, 2, 4], days):
-        coordinate = np.array(labels, dtype="datetime64[us]" if labels is days else None)
-        X = xarray.DataArray(raw, dims=("a", "b"), coords={"b": coordinate})
-        fit = cpals(X, 1, starts=1)
-        if labels is days and isinstance(fit.labels[1][0], int):
-            continue  # an xarray that makes nanoseconds of all dates
-        line = components(fit)[0, 1].lines[0]
-        np.testing.assert_allclose(line.get_ydata(), fit.factors[1][[1, 3, 2, 4, 0], 0])
+    coordinate = np.array(labels, dtype="datetime64[D]" if labels is DAYS else None).astype(dtype)
+    fit = cpals(xarray.DataArray(raw, dims=("a", "b"), coords={"b": coordinate}), 1, starts=1)
+    assert isinstance(fit.labels[1][0], type(labels[0]))
+    line = components(fit)[0, 1].lines[0]
+    assert list(line.get_xdata(orig=True)) == sorted(fit.labels[1])
+    np.testing.assert_allclose(line.get_ydata(), fit.factors[1][[1, 3, 2, 4, 0], 0])
 
 
-def test_images_with_negative_pixels_are_on_a_symmetric_scale(named):
-    _, fit = named
-    image = components(fit, shapes={2: (4, 3)})[0, 2].images[0]
-    low, high = image.get_clim()
-    signed = bool((fit.factors[2] < 0).any())
-    assert (low == -high) if signed else (low == 0)
+@pytest.mark.parametrize(
+    ("pixels", "limits"),
+    [([0.6, 0.0, 0.8, 0.0], (0.0, 0.8)), ([0.6, 0.0, -0.8, 0.0], (-0.8, 0.8))],
+    ids=["nonnegative", "signed"],
+)
+def test_images_with_negative_pixels_are_on_a_symmetric_scale(pixels, limits):
+    factors = (np.array([[1.0], [0.0]]), np.array(pixels)[:, None])
+    fit = replace(small(2)[1], model=KruskalTensor(np.ones(1), factors))
+    image = components(fit, shapes={1: (2, 2)})[0, 1].images[0]
+    assert image.get_clim() == pytest.approx(limits)
 
 
 def test_components_into_given_axes(named):
@@ -171,7 +213,11 @@ def test_rank_profile_marks_the_recommended_rank():
     some = np.array([0.9, 0.2, 0.3])
     profile = RankProfile((1, 2, 3), some, some, 1 - some, some, 2, "lowest error")
     ax = rank_profile(profile)
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), profile.error)
+    error, marked = ax.lines
+    (stability,) = next(other for other in ax.figure.axes if other is not ax).lines
+    np.testing.assert_allclose(error.get_ydata(), profile.error)
+    np.testing.assert_allclose(stability.get_ydata(), profile.stability)
+    assert list(marked.get_xdata()) == [2, 2]
     assert ax.get_xlabel() == "rank (recommended: 2)"
 
 
@@ -230,10 +276,74 @@ def test_outlier_map_has_scores_with_flagged_entries_far_from_white(named):
 def test_outlier_map_where_nothing_is_flagged():
     X = simulate((5, 6, 7), 1, eta=0, gamma=0.1, rng=0).data
     found = cpals(X, 1, starts=1).outliers(X, rate=1e-9, control="fdr")
-    assert "0.0% flagged" in outlier_map(found, 2, 3).get_title()
+    assert outlier_map(found, 2, 3).get_title() == "mode 2 [3], 0.0% flagged"
 
 
 # Slices
+
+
+class TestHostSlice:
+    """One slice of any data as a float64 NumPy array."""
+
+    SHAPE = (4, 3, 5)
+    PLACES = ({0: 1}, {1: 2}, {2: 0}, {0: 3, 2: 4}, {})
+
+    @pytest.fixture
+    def raw(self):
+        return np.random.default_rng(0).integers(0, 200, self.SHAPE)
+
+    def check(self, X, expected, fixed):
+        part = host_slice(X, fixed, self.SHAPE)
+        assert type(part) is np.ndarray
+        assert part.dtype == np.float64
+        at = tuple(fixed.get(n, slice(None)) for n in range(3))
+        np.testing.assert_array_equal(part, np.asarray(expected, dtype=np.float64)[at])
+
+    @pytest.mark.parametrize("fixed", PLACES, ids=str)
+    @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64", "bool"])
+    def test_every_array_library(self, xp, raw, dtype, fixed):
+        host = raw.astype(dtype)
+        self.check(xp.asarray(host), host, fixed)
+
+    @pytest.mark.parametrize("fixed", PLACES, ids=str)
+    def test_missing_entries_are_nan(self, raw, fixed):
+        known = np.random.default_rng(1).random(self.SHAPE) < 0.6
+        expected = np.where(known, raw, np.nan)
+        for X in (
+            expected,
+            expected.tolist(),
+            np.ma.array(raw, mask=~known),
+            np.ma.array(raw.astype(np.uint8), mask=~known),
+            xarray.DataArray(expected, dims=("a", "b", "c")),
+            Observed(np.argwhere(known), raw[known], self.SHAPE),
+            Observed(np.argwhere(known)[::-1], raw[known][::-1].astype(np.float32), self.SHAPE),
+        ):
+            self.check(X, expected, fixed)
+
+    def test_tensors_with_a_gradient_and_in_half_precision(self, raw):
+        torch = pytest.importorskip("torch")
+        for X in (
+            torch.asarray(raw, dtype=torch.float64, requires_grad=True),
+            torch.asarray(raw).to(torch.bfloat16),
+        ):
+            self.check(X, X.detach().to(torch.float64).numpy(), {1: 1})
+
+    def test_only_the_slice_is_converted(self):
+        X = np.ones((100, 100, 100), dtype=np.uint8)
+        mask = np.zeros(X.shape, dtype=bool)
+        mask[0, 0, 0] = True
+        for data in (X, np.ma.array(X, mask=mask), xarray.DataArray(X, dims=("a", "b", "c"))):
+            host_slice(data, {0: 0}, X.shape)  # imports and caches
+            tracemalloc.start()
+            host_slice(data, {0: 0}, X.shape)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < X.nbytes / 2
+
+    def test_another_shape(self, raw):
+        for X in (raw, raw.tolist(), Observed([[0, 0, 0]], [1.0], self.SHAPE)):
+            with pytest.raises(ValueError, match=r"X: has shape \(4, 3, 5\), the model has shape"):
+                host_slice(X, {0: 0}, (4, 3, 6))
 
 
 def test_slices_are_data_model_and_residual(named):
@@ -283,8 +393,11 @@ def test_a_slice_that_is_all_missing_is_drawn(named):
     X, fit = named
     X = X.copy()
     X[0] = np.nan
-    assert len(slices(fit, X, 0)) == 3
-    assert "0.0% flagged" in outlier_map(fit.outliers(X), 0, 0).get_title()
+    data, model, residual = (ax.images[0].get_array().filled(np.nan) for ax in slices(fit, X, 0))
+    assert np.isnan(data).all()
+    assert np.isnan(residual).all()
+    np.testing.assert_allclose(model, fit.full()[0])
+    assert outlier_map(fit.outliers(X), 0, 0).get_title() == "person Ann, 0.0% flagged"
 
 
 def test_one_mode_that_remains_is_drawn_as_lines(named):
@@ -307,12 +420,12 @@ def test_one_mode_that_remains_is_drawn_as_lines(named):
         (-1, 0, "mode: must be an integer"),
         ("time", 0, "mode: must be one of person, wavelength, pixel, got 'time'"),
         ((0, 0), (1, 1), "mode: the same one twice"),
-        ((), (), "mode: must hold 1 or 2 of the 3 modes"),
-        ((0, 1, 2), (0, 0, 0), "mode: must hold 1 or 2 of the 3 modes"),
+        ((), (), "mode: must fix 1 or 2 of the 3 modes"),
+        ((0, 1, 2), (0, 0, 0), "mode: must fix 1 or 2 of the 3 modes"),
         (0, 4, "index: must be an integer from 0 to 3, got 4"),
         (0, -1, "index: must be an integer from 0 to 3, got -1"),
         (0, 1.5, "index: must be"),
-        ((0, 1), 0, "index: must be one for each mode"),
+        ((0, 1), 0, "index: must be one for each fixed mode"),
     ],
 )
 def test_wrong_places(named, draw, mode, index, message):

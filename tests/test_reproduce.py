@@ -1,4 +1,4 @@
-"""`robustcp reproduce`: every study, interrupted or not, once and for all."""
+"""`robustcp reproduce`: the studies, their results files, and runs that are interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from robustcp.studies.ledger import COLUMNS, Ledger, Task, carry_out, same_settings, task_of
-from robustcp.studies.paper import METHODS, STUDIES, Scale, _all_away, _growth, contaminated
+from robustcp.studies.paper import (
+    METHODS,
+    STUDIES,
+    Scale,
+    _all_away,
+    _cost_curves,
+    _growth,
+    contaminated,
+)
 
 CHEAP = ["figure1b", "noises", "parallel"]
 
@@ -40,6 +48,20 @@ def a_row(task, value="1.0"):
     }  # fmt: skip
 
 
+#: Written by `robustcp reproduce cost --quick` of version 0.1.0.
+COST_OF_VERSION_0_1 = """\
+study,seed,settings,method,fms,fms_unweighted,l1,sweeps,seconds,converged,status,objective
+cost,0,eta=0.2 gamma=2.0 size=20,CPAL1,0.4477,0.5777,27171.6749,61,0.0317,True,converged,27171.6766
+cost,0,eta=0.2 gamma=2.0 size=20,weighted medians,0.4892,0.6565,27057.0358,121,1.2640,True,converged,27057.0358
+cost,0,eta=0.2 gamma=2.0 size=20,linear programs,0.4697,0.6126,27126.1051,140,30.8166,True,converged,27126.1051
+cost,0,eta=0.2 gamma=2.0 size=30,CPAL1,0.9624,0.9980,85895.2725,35,0.0334,False,stopped by the callback,85972.3632
+cost,0,eta=0.2 gamma=2.0 size=30,weighted medians,0.7243,0.9590,86281.0626,42,0.8939,False,stopped by the callback,86281.0626
+cost,0,eta=0.2 gamma=2.0 size=30,linear programs,0.8289,0.9780,86275.8830,23,13.2065,False,stopped by the callback,86275.8830
+cost,0,eta=0.2 gamma=2.0 size=40,CPAL1,0.9712,0.9989,195498.5952,33,0.0623,False,stopped by the callback,195675.1975
+cost,0,eta=0.2 gamma=2.0 size=40,weighted medians,0.1731,0.3681,205278.8297,18,0.7396,True,converged,205278.8297
+cost,0,eta=0.2 gamma=2.0 size=40,linear programs,0.1471,0.3294,205346.5186,11,13.8590,True,converged,205346.5186
+"""  # noqa: E501
+
 TASKS = [Task("study", seed, "eta=0.1 gamma=2.0", "CPALS") for seed in range(6)]
 
 
@@ -60,15 +82,25 @@ class TestLedger:
 
             carry_out(TASKS, work, torn, 0, lambda: None)
             assert torn.path.read_bytes() == data
-            assert len(calls) >= len(TASKS) - data[:cut].count(b"\n")
+            whole_rows = max(data[:cut].count(b"\n") - 1, 0)  # the first line is the header
+            assert calls == TASKS[whole_rows:]
 
     def test_damage_in_the_middle_is_done_again(self, tmp_path):
         ledger = Ledger(tmp_path / "x.csv")
         for task in TASKS:
             ledger.append(a_row(task))
         data = ledger.path.read_bytes()
-        ledger.path.write_bytes(data.replace(b"1.0,1.0", b"1.0,1#0", 1))
-        carry_out(TASKS, a_row, ledger, 0, lambda: None)
+        lines = data.splitlines(keepends=True)
+        lines[3] = lines[3].replace(b"1.0,1.0", b"1.0,1#0", 1)
+        ledger.path.write_bytes(b"".join(lines))
+        calls = []
+
+        def work(task):
+            calls.append(task)
+            return a_row(task)
+
+        carry_out(TASKS, work, ledger, 0, lambda: None)
+        assert calls == [TASKS[2]]
         assert ledger.path.read_bytes() == data
 
     def test_order_of_completion_does_not_show(self, tmp_path):
@@ -121,9 +153,8 @@ class TestStudies:
 
     def test_oracle_is_least_squares_on_the_other_entries(self):
         sim = contaminated(Task("x", 0, "eta=0.2 gamma=2.0 size=20", "oracle"))
-        clean = sim.artifacts.copy()
-        spoilt = sim.data.copy()
-        spoilt[clean] = 1e6  # what stands there must not matter
+        assert sim.artifacts.any()
+        spoilt = np.where(sim.artifacts, 1e6, sim.data)  # must make no difference
         a = METHODS["oracle"](sim)
         b = METHODS["oracle"](type(sim)(spoilt, sim.truth, sim.artifacts, sim.sigma))
         assert np.array_equal(a.trace, b.trace)
@@ -133,6 +164,38 @@ class TestStudies:
     def test_chance_that_all_starts_end_away(self):
         assert _all_away([[True, False, False, False]], 1) == 0.25
         assert _all_away([[True, True, False], [False] * 3], 2) == pytest.approx(1 / 6)
+
+    def test_cost_is_reached_at_the_objective_of_the_true_factors_whatever_the_status(self):
+        tasks = STUDIES["cost"].tasks(Scale(cost_sizes=(8, 9)))
+        sims = {task: contaminated(task) for task in tasks}
+        rows = []
+        for k, task in enumerate(tasks):
+            sim = sims[task]
+            target = float(np.abs(sim.data - sim.truth.full()).sum())
+            higher = float(np.nextafter(target, np.inf))
+            status = "stopped by the callback" if k % 2 else "converged"
+            objective = repr(higher if task["size"] == "8" else target)
+            rows.append({**a_row(task), "objective": objective, "status": status, "seconds": "6.0"})
+        for sizes, per_sweep, to_target in _cost_curves(rows).values():
+            assert list(sizes) == [8, 9]
+            assert list(per_sweep) == [2.0, 2.0]
+            np.testing.assert_array_equal(to_target, [np.nan, 6.0])
+
+    def test_cost_results_of_version_0_1_are_kept_and_read(self, tmp_path):
+        table = tmp_path / "cost.csv"
+        table.write_text(COST_OF_VERSION_0_1)
+        study = STUDIES["cost"]
+
+        def work(task):
+            raise AssertionError(f"{task} was done again")
+
+        rows = carry_out(study.tasks(Scale.quick()), work, Ledger(table), 0, lambda: None)
+        assert table.read_text() == COST_OF_VERSION_0_1
+        stopped = {m: [r["status"][:7] == "stopped" for r in rows if r["method"] == m]
+                   for m in ("CPAL1", "weighted medians", "linear programs")}  # fmt: skip
+        curves = _cost_curves(rows)
+        assert {m: list(np.isfinite(c[2])) for m, c in curves.items()} == stopped
+        assert study.summary(rows).count("not reached") == 5
 
     def test_growth_exponent(self):
         sizes = np.array([10, 20, 40])
@@ -166,6 +229,7 @@ class TestCommand:
                 if table.exists() and table.read_bytes().count(b"\n") > rows:
                     process.kill()
                 time.sleep(0.005)
+            assert process.returncode == -signal.SIGKILL  # it was killed, and had not finished
         resumed = run(*options, "--out", tmp_path / "b", "--jobs", 2)
         assert resumed.returncode == 0, resumed.stderr
         assert rows_but_seconds(table) == rows_but_seconds(tmp_path / "a" / "noises.csv")

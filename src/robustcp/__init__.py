@@ -7,7 +7,7 @@
 [(20, 2), (20, 2), (20, 2)]
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata as _metadata
 
 from robustcp import baselines, plot
 from robustcp.engines import Observed, as_engine
@@ -22,19 +22,21 @@ from robustcp.losses import (
     Contaminated,
     Huber,
     LeastSquares,
+    Loss,
     Quantile,
     Tukey,
     Welsch,
 )
-from robustcp.methods import cp, cpal1, cpals, l1_regression
+from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import congruence, factor_match_score
 from robustcp.outlying import Outliers
 from robustcp.ranks import RankProfile, core_consistency, rank_profile
+from robustcp.regression import l1_regression
 from robustcp.simulation import Simulation, simulate
 
 try:
-    __version__ = version("robustcp")
-except PackageNotFoundError:  # run from a source tree that was not installed
+    __version__ = _metadata.version("robustcp")
+except _metadata.PackageNotFoundError:  # run from a source tree that was not installed
     __version__ = "0"
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Huber",
     "KruskalTensor",
     "LeastSquares",
+    "Loss",
     "Observed",
     "Outliers",
     "Quantile",
@@ -70,3 +73,20 @@ __all__ = [
     "save",
     "simulate",
 ]
+
+#: What people look for, and what it is called here.
+_MEANT = {
+    "fit": "cp(X, rank)",
+    "rank": "rank_profile(X)",
+    "outliers": "cp(X, rank).outliers(X)",
+    "parafac": "cp(X, rank), or cpals for least squares",
+}
+
+
+def __getattr__(name: str) -> object:
+    hint = f"; did you mean {_MEANT[name]}?" if name in _MEANT else ""
+    raise AttributeError(f"module 'robustcp' has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -8,6 +8,7 @@ weighted medians. Neither smooths the 1-norm. They are here to be compared with.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ from array_api_compat import array_namespace
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines import Engine, to_host
+from robustcp.engines import Engine, khatri_rao, to_host
+from robustcp.estimate import Callback, Plan, Seed, estimate
 from robustcp.fitted import Fit
-from robustcp.losses import Loss
-from robustcp.methods import Callback, Plan, Seed, estimate
+from robustcp.losses import Loss, Tail
 from robustcp.normal import NormalEquations
-from robustcp.solver import Block, Single, Stage, Update
-from robustcp.units import Units
+from robustcp.objective import Objective
+from robustcp.schedules import Single
+from robustcp.search import in_turn
+from robustcp.sizes import Problem
+from robustcp.solver import Stage
+from robustcp.updates import Block, Update
 
 #: Entries of the unfolding that are worked on at a time.
 BLOCK_ENTRIES = 1 << 20
@@ -111,19 +116,24 @@ def _fit(
     callback: Callback | None,
 ) -> Fit:
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
+    count = _checks.whole_number("starts", starts, 1)
 
     def plan(engine: Engine) -> Plan:
         stage = Stage(name, Single(Absolute()), tol, extrapolate=False, update=update)
-        return Plan(Units(engine), (stage,))
+        return Plan(Problem.of(engine), [stage], in_turn(init, count))
 
-    return estimate(X, rank, plan, init, starts, max_sweeps, rng, callback)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
 
 
 @dataclass(frozen=True)
-class Absolute:
+class Absolute(Loss):
     """|r|, not smoothed: it has no parabola above it at 0, and these updates need none."""
 
     degree: ClassVar[int] = 1
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(1.0, 1.0)
 
     def value(self, r: Array) -> Array:
         return array_namespace(r).abs(r)
@@ -134,26 +144,28 @@ class Absolute:
     def curvature(self, r: Array) -> Array:
         return 1.0 / self.value(r)
 
+    def rescaled(self, factor: float) -> Absolute:
+        return self
 
-class _RowUpdate:
+
+class _RowUpdate(Update):
     """An update that looks at the data of each row itself."""
 
-    def value(
-        self, engine: Engine, factors: Factors, mode: int, loss: Loss
+    def evaluate(
+        self, objective: Objective, factors: Factors
     ) -> tuple[float, NormalEquations | None]:
-        return engine.value(factors, loss), None
+        return objective.value(factors), None
 
     def block(
         self,
-        engine: Engine,
+        objective: Objective,
         factors: Factors,
         mode: int,
-        loss: Loss,
-        mu: float,
-        ahead: NormalEquations | None,
+        ahead: NormalEquations | None = None,
     ) -> Block:
+        engine = objective.engine
         host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
-        M = _khatri_rao([A for m, A in enumerate(host) if m != mode])
+        M = khatri_rao([A for m, A in enumerate(host) if m != mode])
         U, kept = host[mode].copy(), []
         for rows in _row_blocks(U.shape[0], M.shape[0]):
             solved, failed = self.rows(M, engine.unfolding(mode, rows), U[rows])
@@ -161,12 +173,9 @@ class _RowUpdate:
             kept += [rows.start + k for k in failed]
         return Block(engine.asarray(U), tuple(kept))
 
-    def feasible(self, factors: Factors) -> Factors:
-        return factors
-
+    @abstractmethod
     def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
         """New rows u for sum |y - M u| given old ones, and which could not be solved."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -266,13 +275,6 @@ def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         below = np.where(in_lower, below, skipped)
         values, W = np.take_along_axis(values, keep, 1), np.take_along_axis(W, keep, 1)
     return values[:, 0]
-
-
-def _khatri_rao(factors: list[np.ndarray]) -> np.ndarray:
-    product = factors[0]
-    for A in factors[1:]:
-        product = (product[:, None, :] * A[None, :, :]).reshape(-1, A.shape[1])
-    return product
 
 
 def _row_blocks(count: int, width: int) -> Iterator[slice]:

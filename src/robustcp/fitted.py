@@ -12,13 +12,16 @@ from array_api_compat import array_namespace, device
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines import Engine, Observed, as_array, as_engine, to_host
+from robustcp.constraints import Free, Nonnegative
+from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
-from robustcp.noise import freedom, noise_of
+from robustcp.noise import degrees_of_freedom_correction, noise_of
+from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
+from robustcp.regression import project
 from robustcp.search import Starts
-from robustcp.units import Sizes
+from robustcp.sizes import Sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +34,10 @@ class Fit:
         In canonical form: unit columns, descending weights, fixed signs.
     trace : float64 array
         The objective after each sweep, in the data's units.
-    status : str
-        How the fit ended, and what to know about its components, in words.
-    converged : bool
+    result : Outcome
+        How the fit ended: `result.name` is "converged", "max_sweeps" or "stopped".
+    notes : tuple of str
+        What else users should know, about rows and components.
     loss : Loss
         The loss of the last level.
     stages : tuple of (name, sweeps)
@@ -51,8 +55,8 @@ class Fit:
 
     model: KruskalTensor
     trace: np.ndarray = field(repr=False)
-    status: str
-    converged: bool
+    result: Outcome
+    notes: tuple[str, ...]
     loss: Loss
     stages: tuple[tuple[str, int], ...]
     explained: float
@@ -67,6 +71,15 @@ class Fit:
             object.__setattr__(self, "modes", tuple(f"mode {n}" for n in range(order)))
         if not self.labels:
             object.__setattr__(self, "labels", (None,) * order)
+
+    @property
+    def status(self) -> str:
+        """How the fit ended, and its notes, in words."""
+        return "; ".join((self.result.sentence, *self.notes))
+
+    @property
+    def converged(self) -> bool:
+        return self.result == CONVERGED
 
     @property
     def weights(self) -> Array:
@@ -159,12 +172,10 @@ class Fit:
         xp = array_namespace(self.weights)
         return self.model.at(xp.asarray(at.astype(np.int64), device=device(self.weights)))
 
-    def residuals(self, X: Array) -> Array:
+    def residuals(self, X: Any) -> Array:
         """X minus the model, as an array of X's library; for Observed, one for each entry."""
         engine = self._engine(X)
-        if isinstance(X, Observed):
-            return X.values - self.at(X.indices)
-        return as_array(X) - KruskalTensor.from_factors(self._factors_for(engine)).full()
+        return engine.entrywise(lambda r: r, self._factors_for(engine))
 
     def _engine(self, X: Any) -> Engine:
         engine = as_engine(X)
@@ -202,8 +213,8 @@ class Fit:
         engine = self._engine(X)
         factors = self._factors_for(engine)
         least = Sizes.of(engine).least_sigma(engine.precision)
-        noise = noise_of(engine.sample(factors), least)
-        sigma = noise.sigma * freedom(engine, self.rank, noise.clean)
+        noise = noise_of(engine.sample(factors).values, least)
+        sigma = noise.sigma * degrees_of_freedom_correction(engine, self.rank, noise.clean)
         return Outliers(self, X, engine, factors, sigma, rate, control)
 
     def project(self, X: Any, mode: int = 0, *, nonnegative: bool = False) -> Array:
@@ -232,9 +243,8 @@ class Fit:
         >>> fit.project(sim.data[15:]).shape
         (5, 2)
         """
-        from robustcp.methods import project
-
-        return project(self.model, X, mode, nonnegative)
+        constraint = Nonnegative() if nonnegative else Free()
+        return project(self.model, X, mode, constraint)
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

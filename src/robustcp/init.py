@@ -11,7 +11,7 @@ from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
 from robustcp.kruskal import KruskalTensor
-from robustcp.units import unit_scaled
+from robustcp.sizes import unit_exponent
 
 #: Up to this size the smaller Gram matrix of an unfolding is formed; beyond it one iterates.
 GRAM_LIMIT = 1024
@@ -47,7 +47,7 @@ def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None
     """
     rank = _checks.whole_number("rank", rank, 1)
     engine = as_engine(X)
-    engine, _ = unit_scaled(engine, engine.largest)
+    engine = engine.scaled(unit_exponent(engine, engine.largest))
     mode = _checks.whole_number("mode", mode, 0, most=len(engine.shape) - 1)
     size = engine.shape[mode]
     rest = math.prod(engine.shape) // size
@@ -124,7 +124,7 @@ def random(engine: Engine, rank: int, rng: np.random.Generator) -> Factors:
 def given(engine: Engine, rank: int, init: Any) -> Factors:
     """Factors from a Kruskal tensor, a Fit, a pair (weights, factors) or a list of factors."""
     try:
-        parts = list(getattr(init, "model", init))
+        parts = list(init)
         pair = len(parts) == 2 and isinstance(parts[1], list | tuple) and _order(parts[0]) < 2
         weights, factors = parts if pair else (None, parts)
         if weights is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from robustcp._typing import Array, Factors
+from robustcp.engines import khatri_rao
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +79,10 @@ class KruskalTensor:
     def full(self) -> Array:
         """The whole tensor."""
         xp = array_namespace(self.weights)
-        rows = self.factors[0] * self.weights[None, :]
-        for A in self.factors[1:-1]:
-            rows = xp.reshape(rows[:, None, :] * A[None, :, :], (-1, self.rank))
+        first = self.factors[0] * self.weights[None, :]
         if len(self.factors) == 1:
-            return xp.sum(rows, axis=1)
+            return xp.sum(first, axis=1)
+        rows = khatri_rao([first, *self.factors[1:-1]])
         return xp.reshape(rows @ self.factors[-1].T, self.shape)
 
     def at(self, indices: Array) -> Array:

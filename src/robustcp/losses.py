@@ -7,9 +7,8 @@ A loss offers, elementwise on an array of residuals r = x - m,
 - ``curvature(r)``: the second derivative of a parabola that touches the loss at r and lies
   above it everywhere. For a symmetric loss that is concave in r^2, curvature = slope / r.
 
-These three are all that an engine needs. A loss may also offer ``majorize(r)``, which returns
-the three together, may share work between them and may overwrite r, and ``quadratic = True``,
-which promises that value = r^2 / 2, so that all rows of a factor share one Gram matrix.
+and declares its traits (see `Loss`), so that nobody needs to know its type. An object that has
+nothing but the three methods is a loss too: `as_loss` wraps it, once, at the front door.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import math
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -27,30 +26,109 @@ from robustcp._checks import real_number
 from robustcp._typing import Array
 
 
-@runtime_checkable
-class Loss(Protocol):
-    """What a loss must offer (see the module's text)."""
+@dataclass(frozen=True)
+class Tail:
+    """How a loss grows far out: below |r| for negative r, above r for positive, plus log log|r|.
 
-    def value(self, r: Array) -> Array: ...
-    def slope(self, r: Array) -> Array: ...
-    def curvature(self, r: Array) -> Array: ...
+    `below` and `above` are the slopes at minus and plus infinity, as magnitudes. A tail of zeros
+    is that of a bounded loss.
+    """
+
+    below: float = 0.0
+    above: float = 0.0
+    log: float = 0.0
+
+    @property
+    def flat(self) -> bool:
+        return self.below == self.above == self.log == 0
+
+    def excess(self, x: Array, limit: float) -> Array:
+        """By how much entries cost more than if they were cut to a limit, if that is far out."""
+        xp = array_namespace(x)
+        size = xp.abs(x)
+        slope = self.above
+        if self.below != self.above:
+            slope = xp.where(x < 0, xp.full_like(x, self.below), xp.full_like(x, self.above))
+        over = xp.clip(size - limit, min=0.0)
+        cost = slope * over
+        if self.log:
+            cost = cost + self.log * xp.log(xp.clip(size, min=limit) / limit)
+        return cost
 
 
-def majorize(loss: Loss, r: Array) -> tuple[Array, Array, Array]:
-    """Value, slope and curvature at r, in one go where the loss knows how."""
-    fused = getattr(loss, "majorize", None)
-    if fused is not None:
-        value, slope, curvature = fused(r)
-        return value, slope, curvature
-    return loss.value(r), loss.slope(r), loss.curvature(r)
+class Loss:
+    """The base of all losses: three methods and the traits that the rest of the package reads.
+
+    Attributes
+    ----------
+    degree : int
+        The power of a factor of the data by which the loss grows: rescaled(c).value(c r) =
+        c^degree value(r).
+    quadratic : bool
+        Whether it is r^2 / 2: all rows of a factor then share one Gram matrix.
+    likelihood : bool
+        Whether its values have no natural zero, so that a fall can only be judged per entry.
+    tail : Tail or None
+        How it grows far out; None if faster than linearly, or if that is not known.
+    reach : float
+        The residual from which on the tail holds.
+    rejects : float
+        The residual beyond which an entry has next to no influence; infinity if there is none.
+    """
+
+    degree: ClassVar[int] = 0
+    quadratic: ClassVar[bool] = False
+    likelihood: ClassVar[bool] = False
+
+    @property
+    def tail(self) -> Tail | None:
+        return None
+
+    @property
+    def reach(self) -> float:
+        return 0.0
+
+    @property
+    def rejects(self) -> float:
+        return math.inf
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def original(self) -> Any:
+        """The object that the user gave."""
+        return self
+
+    def value(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    def slope(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    def curvature(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    def majorize(self, r: Array) -> tuple[Array, Array, Array]:
+        """Value, slope and curvature together; r may be overwritten."""
+        return self.value(r), self.slope(r), self.curvature(r)
+
+    def rescaled(self, factor: float) -> Loss:
+        """The same loss for data that is multiplied by a factor."""
+        return self if factor == 1 else OtherUnits(self, factor)
 
 
 @dataclass(frozen=True)
-class _InOtherUnits:
-    """A loss that knows only its own units, for data that was divided by a factor."""
+class OtherUnits(Loss):
+    """A loss that knows only its own units, for data that was multiplied by a factor."""
 
     loss: Loss
     factor: float
+
+    @property
+    def name(self) -> str:
+        return self.loss.name
 
     def value(self, r: Array) -> Array:
         return self.loss.value(r / self.factor)
@@ -62,33 +140,51 @@ class _InOtherUnits:
         return self.loss.curvature(r / self.factor) / self.factor**2
 
     def rescaled(self, factor: float) -> Loss:
-        return rescaled(self.loss, self.factor * factor)
-
-
-def rescaled(loss: Loss, factor: float) -> Loss:
-    """The same loss for data that is multiplied by a factor."""
-    if factor == 1:
-        return loss
-    method = getattr(loss, "rescaled", None)
-    other: Loss = method(factor) if method is not None else _InOtherUnits(loss, factor)
-    return other
-
-
-def degree(loss: Loss) -> int:
-    """The power of a factor of the data by which the loss grows: value(c r) = c^degree value(r).
-
-    0 for losses that do not say: their values are left as they are.
-    """
-    return int(getattr(loss, "degree", 0))
-
-
-def is_quadratic(loss: Loss) -> bool:
-    """Whether the loss is r^2 / 2, so that its curvature is 1 everywhere."""
-    return bool(getattr(loss, "quadratic", False))
+        whole = self.factor * factor
+        return self.loss if whole == 1 else OtherUnits(self.loss, whole)
 
 
 @dataclass(frozen=True)
-class L1:
+class Wrapped(Loss):
+    """A user's object with the three methods, and nothing known of its traits."""
+
+    given: Any
+
+    @property
+    def name(self) -> str:
+        return type(self.given).__name__
+
+    @property
+    def original(self) -> Any:
+        return self.given
+
+    def __repr__(self) -> str:
+        return repr(self.given)
+
+    def value(self, r: Array) -> Array:
+        return self.given.value(r)
+
+    def slope(self, r: Array) -> Array:
+        return self.given.slope(r)
+
+    def curvature(self, r: Array) -> Array:
+        return self.given.curvature(r)
+
+
+def as_loss(given: Any) -> Loss:
+    """A loss from a `Loss`, or from any object with `value`, `slope` and `curvature`."""
+    if isinstance(given, Loss):
+        return given
+    lacks = [name for name in ("value", "slope", "curvature") if not hasattr(given, name)]
+    if isinstance(given, type):
+        raise ValueError(f"loss: must be a loss such as Huber(1.0), got {given!r}")
+    if lacks:
+        raise ValueError(f"loss: {given!r} has no {', '.join(lacks)}")
+    return Wrapped(given)
+
+
+@dataclass(frozen=True)
+class L1(Loss):
     """The paper's smoothed absolute value, sqrt(r^2 + epsilon).
 
     Its parabola at r has curvature (r^2 + epsilon)^(-1/2), the weight of the paper's eq. 5.
@@ -103,6 +199,14 @@ class L1:
 
     def __post_init__(self) -> None:
         real_number("epsilon", self.epsilon, 0.0, above=True)
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(1.0, 1.0)
+
+    @property
+    def reach(self) -> float:
+        return math.sqrt(self.epsilon)
 
     def value(self, r: Array) -> Array:
         xp = array_namespace(r)
@@ -130,7 +234,7 @@ class L1:
 
 
 @dataclass(frozen=True)
-class Huber:
+class Huber(Loss):
     """r^2 / 2 near zero, delta |r| - delta^2 / 2 beyond delta.
 
     >>> import numpy as np
@@ -143,6 +247,14 @@ class Huber:
 
     def __post_init__(self) -> None:
         real_number("delta", self.delta, 0.0, above=True)
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(self.delta, self.delta)
+
+    @property
+    def reach(self) -> float:
+        return self.delta
 
     def value(self, r: Array) -> Array:
         xp = array_namespace(r)
@@ -163,7 +275,7 @@ class Huber:
 
 
 @dataclass(frozen=True)
-class Cauchy:
+class Cauchy(Loss):
     """c^2/2 log(1 + (r/c)^2): the influence of a residual falls beyond c, slowly.
 
     >>> import numpy as np
@@ -176,6 +288,14 @@ class Cauchy:
 
     def __post_init__(self) -> None:
         real_number("c", self.c, 0.0, above=True)
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(log=self.c**2)
+
+    @property
+    def reach(self) -> float:
+        return self.c
 
     def value(self, r: Array) -> Array:
         return 0.5 * self.c**2 * array_namespace(r).log1p((r / self.c) ** 2)
@@ -191,7 +311,7 @@ class Cauchy:
 
 
 @dataclass(frozen=True)
-class Welsch:
+class Welsch(Loss):
     """c^2/2 (1 - exp(-(r/c)^2)): residuals far beyond c have no influence.
 
     >>> import numpy as np
@@ -204,6 +324,14 @@ class Welsch:
 
     def __post_init__(self) -> None:
         real_number("c", self.c, 0.0, above=True)
+
+    @property
+    def tail(self) -> Tail:
+        return Tail()
+
+    @property
+    def reach(self) -> float:
+        return 6 * self.c
 
     def value(self, r: Array) -> Array:
         return -0.5 * self.c**2 * array_namespace(r).expm1(-((r / self.c) ** 2))
@@ -219,7 +347,7 @@ class Welsch:
 
 
 @dataclass(frozen=True)
-class Tukey:
+class Tukey(Loss):
     """The biweight, c^2/6 (1 - (1 - (r/c)^2)^3) up to c and flat beyond: it rejects outright.
 
     With c = 4.685 sigma it is 95% as efficient as least squares under Gaussian noise.
@@ -236,8 +364,15 @@ class Tukey:
         real_number("c", self.c, 0.0, above=True)
 
     @property
+    def tail(self) -> Tail:
+        return Tail()
+
+    @property
+    def reach(self) -> float:
+        return self.c
+
+    @property
     def rejects(self) -> float:
-        """Residuals beyond this have no influence."""
         return self.c
 
     def _inside(self, r: Array) -> Array:
@@ -271,7 +406,7 @@ class Tukey:
 
 
 @dataclass(frozen=True)
-class Contaminated:
+class Contaminated(Loss):
     """Minus the log likelihood of Gaussian noise on a flat floor of outliers, times sigma^2.
 
     sigma^2 log((1 + k) / (exp(-r^2 / (2 sigma^2)) + k), with k the height of the floor beside
@@ -294,9 +429,18 @@ class Contaminated:
             real_number(name, getattr(self, name), 0.0, above=True)
 
     @property
+    def tail(self) -> Tail:
+        return Tail()
+
+    @property
+    def reach(self) -> float:
+        return self.rejects
+
+    @property
     def rejects(self) -> float:
-        """Residuals beyond this have next to no influence."""
-        return 4.685 * self.sigma
+        """From there on the probability of being clean is below 0.15."""
+        height = min(self.above, self.below)
+        return self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
 
     def _parts(self, r: Array) -> tuple[Array, Array, Array]:
         """The Gaussian's height, the floor's, and the probability of being clean."""
@@ -362,7 +506,7 @@ def _floor_gap(high: float, low: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(Loss):
     """The smoothed check loss, sqrt(r^2 + epsilon)/2 + (tau - 1/2) r: fits the tau-quantile.
 
     >>> import numpy as np
@@ -377,6 +521,14 @@ class Quantile:
     def __post_init__(self) -> None:
         real_number("tau", self.tau, 0.0, above=True, below=1.0)
         real_number("epsilon", self.epsilon, 0.0, above=True)
+
+    @property
+    def tail(self) -> Tail:
+        return Tail(1 - self.tau, self.tau)
+
+    @property
+    def reach(self) -> float:
+        return math.sqrt(self.epsilon)
 
     def _root(self, r: Array) -> Array:
         return array_namespace(r).sqrt(r * r + self.epsilon)
@@ -395,7 +547,7 @@ class Quantile:
 
 
 @dataclass(frozen=True)
-class LeastSquares:
+class LeastSquares(Loss):
     """Half the square, r^2 / 2: the loss of CPALS.
 
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""From the 1-norm to the efficiency of least squares: what the noise is, and a loss made for it."""
+"""How large residuals are: the noise, whatever outliers are among them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robustcp._typing import Factors
 from robustcp.engines import Engine
-from robustcp.losses import L1, Contaminated, Loss
-from robustcp.solver import Skip, typical
 
 #: The core of the noise is looked at within this many sigmas, the outliers beside it.
 CORE, NEAR, FAR = 2.0, 3.0, 5.0
 #: Of a standard normal variable: the chance to lie in the core, and its mean square there.
 CORE_CHANCE = math.erf(CORE / math.sqrt(2))
 CORE_SQUARE = 1 - 2 * CORE * math.exp(-CORE * CORE / 2) / math.sqrt(2 * math.pi) / CORE_CHANCE
-#: With a larger share of outliers than this there is no telling what the noise is.
-TOO_MANY = 0.5
-#: Residuals that are looked at between the rounds of a refinement.
-ENOUGH = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class Noise:
     clean : float
         The share of entries that belong to the Gaussian.
     beyond : float
-        The share that is farther than 4.685 sigma from 0, where it has no say.
+        The share that is farther than 4.685 sigma from 0, where it has no influence.
     """
 
     sigma: float
@@ -59,7 +52,7 @@ def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -
     least : float
         Sigma is not below this: a rounding, or the smoothing of a loss.
     enough : int
-        Of more residuals, every so many-th is looked at.
+        Of more residuals, every k-th is looked at.
     """
     r = residuals[:: -(-residuals.size // enough)] if residuals.size else np.zeros(1)
     median = float(np.median(np.abs(r)))
@@ -112,72 +105,18 @@ def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -
     return Noise(sigma * unit, floor_above, floor_below, float(clean), beyond)
 
 
-@dataclass(frozen=True)
-class Refinement:
-    """Levels of `Contaminated`, with the noise estimated anew before each, to a fixed point.
+def typical(residuals: np.ndarray) -> float:
+    """The median magnitude, of every k-th of many residuals; of none, 0."""
+    if not residuals.size:
+        return 0.0
+    return float(np.median(np.abs(residuals[:: -(-residuals.size // (1 << 15))])))
 
-    Attributes
-    ----------
-    least : float
-        The least sigma.
-    rounds : int
-        The most levels.
+
+def degrees_of_freedom_correction(engine: Engine, rank: int, clean: float) -> float:
+    """By what the standard deviation of residuals is too small, as parameters were fitted.
+
+    The square root of n / (n - p), for n clean entries and p free parameters.
     """
-
-    least: float
-    rounds: int = 8
-
-    def __call__(
-        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
-    ) -> Loss | None:
-        if level >= self.rounds:
-            return None
-        noise = noise_of(engine.sample(factors), self.least, ENOUGH)
-        if noise.beyond > TOO_MANY:
-            raise Skip(
-                f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
-            )
-        if isinstance(loss, Contaminated) and abs(noise.sigma / loss.sigma - 1) < 0.002:
-            return None
-        return Contaminated(noise.sigma, noise.above, noise.below)
-
-    def last(self, level: int) -> bool:
-        return False
-
-    def near(self, engine: Engine, factors: Factors) -> Refinement:
-        return self
-
-
-@dataclass(frozen=True)
-class Unrefined:
-    """The 1-norm down to its end, if `Refinement` has left the data alone.
-
-    It begins again at the size of the residuals: the stage before did not finish its levels.
-    """
-
-    lowest: float
-    ratio: float = 0.1
-
-    def __call__(
-        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
-    ) -> Loss | None:
-        if not isinstance(loss, L1) or (level > 0 and loss.epsilon <= self.lowest):
-            return None
-        next_lower = (
-            typical(engine.sample(factors)) ** 2 if level == 0 else self.ratio * loss.epsilon
-        )
-        return L1(max(self.lowest, next_lower))
-
-    def last(self, level: int) -> bool:
-        return False
-
-    def near(self, engine: Engine, factors: Factors) -> Unrefined:
-        return self
-
-
-def freedom(engine: Engine, rank: int, clean: float) -> float:
-    """What a residual's standard deviation must be multiplied by for the fitted parameters."""
-    shape, order = engine.shape, len(engine.shape)
+    shape, order = engine.shape, engine.order
     parameters = rank * (sum(shape) - (rank if order == 2 else order - 1))
-    entries = clean * float(engine.counts(0).sum())
-    return math.sqrt(1 / (1 - min(parameters / entries, 0.75)))
+    return math.sqrt(1 / (1 - min(parameters / (clean * engine.count), 0.75)))

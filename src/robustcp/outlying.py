@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine
@@ -34,7 +33,7 @@ class Outliers:
     """
 
     fit: Fit = field(repr=False)
-    data: Array = field(repr=False)
+    data: Any = field(repr=False)
     engine: Engine = field(repr=False)
     factors: Factors = field(repr=False)
     scale: float
@@ -47,7 +46,8 @@ class Outliers:
 
         if self.control == "each":
             return float(-ndtri(self.rate / 2))
-        return _fdr_threshold(np.abs(self.engine.sample(self.factors)) / self._unit, self.rate)
+        residuals = self.engine.sample(self.factors).values
+        return _fdr_threshold(np.abs(residuals) / self._unit, self.rate)
 
     @property
     def _unit(self) -> float:
@@ -56,13 +56,13 @@ class Outliers:
     @property
     def scores(self) -> Array:
         """Residuals divided by the scale; NaN where an entry is missing."""
-        return self.fit.residuals(self.data) / self._unit
+        return self.engine.entrywise(lambda r: r / self._unit, self.factors)
 
     @property
     def mask(self) -> Array:
         """True where an entry is flagged."""
-        scores = self.scores
-        return array_namespace(scores).abs(scores) > self.threshold
+        xp, limit = self.engine.xp, self.threshold
+        return self.engine.entrywise(lambda r: xp.abs(r / self._unit) > limit, self.factors)
 
     @cached_property
     def slabs(self) -> tuple[np.ndarray, ...]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import Observed, as_array, as_engine, to_host
+from robustcp.engines import as_array, as_engine, to_host
+from robustcp.estimate import Seed
 from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
-from robustcp.methods import Seed, cp
+from robustcp.methods import cp
 from robustcp.metrics import factor_match_score
 
 if TYPE_CHECKING:
@@ -104,8 +105,6 @@ def rank_profile(
     if not tried:
         raise ValueError("ranks: must name at least one rank")
     generator = _checks.generator(rng)
-    if isinstance(X, Observed):
-        raise TypeError("X: rank_profile needs an array; put NaN where Observed has no entry")
     data = to_host(as_array(X))
     as_engine(data)  # refuses what is not a tensor
     data = data.astype(np.float64)

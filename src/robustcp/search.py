@@ -1,21 +1,24 @@
-"""Where a fit begins: several starts, tried cheaply, of which the lowest objective is taken."""
+"""Where a fit begins: given factors, singular vectors, a part of the data, the best of trials."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from robustcp import init as starting
 from robustcp._typing import Factors
+from robustcp.constraints import Constraints
 from robustcp.engines import Engine
 from robustcp.losses import L1
-from robustcp.solver import Continuation, Solver, Stage, Update
-from robustcp.units import Units, power_of_two
+from robustcp.schedules import Continuation
+from robustcp.sizes import Problem
+from robustcp.solver import Solver, Stage
 
 #: How many starts "auto" is.
 AUTO = 6
@@ -49,29 +52,150 @@ class Starts(tuple[float, ...]):
         return f"Starts({self.reached} of {len(self)} reached the best, {min(self):.6g})"
 
 
-def first_factors(
-    units: Units, rank: int, init: Any, rng: np.random.Generator, *, clip: bool = False
-) -> Factors:
-    """Starting factors in the units of the fit.
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """Where a fit begins.
 
-    With `clip`, singular vectors are those of the data cut at the size of ordinary entries.
+    Attributes
+    ----------
+    factors : tuple of arrays
+        In the units of the fit.
+    good : bool
+        Whether they may be good already, so that stages begin near them.
+    tried : Starts, optional
+        The objectives of the trials that they are the best of, and
+    best : int
+        which of them that is.
     """
-    engine = units.engine
-    if not isinstance(init, str):
-        shrink = power_of_two(-units.exponent / units.order)
-        return tuple(A * shrink for A in starting.given(engine, rank, init))
-    if init in ("random", "positive"):
-        factors = starting.random(engine, rank, rng)
-        if init == "positive":
-            factors = tuple(engine.xp.abs(A) for A in factors)
-    else:
-        source = engine.saturated(units.ordinary) if clip else engine
-        factors = tuple(starting.nvecs(source, n, rank, rng=rng) for n in range(units.order))
-    size = units.scale if engine.largest > 0 else 0.0  # all zeros: the model is zero at once
-    return tuple(A * size ** (1 / units.order) for A in factors)
+
+    factors: Factors
+    good: bool = False
+    tried: Starts | None = None
+    best: int = 0
 
 
-def blank(engine: Engine, factors: Factors, modes: Sequence[int]) -> Factors:
+class Start(ABC):
+    """A way to begin."""
+
+    @abstractmethod
+    def __call__(
+        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+    ) -> Begun: ...
+
+
+@dataclass(frozen=True)
+class Given(Start):
+    """Factors, a KruskalTensor or a Fit that the user has, in the units of the data."""
+
+    init: Any
+
+    def __call__(
+        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+    ) -> Begun:
+        factors = starting.given(problem.engine, rank, self.init)
+        return Begun(problem.units.factors_of_fit(factors), good=True)
+
+
+@dataclass(frozen=True)
+class Cold(Start):
+    """Factors of a kind: "nvecs" (as "auto"), "clipped", "random" or "positive".
+
+    Singular vectors are those of the data; "clipped" cuts it at the size of ordinary entries.
+    """
+
+    kind: str
+
+    def __call__(
+        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+    ) -> Begun:
+        engine, order = problem.engine, problem.units.order
+        if self.kind in ("random", "positive"):
+            factors = starting.random(engine, rank, rng)
+            if self.kind == "positive":
+                factors = tuple(engine.xp.abs(A) for A in factors)
+        else:
+            clipped = self.kind == "clipped"
+            source = engine.saturated(problem.ordinary) if clipped else problem.tame
+            factors = tuple(starting.nvecs(source, n, rank, rng=rng) for n in range(order))
+        size = problem.scale if engine.largest > 0 else 0.0  # zeros: the model is zero at once
+        return Begun(tuple(A * size ** (1 / order) for A in factors))
+
+
+@dataclass(frozen=True)
+class OnPart(Start):
+    """For a large tensor, the 1-norm fit of a part of it; for a small one as `Cold`."""
+
+    kind: str
+
+    def __call__(
+        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+    ) -> Begun:
+        part = _part(problem.engine, rank, rng)
+        cold = Cold(self.kind)
+        if part is None:
+            return cold(problem, rank, rng, constraints)
+        trial = Trial(problem.on(problem.engine.subtensor(part)), constraints)
+        begun = cold(trial.problem, rank, rng, constraints).factors
+        found = trial.follow(begun, SHARES[0], 1e-5, 200)[1]
+        return Begun(_extended(problem, part, found, constraints), good=True)
+
+
+@dataclass(frozen=True)
+class Screened(Start):
+    """The best of several starts under the 1-norm, followed just far enough to tell.
+
+    Large tensors are tried on a random part, and the rows that the part leaves out are then
+    found by robust regression on its factors.
+    """
+
+    kind: str
+    count: int
+
+    def __call__(
+        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+    ) -> Begun:
+        engine = problem.engine
+        if engine.largest == 0:
+            return Cold(self.kind)(problem, rank, rng, constraints)
+        part = _part(engine, rank, rng)
+        small = engine if part is None else engine.subtensor(part)
+        trial = Trial(problem.on(small), constraints)
+        begins = [
+            (Cold(kind)(trial.problem, rank, rng, constraints).factors, share)
+            for (kind, share), _ in zip(self._kinds(engine), range(self.count), strict=False)
+        ]
+        together = small.tiles.side_by_side if math.prod(small.shape) >= WORTH_THREADS else _in_turn
+        ends = together(lambda begin: trial.follow(begin[0], begin[1], 1e-3, 60), begins)
+        objectives = [objective for objective, _ in ends]
+        best = int(np.argmin(objectives))
+        found = ends[best][1]
+        if part is not None:  # what is settled here costs little, and need not be on the whole
+            found = _extended(problem, part, trial.settled(found), constraints)
+        # What a part of the data costs stands for the whole.
+        weight = engine.count / small.count
+        reported = Starts(trial.reported(weight * value, problem) for value in objectives)
+        return Begun(found, good=True, tried=reported, best=best)
+
+    def _kinds(self, engine: Engine) -> Iterable[tuple[str, float]]:
+        """Kinds of starts and their first smoothing, best guesses first, without end."""
+        small, large = SHARES
+        if self.kind == "auto" and _observed_share(engine) > 0.4:
+            yield from (("clipped", small), ("nvecs", large))
+        elif self.kind == "nvecs":
+            yield "nvecs", small
+        while True:  # data that is mostly of one sign is reached more easily from positive factors
+            yield from (
+                ("positive", small), ("random", large), ("positive", large), ("random", small)
+            )  # fmt: skip
+
+
+def in_turn(init: Any, count: int, kind: Callable[[str], Start] = Cold) -> list[Start]:
+    """The start that is asked for, and so many more at random."""
+    first = kind(init) if isinstance(init, str) else Given(init)
+    return [first, *(kind("random") for _ in range(count - 1))]
+
+
+def cleared(engine: Engine, factors: Factors, modes: Sequence[int]) -> Factors:
     """Rows to be solved for of which no entry was observed are set to zero, with a warning."""
     if engine.complete:
         return factors
@@ -85,100 +209,57 @@ def blank(engine: Engine, factors: Factors, modes: Sequence[int]) -> Factors:
                 "their rows of the factor are 0",
                 stacklevel=4,
             )
-            heard = np.ones((engine.shape[mode], 1))
-            heard[empty] = 0.0
-            A = A * engine.asarray(heard)
+            keep = np.ones((engine.shape[mode], 1))
+            keep[empty] = 0.0
+            A = A * engine.asarray(keep)
         filled.append(A)
     return tuple(filled)
 
 
-def search(
-    units: Units,
-    rank: int,
-    init: str,
-    count: int,
-    rng: np.random.Generator,
-    update: Update,
-) -> tuple[Factors, Starts]:
-    """The best of several starts under the 1-norm, followed just far enough to tell.
+@dataclass(frozen=True)
+class Trial:
+    """Fits by the 1-norm that only have to tell starts apart."""
 
-    Large tensors are tried on a random part, and the rows that the part leaves out are then
-    found by robust regression on its factors.
-    """
-    engine = units.engine
-    part = _part(engine, rank, rng)
-    small = engine if part is None else engine.subtensor(part)
-    trial = units.on(small)
-    begins = []
-    for (kind, share), _ in zip(_kinds(init, engine), range(count), strict=False):
-        how = kind if kind in ("random", "positive") else "nvecs"
-        factors = first_factors(trial, rank, how, rng, clip=kind == "clipped")
-        begins.append((factors, share))
-    together = small.tiles.side_by_side if math.prod(small.shape) >= WORTH_THREADS else _in_turn
-    ends = together(lambda begin: _follow(trial, begin[0], begin[1], update), begins)
-    objectives = [objective for objective, _ in ends]
-    best = ends[int(np.argmin(objectives))]
-    found = best[1]
-    if part is not None:  # what is settled here costs little, and need not be on the whole
-        found = _extended(units, part, _settled(trial, found, update), update)
-    # What a part of the data costs stands for the whole.
-    weight = float(engine.counts(0).sum() / small.counts(0).sum())
-    loss = L1(LOWEST * units.ordinary**2)
-    return found, Starts(units.in_data(weight * value, loss) for value in objectives)
+    problem: Problem
+    constraints: Constraints
 
+    @property
+    def _lowest(self) -> L1:
+        return L1(LOWEST * self.problem.ordinary**2)
 
-def begin_on_part(
-    units: Units, rank: int, init: str, rng: np.random.Generator, update: Update
-) -> Factors | None:
-    """For a large tensor: factors from a fit of a part by the 1-norm. None for a small one."""
-    part = _part(units.engine, rank, rng)
-    if part is None:
-        return None
-    trial = units.on(units.engine.subtensor(part))
-    solver, _ = _trial(trial, SHARES[0], 1e-5, update)
-    state, _ = solver.run(solver.start(first_factors(trial, rank, init, rng)), 200, lambda _: False)
-    return _extended(units, part, state.factors, update)
+    def _solver(self, share: float, tol: float) -> Solver:
+        size = self.problem.ordinary**2
+        schedule = Continuation(share * size, LOWEST * size)
+        stage = Stage("starts", schedule, tol, self.problem.relative_mu(1e-8), 10)
+        return Solver(self.problem, (stage,), constraints=self.constraints)
+
+    def follow(
+        self, factors: Factors, share: float, tol: float, most: int
+    ) -> tuple[float, Factors]:
+        """Follow a start for so many sweeps: the objective that it gets to, and the factors."""
+        solver = self._solver(share, tol)
+        state, _ = solver.run(solver.start(factors), most)
+        return solver.value(state, self._lowest), state.factors
+
+    def settled(self, factors: Factors) -> Factors:
+        """Follow good factors to where they lead."""
+        solver = self._solver(SHARES[0], 1e-5)
+        stages = [stage.near(self.problem.engine, factors) for stage in solver.stages]
+        solver = replace(solver, stages=stages)
+        return solver.run(solver.start(factors), 100)[0].factors
+
+    def reported(self, objective: float, whole: Problem) -> float:
+        """An objective in the units of the data, wild entries of all the data included."""
+        objective += whole.excess(self._lowest)
+        return whole.units.objective_of_data(objective, self._lowest.degree)
 
 
 def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     return [work(item) for item in items]
 
 
-def _kinds(init: str, engine: Engine) -> Iterable[tuple[str, float]]:
-    """Kinds of starts and their first smoothing, best guesses first, without end."""
-    if init == "auto" and _observed_share(engine) > 0.4:
-        yield from (("clipped", SHARES[0]), ("nvecs", SHARES[1]))
-    elif init == "nvecs":
-        yield "nvecs", SHARES[0]
-    small, large = SHARES
-    while True:  # data that is mostly of one sign is reached more easily from positive factors
-        yield from (("positive", small), ("random", large), ("positive", large), ("random", small))
-
-
 def _observed_share(engine: Engine) -> float:
-    return 1.0 if engine.complete else float(engine.counts(0).sum() / math.prod(engine.shape))
-
-
-def _follow(units: Units, factors: Factors, share: float, update: Update) -> tuple[float, Factors]:
-    """Follow a start until it is plain how low it gets."""
-    solver, lowest = _trial(units, share, 1e-3, update)
-    state, _ = solver.run(solver.start(factors), 60, lambda _: False)
-    return solver.objective(state, lowest), state.factors
-
-
-def _settled(units: Units, factors: Factors, update: Update) -> Factors:
-    """Follow good factors to where they lead."""
-    solver, _ = _trial(units, SHARES[0], 1e-5, update)
-    stages = [stage.near(units.engine, factors) for stage in solver.stages]
-    solver = replace(solver, stages=stages)
-    return solver.run(solver.start(factors), 100, lambda _: False)[0].factors
-
-
-def _trial(units: Units, share: float, tol: float, update: Update) -> tuple[Solver, L1]:
-    size = units.ordinary**2
-    schedule = Continuation(share * size, LOWEST * size)
-    stage = Stage("starts", schedule, tol, units.relative_mu(1e-8), 10, update=update)
-    return Solver(units.engine, (stage,), range(units.order), units.baseline), L1(LOWEST * size)
+    return 1.0 if engine.complete else engine.count / math.prod(engine.shape)
 
 
 def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
@@ -205,22 +286,23 @@ def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarra
 
 
 def _extended(
-    units: Units, part: list[np.ndarray | None], factors: Factors, update: Update
+    problem: Problem,
+    part: list[np.ndarray | None],
+    factors: Factors,
+    constraints: Constraints,
 ) -> Factors:
     """Factors of the whole from those of a part: each mode by regression on the others' part."""
-    engine = units.engine
-    whole = []
-    for mode in range(units.order):
-        chosen = part[mode]
+    engine, whole = problem.engine, []
+    for mode, chosen in enumerate(part):
         if chosen is None:
             whole.append(factors[mode])
             continue
-        slabs = engine.subtensor([None if m == mode else part[m] for m in range(units.order)])
+        slabs = engine.subtensor([None if m == mode else at for m, at in enumerate(part)])
         rows = engine.asarray(np.zeros((engine.shape[mode], factors[0].shape[1])))
         rows[engine.xp.asarray(chosen), :] = factors[mode]
-        size = units.ordinary**2
-        stage = Stage("rows", Continuation(0.03 * size, LOWEST * size), 1e-3, 0.0, 8, update=update)
-        solver = Solver(slabs, (stage,), (mode,), units.on(slabs).baseline)
+        size = problem.ordinary**2
+        stage = Stage("rows", Continuation(0.03 * size, LOWEST * size), 1e-3, 0.0, 8)
+        solver = Solver(problem.on(slabs), (stage,), (mode,), constraints)
         begin = (*factors[:mode], rows, *factors[mode + 1 :])
-        whole.append(solver.run(solver.start(begin), 40, lambda _: False)[0].factors[mode])
+        whole.append(solver.run(solver.start(begin), 40)[0].factors[mode])
     return tuple(whole)

@@ -23,7 +23,8 @@ from robustcp.fitted import Fit
 from robustcp.io.errors import FileError, WriteError, reason
 from robustcp.io.writing import Outputs, make_folder, whole_together, write_errors
 from robustcp.kruskal import KruskalTensor
-from robustcp.methods import cp, project
+from robustcp.methods import cp
+from robustcp.regression import project
 from robustcp.solver import State
 
 #: The files that are written: the background, the mask, and all side by side.

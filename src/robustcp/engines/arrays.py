@@ -1,4 +1,4 @@
-"""The few things that array libraries do differently."""
+"""What data may be, and the few things that array libraries do differently."""
 
 from __future__ import annotations
 
@@ -54,3 +54,42 @@ def storage_order(array: Array) -> tuple[int, ...]:
     if strides is None:
         return tuple(range(array.ndim))
     return tuple(sorted(range(array.ndim), key=lambda mode: (-abs(strides[mode]), mode)))
+
+
+def names_and_labels(data: Any) -> tuple[tuple[str, ...], tuple[list[Any] | None, ...]]:
+    """Names of the modes and labels of their indices, of an xarray.DataArray; else nothing."""
+    if type(data).__module__.split(".")[0] != "xarray":
+        return (), ()
+    labels = tuple(
+        _listed(data.coords[dim].values) if dim in data.coords else None for dim in data.dims
+    )
+    return tuple(map(str, data.dims)), labels
+
+
+def _listed(values: np.ndarray) -> list[Any]:
+    """Labels as a list; dates and durations as such, which nanoseconds would not be."""
+    kind = values.dtype.kind
+    return list((values.astype(f"{kind}8[us]") if kind in "mM" else values).tolist())
+
+
+def plain_array(data: Any) -> Array:
+    """An array, or what can be made one, as an array of one of the array API libraries."""
+    if array_api_compat.is_dask_array(data):
+        raise TypeError("X: Dask arrays are not supported yet; pass X.compute()")
+    if type(data).__module__.split(".")[0] in ("scipy", "sparse", "pyttb"):
+        raise TypeError(
+            f"X: {type(data).__name__} is not supported yet; pass a dense array of all entries"
+        )
+    if isinstance(data, np.ma.MaskedArray):
+        if not np.ma.getmaskarray(data).any():
+            return data.data
+        check_dtype(data.data)
+        return np.ma.filled(data.astype(working_dtype(data.data)), np.nan)
+    if array_api_compat.is_torch_array(data):
+        return data.detach()
+    if array_api_compat.is_array_api_obj(data) and not isinstance(data, np.ndarray):
+        return data
+    try:
+        return np.asarray(data)
+    except ValueError as error:  # rows of different lengths, for one
+        raise ValueError(f"X: is not an array ({error})") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,15 +11,18 @@ import array_api_compat.numpy as xp
 import numpy as np
 
 from robustcp._typing import Array, Factors
+from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import check_dtype, working_dtype
-from robustcp.engines.dense import BLOCK_BYTES, SAMPLE_ENTRIES
-from robustcp.engines.fused import ranges
+from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.threads import Tiles, available_threads
-from robustcp.losses import Loss, majorize
+from robustcp.engines.tiles import ranges
+from robustcp.losses import Loss
 from robustcp.normal import NormalEquations, pack_indices
 
-#: Observed entries that are worked on at a time.
-TILE_ENTRIES = 1 << 14
+#: Observed entries that are worked on at a time, and those of a sample.
+TILE_ENTRIES, SAMPLE_ENTRIES = 1 << 14, 1 << 16
+#: Normal equations of one block of rows may take this many bytes.
+BLOCK_BYTES = 1 << 25
 
 
 class Observed:
@@ -75,6 +78,7 @@ class Observed:
         self.indices = at.astype(np.int64)
         self.values = x.astype(working_dtype(x))
         # Sorted, so that the order in which entries are given makes no difference to a fit.
+        self.sorting = order
         self.sorted_indices = np.ascontiguousarray(ordered.T.astype(np.int64))
         self.sorted_values = self.values[order]
 
@@ -95,43 +99,40 @@ def _some(indices: np.ndarray, bad: np.ndarray) -> str:
     return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
-class ObservedEngine:
-    """Passes over the observed entries; see `robustcp.engines.Engine`."""
+class ObservedEngine(Engine):
+    """Passes over the observed entries.
+
+    Parameters
+    ----------
+    data : Observed
+    threads : int, optional
+        As in `robustcp.as_engine`.
+    compiled : bool
+        Whether rows are solved by compiled code where there is any.
+    view : View
+    """
 
     def __init__(
         self,
         data: Observed,
         *,
         threads: int | None = None,
-        exponent: int = 0,
-        limit: float = math.inf,
+        compiled: bool = True,
+        view: View = View(),  # noqa: B008 - it is frozen
     ) -> None:
-        self._given: dict[str, Any] = {"threads": threads, "exponent": exponent, "limit": limit}
-        self._data = data
-        self.exponent = exponent
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads: must be at least 1, got {threads}")
+        self._given: dict[str, Any] = {"threads": threads, "compiled": compiled}
+        self._data, self.view = data, view
         self.xp: Any = xp
         self.shape = data.shape
         self.dtype: Any = data.sorted_values.dtype
-        self.precision = float(np.finfo(self.dtype).eps)
-        x = data.sorted_values
-        if exponent:
-            half = exponent // 2
-            x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)
-        self._x = (x if limit == math.inf else np.clip(x, -limit, limit)).astype(self.dtype)
+        self._x = view.apply(data.sorted_values, np).astype(self.dtype)
         self.tiles = Tiles(threads or available_threads())
         self._orders: dict[int, np.ndarray] = {}
 
     def __repr__(self) -> str:
         return f"ObservedEngine({self._data!r}, {self.tiles.threads} threads)"
-
-    def asarray(self, array: Any) -> Array:
-        return np.ascontiguousarray(array, dtype=self.dtype)
-
-    def scaled(self, exponent: int) -> ObservedEngine:
-        return ObservedEngine(self._data, **{**self._given, "exponent": self.exponent + exponent})
-
-    def saturated(self, limit: float) -> ObservedEngine:
-        return ObservedEngine(self._data, **{**self._given, "limit": limit})
 
     @cached_property
     def largest(self) -> float:
@@ -141,20 +142,62 @@ class ObservedEngine:
     def complete(self) -> bool:
         return False
 
-    def excess(self, limit: float) -> float:
-        return float(np.maximum(np.abs(self._x).astype(np.float64) - limit, 0).sum())
+    @property
+    def algebra(self) -> Algebra:
+        return algebra(self.xp, self._given["compiled"])
 
-    def sample(self, factors: Factors | None = None) -> np.ndarray:
-        picked: Any = slice(None)
-        if self._x.size > SAMPLE_ENTRIES:
-            rng = np.random.default_rng(0)
-            picked = np.sort(rng.integers(self._x.size, size=SAMPLE_ENTRIES))
+    def asarray(self, array: Any) -> Array:
+        return np.ascontiguousarray(array, dtype=self.dtype)
+
+    def viewed(self, view: View) -> ObservedEngine:
+        return ObservedEngine(self._data, **self._given, view=view)
+
+    # Samples and reductions
+
+    def sample(self, factors: Factors | None = None) -> Sample:
+        picked = self._sampled
         r = self._x[picked].astype(np.float64)
         if factors is not None:
-            every = np.arange(self._x.size) if isinstance(picked, slice) else picked
             for piece in ranges(r.size, TILE_ENTRIES):
-                r[piece] -= self._model(factors, every[piece])
-        return np.asarray(r)
+                r[piece] -= self._model(factors, picked[piece])
+        return Sample(r, lambda: tuple(index[picked] for index in self._data.sorted_indices))
+
+    @cached_property
+    def _sampled(self) -> np.ndarray:
+        """Which of the sorted entries a sample is made of."""
+        if self._x.size <= SAMPLE_ENTRIES:
+            return np.asarray(np.arange(self._x.size))
+        picked = np.random.default_rng(0).integers(self._x.size, size=SAMPLE_ENTRIES)
+        return np.asarray(np.sort(picked))
+
+    def _residuals(self, factors: Factors | None) -> np.ndarray:
+        """Residuals, or data, of all entries in sorted order."""
+        if factors is None:
+            return np.asarray(self._x)
+
+        def work(tile: slice) -> np.ndarray:
+            return np.asarray(self._x[tile] - self._model(factors, tile).astype(self.dtype))
+
+        return np.concatenate(list(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES))))
+
+    def slab_sums(
+        self, work: Callable[[Array], Array], factors: Factors | None = None
+    ) -> list[np.ndarray]:
+        cost = work(self._residuals(factors))
+        return [
+            np.bincount(index, weights=cost, minlength=size)
+            for index, size in zip(self._data.sorted_indices, self.shape, strict=True)
+        ]
+
+    def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+        """One for each entry, in the order in which they were given."""
+        found = work(self._residuals(factors))
+        given = np.empty_like(found)
+        given[self._data.sorting] = found
+        return given
+
+    def counts(self, mode: int) -> np.ndarray:
+        return np.bincount(self._data.sorted_indices[mode], minlength=self.shape[mode])
 
     def _model(self, factors: Factors, picked: Any) -> np.ndarray:
         product: Any = 1.0
@@ -191,7 +234,7 @@ class ObservedEngine:
                 if m != mode:
                     K *= np.take(A, index[entries], axis=0)
             r = self._x[entries] - np.einsum("er,er->e", K, np.take(factors[mode], row, axis=0))
-            cost, slope, curvature = majorize(loss, r)
+            cost, slope, curvature = loss.majorize(r)
             begins = np.flatnonzero(np.diff(row, prepend=-1))
             S = K[:, i] * K[:, j]
             S *= curvature[:, None]
@@ -219,9 +262,9 @@ class ObservedEngine:
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         row = (rank * (rank + 1) // 2 + rank) * self.dtype.itemsize
-        return ranges(self.shape[mode], max(1, 4 * BLOCK_BYTES // row))
+        return ranges(self.shape[mode], max(1, BLOCK_BYTES // row))
 
-    # Parts and counts
+    # Parts
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
         keep = np.ones(self._x.size, dtype=bool)
@@ -237,17 +280,7 @@ class ObservedEngine:
             keep &= place[index] >= 0
             shape.append(len(chosen))
         part = Observed(np.stack(columns, axis=1)[keep], self._data.sorted_values[keep], shape)
-        return ObservedEngine(part, **self._given)
-
-    def counts(self, mode: int) -> np.ndarray:
-        return np.bincount(self._data.sorted_indices[mode], minlength=self.shape[mode])
-
-    def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
-        over = np.abs(self._x - self._model(factors, slice(None))) > threshold
-        return [
-            np.bincount(index[over], minlength=size)
-            for index, size in zip(self._data.sorted_indices, self.shape, strict=True)
-        ]
+        return ObservedEngine(part, **self._given, view=self.view)
 
     # Singular vectors of an unfolding, missing entries taken as zero
 
@@ -274,9 +307,6 @@ class ObservedEngine:
     def cogram(self, mode: int) -> np.ndarray:
         X = self._unfolded(mode)
         return np.asarray((X.T @ X).toarray())
-
-    def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
-        return np.asarray(self._unfolded(mode) @ basis)
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         raise TypeError("X: this method needs all entries; an Observed tensor has only some")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-from robustcp.engines.fused import installed
+from robustcp.engines.installed import compiled_code
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -20,7 +20,9 @@ S = TypeVar("S")
 
 @cache
 def _blas() -> ThreadpoolController:
-    if installed():  # compiled passes use SciPy's BLAS, which must be loaded to be seen here
+    if (
+        compiled_code() is not None
+    ):  # compiled passes use SciPy's BLAS, which must be loaded to be seen here
         import scipy.linalg.cython_blas  # noqa: F401
     return ThreadpoolController().select(user_api="blas")
 

@@ -24,6 +24,7 @@ from robustcp.io.labels import decoded, encoded, for_netcdf
 from robustcp.io.writing import whole, write_bytes
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
+from robustcp.outcome import Outcome
 from robustcp.search import Starts
 from robustcp.simulation import Simulation
 
@@ -40,10 +41,10 @@ SUFFIXES = (".npz", ".nc")
 
 
 @dataclass(frozen=True)
-class ForeignLoss:
+class ForeignLoss(Loss):
     """The name of a loss that this package does not know."""
 
-    name: str
+    name: str = ""
 
     def value(self, r: Array) -> Array:
         raise NotImplementedError(f"the file says only the name of the loss, {self.name}")
@@ -165,8 +166,8 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
     return Fit(
         model=model,
         trace=held["trace"],
-        status=str(about["status"]),
-        converged=bool(about["converged"]),
+        result=Outcome(str(about["result"]["name"]), str(about["result"]["sentence"])),
+        notes=tuple(map(str, about["notes"])),
         loss=_loss(about["loss"]),
         stages=tuple((str(name), int(count)) for name, count in about["stages"]),
         explained=float(about["explained"]),
@@ -217,8 +218,8 @@ def check_suffix(path: str | Path) -> Path:
 
 def _about(fit: Fit) -> dict[str, Any]:
     return {
-        "status": fit.status,
-        "converged": bool(fit.converged),
+        "result": asdict(fit.result),
+        "notes": list(fit.notes),
         "loss": _described(fit.loss),
         "stages": [[str(name), int(count)] for name, count in fit.stages],
         "explained": float(fit.explained),

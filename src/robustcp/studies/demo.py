@@ -1,4 +1,4 @@
-"""The paper's story on one tensor."""
+"""CPALS, CPAL1 and cp on one simulated tensor of the paper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS: dict[str, Callable[..., Fit]] = {"CPALS": cpals, "CPAL1": cpal1, "cp": 
 
 @dataclass(frozen=True)
 class Row:
-    """How one method did."""
+    """The results of one method."""
 
     method: str
     fms: float
@@ -33,7 +33,10 @@ class Row:
 def run(
     seed: int = 0, progress: Callable[[str], Any] = lambda _: None
 ) -> tuple[Simulation, list[Row]]:
-    """Simulate the (eta 0.2, gamma 2) cell of the paper and fit it both ways."""
+    """Simulate a tensor of the paper (eta 0.2, gamma 2) and fit it by each method.
+
+    `progress` is called with the name of each method before its fit.
+    """
     sim = simulate((50, 50, 50), 5, eta=0.2, gamma=2.0, rng=seed)
     rows = []
     for name, method in METHODS.items():

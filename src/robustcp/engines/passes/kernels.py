@@ -1,15 +1,26 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""The compiled pass of `robustcp.engines.fused`: plain loops and matrix products, for Numba.
+"""What Numba compiles: the pass of each loss in `FORMULAS`, and small linear algebra.
 
-Where the data is NaN, value, slope and curvature are 0. Exponential and logarithm are written
-out: a call would keep the loop around it from becoming vector instructions.
+To give a loss a compiled pass, write its formula for one row of residuals and add it to
+`FORMULAS`, at the end. Where the data is NaN, value, slope and curvature must be 0. Exponential
+and logarithm are written out: a call would keep the loop around it from becoming vector
+instructions.
 """
 
 import math
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.core.caching import FunctionCache
 from numba.core.errors import NumbaError
+
+from robustcp.losses import L1, Contaminated
 
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -17,13 +28,30 @@ _INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
 
 
-def _compiled(function, fastmath=_FAST):
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Compiled code on disk; a damaged file is emptied and written anew, not an error."""
+
+    def load_overload(self, sig, target_context):
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # whatever unpickling a damaged file raises
+            with suppress(Exception):
+                self.flush()
+            return None
+
+    def save_overload(self, sig, data):
+        with suppress(Exception):  # a full or read-only disk
+            super().save_overload(sig, data)
+
+
+def _compiled(function, fastmath=_FAST, keep=True):
     """Compiled, without Python's lock, and kept on disk where there is a place for it."""
-    options = {"nogil": True, "fastmath": fastmath, "error_model": "numpy"}
-    try:
-        return njit(cache=True, **options)(function)
-    except (RuntimeError, OSError, NumbaError):
-        return njit(**options)(function)
+    dispatcher = njit(nogil=True, fastmath=fastmath, error_model="numpy")(function)
+    if not keep:
+        return dispatcher
+    with suppress(RuntimeError, OSError, NumbaError):  # no folder to keep it in
+        dispatcher._cache = _Cache(function)
+    return dispatcher
 
 
 def _exact(function):
@@ -184,7 +212,7 @@ def _collapse(begin, first, Y, Z, low, left, own, around, pairs, inner, gradient
 
 
 @njit(**_INLINE)
-def _majorize(kind, numbers, X, row, column, slope, curvature):
+def _majorize(formula, numbers, X, row, column, slope, curvature):
     """The loss on a block of X: a row at a time, or as one line if the rows follow each other."""
     rows, columns = slope.shape
     s, w, x = slope.reshape(-1), curvature.reshape(-1), X.reshape(-1)
@@ -196,15 +224,15 @@ def _majorize(kind, numbers, X, row, column, slope, curvature):
         here, there = i * columns, begin + i * stride
         x_part = x[there : there + columns]
         s_part, w_part = s[here : here + columns], w[here : here + columns]
-        if kind == 0:
-            total += _l1(x_part, s_part, w_part, numbers)
-        else:
-            total += _contaminated(x_part, s_part, w_part, numbers)
+        total += formula(x_part, s_part, w_part, numbers)
     return total
 
 
-@_compiled
-def rows_pass(kind, numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram):
+#: The loss of a pass; `Formula` fills it in.
+formula: Any = None
+
+
+def rows_pass(numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram):
     """Add a tile's part of the normal equations of a mode among those of the rows.
 
     The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix; in X it begins at `at`. Rows
@@ -230,7 +258,7 @@ def rows_pass(kind, numbers, X, at, corner, end, low, block, left, own, right, K
         s, w, u = slope[:size], curvature[:size], U[:size]
         _side(corner[0] + a, u, left, own, right)
         np.dot(u, K.T, s)
-        total += _majorize(kind, numbers, X, at[0] + a, at[1], s, w)
+        total += _majorize(formula, numbers, X, at[0] + a, at[1], s, w)
         if packed:
             np.dot(s, K, Y[:size])
             np.dot(w, S, Z[:size])
@@ -241,10 +269,7 @@ def rows_pass(kind, numbers, X, at, corner, end, low, block, left, own, right, K
     return total
 
 
-@_compiled
-def columns_pass(
-    kind, numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram
-):
+def columns_pass(numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram):
     """The same for a mode among those of the columns; rows of the matrix run over K's rows."""
     rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
     packed = gram.shape[1]
@@ -262,7 +287,7 @@ def columns_pass(
         s, w = slope[:size], curvature[:size]
         u = K[corner[0] + a : corner[0] + a + size]
         np.dot(u, U.T, s)
-        total += _majorize(kind, numbers, X, at[0] + a, at[1], s, w)
+        total += _majorize(formula, numbers, X, at[0] + a, at[1], s, w)
         _products(u, S[:size])
         np.dot(s.T, u, y)
         np.dot(w.T, S[:size], z)
@@ -280,7 +305,7 @@ def solve_rows(gram, gradient, rows, mu, lift):
     """Each row's step, (gram + lift diag(gram) + mu I)^-1 (gradient - mu row), added to the row.
 
     By Cholesky's factorization of the packed triangles; where rounding makes a pivot negative
-    its entry stays as it is. So does a row that no entry of the data has a say in.
+    its entry stays as it is. So does a row without data.
     """
     count, rank = rows.shape
     diagonal = np.empty(rank, np.int64)
@@ -307,10 +332,10 @@ def solve_rows(gram, gradient, rows, mu, lift):
                 for k in range(j + 1, rank):
                     L[k, j] *= root
                 L[j, j] = root  # its inverse
-        heard = one
+        has_data = one
         for j in range(rank):
-            heard = heard or gram[i, diagonal[j]] != 0
-        if not heard:
+            has_data = has_data or gram[i, diagonal[j]] != 0
+        if not has_data:
             new[i] = rows[i]
             continue
         for j in range(rank):
@@ -396,3 +421,58 @@ def column_norms(A):
             total += x * x
         norms[j] = top * math.sqrt(total)
     return norms
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How the pass of a loss is compiled.
+
+    Attributes
+    ----------
+    name : str
+    row : function of (x, s, w, numbers)
+        For one row: x holds the data, s the model, and gets the slopes; w gets the curvatures.
+        Returns the sum of the values.
+    numbers : function of a loss
+        Its parameters, as `row` takes them. They must be finite, the first one not 0.
+    weight : function of a loss
+        What the sum of the values is to be multiplied by.
+    """
+
+    name: str
+    row: Any
+    numbers: Callable[[Any], tuple[float, ...]]
+    weight: Callable[[Any], float] = lambda loss: 1.0
+
+    @cached_property
+    def rows_pass(self) -> Any:
+        return self._specialised(rows_pass)
+
+    @cached_property
+    def columns_pass(self) -> Any:
+        return self._specialised(columns_pass)
+
+    def _specialised(self, template: Any) -> Any:
+        """The template with this formula in it, compiled under a name of its own.
+
+        What is kept on disk goes by the age of this file, so formulas from elsewhere are not.
+        """
+        special = types.FunctionType(template.__code__, {**globals(), "formula": self.row})
+        special.__qualname__ = f"{template.__name__}_{self.name}"
+        return _compiled(special, keep=self.row.py_func.__module__ == __name__)
+
+
+def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
+    square = loss.sigma**2
+    rate = 0.5 / square if square > 0 else math.inf
+    higher = 1.0 if loss.above > loss.below else -1.0
+    return (rate, loss.above, loss.below, *loss.rise, higher)
+
+
+#: Losses that have compiled passes; subclasses are not meant, they may cost something else.
+FORMULAS: dict[type, Formula] = {
+    L1: Formula("l1", _l1, lambda loss: (loss.epsilon,)),
+    Contaminated: Formula(
+        "contaminated", _contaminated, _contaminated_numbers, lambda loss: loss.sigma**2
+    ),
+}

@@ -1,0 +1,229 @@
+"""What the rest of the package may ask of data, and what follows from little of it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from robustcp._typing import Array, Factors
+from robustcp.engines.algebra import Algebra, algebra
+from robustcp.engines.threads import Tiles
+from robustcp.losses import Loss, Tail
+from robustcp.normal import NormalEquations
+
+E = TypeVar("E", bound="Engine")
+
+
+@dataclass(frozen=True)
+class View:
+    """How data is looked at, without a copy: times 2**-exponent, then cut to a limit."""
+
+    exponent: int = 0
+    limit: float = math.inf
+
+    def apply(self, x: Array, xp: Any) -> Array:
+        """Data as it is seen."""
+        if self.exponent:  # in two steps: 2^144 is beyond float32, which goes down to 2^-149
+            half = self.exponent // 2
+            x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - self.exponent)
+        return x if self.limit == math.inf else xp.clip(x, -self.limit, self.limit)
+
+    def size(self, size: float) -> float:
+        """A magnitude as it is seen."""
+        return min(math.ldexp(size, -self.exponent), self.limit)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some entries of the data, or their residuals, and where they are.
+
+    Attributes
+    ----------
+    values : float64 array (count,)
+    indices : tuple of integer arrays (count,), one for each mode; found when asked for
+    """
+
+    values: np.ndarray
+    locate: Callable[[], tuple[np.ndarray, ...]] = field(repr=False)
+
+    @cached_property
+    def indices(self) -> tuple[np.ndarray, ...]:
+        return self.locate()
+
+
+class Engine(ABC):
+    """Data of one kind, and how it is passed over.
+
+    Arrays that go in or come out are of the library `xp`, on the engine's device, unless said
+    otherwise. Sums over the data are additive over its parts.
+
+    A new engine needs the abstract methods; the others follow from them, and may be overridden
+    where there is a faster way.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    xp : module
+        The array namespace of factors and normal equations.
+    dtype
+        Their floating point type.
+    view : View
+        How the data is looked at.
+    tiles : Tiles
+        The threads that passes over the data share.
+    """
+
+    shape: tuple[int, ...]
+    xp: Any
+    dtype: Any
+    view: View = View()
+    tiles: Tiles = Tiles(1)
+
+    # What an engine must say
+
+    @property
+    @abstractmethod
+    def largest(self) -> float:
+        """The largest magnitude in the data."""
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """Whether no entry is missing."""
+
+    @abstractmethod
+    def asarray(self, array: Any) -> Array:
+        """A host array as one of this engine's, on its device."""
+
+    @abstractmethod
+    def viewed(self: E, view: View) -> E:
+        """The same data, looked at in another way; nothing is copied."""
+
+    @abstractmethod
+    def normal(
+        self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
+    ) -> NormalEquations:
+        """The normal equations of a mode's factor, or of some of its rows."""
+
+    @abstractmethod
+    def sample(self, factors: Factors | None = None) -> Sample:
+        """x, or x - model, on a fixed sample of the entries (all of a small tensor)."""
+
+    @abstractmethod
+    def slab_sums(
+        self, work: Callable[[Array], Array], factors: Factors | None = None
+    ) -> list[np.ndarray]:
+        """The sum over each slab of each mode of work(x), or work(x - model); host.
+
+        `work` takes an array of some entries, NaN where one is missing, and returns as many
+        numbers or truth values.
+        """
+
+    @abstractmethod
+    def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+        """work(x - model) of every entry, an array of the data's shape and library."""
+
+    @abstractmethod
+    def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
+        """The part at some indices of each mode; None takes a mode whole."""
+
+    @abstractmethod
+    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
+        """Some rows of the mode-n unfolding, other modes in order, the last fastest.
+
+        On the host, float64, NaN where an entry is missing.
+        """
+
+    # What follows
+
+    @cached_property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    @cached_property
+    def precision(self) -> float:
+        """The machine epsilon of `dtype`."""
+        return float(self.xp.finfo(self.dtype).eps)
+
+    @property
+    def algebra(self) -> Algebra:
+        """Linear algebra on the rows of factors."""
+        return algebra(self.xp)
+
+    def scaled(self: E, exponent: int) -> E:
+        """The same data times 2**-exponent."""
+        return self.viewed(replace(self.view, exponent=self.view.exponent + exponent))
+
+    def saturated(self: E, limit: float) -> E:
+        """The same data with larger magnitudes cut to a limit."""
+        return self.viewed(replace(self.view, limit=min(limit, self.view.limit)))
+
+    def value(self, factors: Factors, loss: Loss) -> float:
+        """The loss summed over the data."""
+        return math.fsum(self.slab_sums(self._observed_only(loss.value), factors)[0])
+
+    def _observed_only(self, cost: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        """An elementwise cost in float64, with 0 for missing entries."""
+        xp = self.xp
+
+        def work(x: Array) -> Array:
+            found = cost(xp.astype(x, xp.float64))
+            return xp.where(xp.isnan(x), xp.zeros_like(found), found)
+
+        return work
+
+    def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
+        """Parts of a mode whose normal equations are small beside the data."""
+        return [slice(0, self.shape[mode])]
+
+    def excess(self, limit: float, tail: Tail) -> float:
+        """What entries beyond a limit cost more, under a loss of some tail, than the limit."""
+        if tail.flat or self.largest <= limit:
+            return 0.0
+        cost = self._observed_only(lambda x: tail.excess(x, limit))
+        return math.fsum(self.slab_sums(cost)[0])
+
+    def counts(self, mode: int) -> np.ndarray:
+        """How many entries each slab of a mode holds, missing ones left out; host."""
+        if self.complete:
+            return np.full(self.shape[mode], math.prod(self.shape) // self.shape[mode])
+        return self._observed[mode]
+
+    @cached_property
+    def _observed(self) -> list[np.ndarray]:
+        return self.slab_sums(lambda x: ~self.xp.isnan(x))
+
+    @cached_property
+    def count(self) -> float:
+        """How many entries there are, missing ones left out."""
+        return float(self.counts(0).sum())
+
+    def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
+        """How many residuals are larger than a threshold in each slab of each mode; host."""
+        return self.slab_sums(lambda r: self.xp.abs(r) > threshold, factors)
+
+    # Products for the singular vectors of an unfolding X_n, missing entries taken as zero; host
+
+    def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
+        """X_n X_n', or its product with a basis."""
+        X = self._unfolded(mode)
+        return np.asarray(X @ X.T if basis is None else X @ (X.T @ basis))
+
+    def cogram(self, mode: int) -> np.ndarray:
+        """X_n' X_n, for a mode that is longer than all others together."""
+        X = self._unfolded(mode)
+        return np.asarray(X.T @ X)
+
+    def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
+        """X_n times a basis of prod(other sizes) rows."""
+        return np.asarray(self._unfolded(mode) @ basis)
+
+    def _unfolded(self, mode: int) -> Any:
+        return np.nan_to_num(self.unfolding(mode, slice(0, self.shape[mode])))

@@ -1,0 +1,38 @@
+"""Passes: how the dense engine does its one heavy operation.
+
+A pass takes factors in storage order and gives the normal equations of one of them, or the value
+of the loss alone. Which pass does a loss is decided in `Passes.of`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from robustcp.engines.installed import compiled_code
+from robustcp.engines.passes.base import Pass
+from robustcp.engines.passes.compiled import CompiledPass
+from robustcp.engines.passes.least_squares import LeastSquaresPass
+from robustcp.engines.passes.plain import PlainPass
+from robustcp.engines.storage import Storage
+from robustcp.losses import Loss
+
+__all__ = ["Pass", "Passes"]
+
+
+class Passes:
+    """The passes over one array; compiled ones if that is allowed and can be had."""
+
+    def __init__(self, storage: Storage, *, compiled: bool) -> None:
+        self._storage = storage
+        compiled = compiled and compiled_code() is not None and storage.as_matrix is not None
+        self._plain = PlainPass(storage)
+        self._squares = LeastSquaresPass(storage, compiled=compiled)
+        self._compiled = CompiledPass(storage) if compiled else None
+
+    def of(self, loss: Loss, *, whole: bool = True) -> Pass:
+        """The pass for a loss, over the whole of a mode or some of its rows."""
+        storage = self._storage
+        # In float32 too many digits would cancel.
+        if loss.quadratic and whole and not storage.gaps and storage.dtype == storage.xp.float64:
+            return self._squares
+        if self._compiled is not None and self._compiled.takes(loss):
+            return self._compiled
+        return self._plain

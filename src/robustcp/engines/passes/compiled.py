@@ -1,0 +1,170 @@
+"""Passes compiled by Numba, for the losses in `kernels.FORMULAS` and NumPy arrays.
+
+NumPy goes through memory seven times for the one line of arithmetic of a loss, and a tile costs
+it some twenty calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from robustcp._typing import Array
+from robustcp.engines.base import View
+from robustcp.engines.installed import compiled_code
+from robustcp.engines.passes.base import Part, Pass
+from robustcp.engines.tiles import Tiling, khatri_rao, ranges
+from robustcp.losses import Loss
+from robustcp.normal import NormalEquations
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the matrix.
+
+    Attributes
+    ----------
+    corner, end : (row, column)
+    rows : slice
+        The rows of the own mode that it has a part in.
+    """
+
+    corner: tuple[int, int]
+    end: tuple[int, int]
+    rows: slice
+
+
+class CompiledPass(Pass):
+    """Compiled code, block by block of the matrix."""
+
+    def takes(self, loss: Loss) -> bool:
+        """Whether there is compiled code for a loss with such parameters."""
+        known = type(loss) in compiled_code().FORMULAS
+        return known and _numbers(loss, self.storage.dtype) is not None
+
+    def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
+        sides = _Sides(factors, self.storage.split, n)
+        rank, dtype = factors[0].shape[1], self.storage.dtype
+        run = self._run(loss, sides)
+
+        def work(block: Block) -> Part:
+            count = block.rows.stop - block.rows.start
+            gradient = np.zeros((count, rank), dtype)
+            gram = np.zeros((count, rank * (rank + 1) // 2), dtype)
+            return block.rows, gradient, gram, run(block, gradient, gram)
+
+        blocks = sides.blocks(rows, self.storage.tiling)
+        return self.added(self.storage.map(work, blocks), rows, rank)
+
+    def value(self, factors: Sequence[Array], loss: Loss) -> float:
+        sides = _Sides(factors, self.storage.split, 0)
+        run, nothing = self._run(loss, sides), np.empty((0, 0), self.storage.dtype)
+        blocks = sides.blocks(slice(0, self.storage.shape[0]), self.storage.tiling)
+        return float(sum(self.storage.map(lambda block: run(block, nothing, nothing), blocks)))
+
+    def _run(self, loss: Loss, sides: _Sides) -> Any:
+        """A function of a block, and of arrays to add to, that returns the block's value."""
+        formula = compiled_code().FORMULAS[type(loss)]
+        compiled = formula.rows_pass if sides.own_rows else formula.columns_pass
+        numbers, weight = _numbers(loss, self.storage.dtype), formula.weight(loss)
+        size, parts, read = self.storage.tiling.block, sides.parts, self._read
+
+        def run(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
+            total = compiled(
+                numbers, *read(block), block.corner, block.end, block.rows.start, size, *parts,
+                gradient, gram,
+            )  # fmt: skip
+            return float(weight * float(total))
+
+        return run
+
+    @cached_property
+    def _as_it_is(self) -> bool:
+        """Whether the compiled code can read the data itself."""
+        kind = self.storage.array.dtype
+        native = kind.isnative and (kind.kind in "iu" or kind in (np.float32, np.float64))
+        return native and self.storage.view == View()
+
+    def _read(self, block: Block) -> tuple[np.ndarray, tuple[int, int]]:
+        """A C-ordered matrix that holds a block, and where in it the block begins."""
+        whole, storage = self.storage.as_matrix, self.storage
+        assert whole is not None
+        if self._as_it_is:
+            return whole, block.corner
+        part = whole[block.corner[0] : block.end[0], block.corner[1] : block.end[1]]
+        return np.ascontiguousarray(storage.converted(part, storage.dtype)), (0, 0)
+
+
+@lru_cache
+def _numbers(loss: Loss, dtype: Any) -> tuple[Any, ...] | None:
+    """The parameters of a loss in the type of the factors; None if they are beyond its range."""
+    formula = compiled_code().FORMULAS[type(loss)]
+    real = np.dtype(dtype).type
+    with np.errstate(over="ignore", under="ignore"):
+        numbers = tuple(real(number) for number in formula.numbers(loss))
+    in_range = numbers[0] != 0 and all(number < math.inf for number in numbers)
+    return numbers if in_range else None
+
+
+class _Sides:
+    """The factors of a pass for one mode, multiplied out.
+
+    The own mode is on one side of the matrix, where lines run over left x own x right: the modes
+    before and after it. The other side is multiplied out as a whole.
+    """
+
+    def __init__(self, factors: Sequence[np.ndarray], split: int, n: int) -> None:
+        self.own_rows = n < split
+        first, last = (0, split) if self.own_rows else (split, len(factors))
+        other = factors[split:] if self.own_rows else factors[:split]
+        parts = (factors[first:n], factors[n : n + 1], factors[n + 1 : last], other)
+        ones = [_ones(factors[0].shape[1], factors[0].dtype)]
+        self.parts = tuple(np.ascontiguousarray(khatri_rao(part or ones)) for part in parts)
+
+    def blocks(self, rows: slice, tiling: Tiling) -> list[Block]:
+        """Blocks that cover some rows of the own mode; the same for any number of threads."""
+        left, _, right, other = (len(part) for part in self.parts)
+        half = -(-left * (rows.stop - rows.start) * right * other // 2)
+        room = tiling.compiled_entries * 8 // self.parts[3].itemsize
+        most = min(room, max(tiling.smallest, half))
+        if self.own_rows:
+            across = ranges(other, tiling.columns)
+            along = self._along(rows, max(1, most // across[0].stop))
+        else:
+            along = self._along(rows, tiling.columns)
+            across = ranges(other, max(1, most // max(b - a for a, b, _ in along)))
+        return [
+            Block((a, c.start), (b, c.stop), own)
+            if self.own_rows
+            else Block((c.start, a), (c.stop, b), own)
+            for (a, b, own), c in itertools.product(along, across)
+        ]
+
+    def _along(self, rows: slice, most: int) -> list[tuple[int, int, slice]]:
+        """Cuts of the own side, at most so long: first line, end, and the own mode's rows.
+
+        A cut is a part of one run (the lines of one index of the modes before) or several whole
+        ones; so it has a part in few rows of the own mode, or each row many lines in it.
+        """
+        left, own, right = (len(part) for part in self.parts[:3])
+        run, length = own * right, (rows.stop - rows.start) * right
+        if length == run <= most:
+            return [(g.start * run, g.stop * run, rows) for g in ranges(left, most // run)]
+        found = []
+        for begin in range(rows.start * right, left * run, run):
+            for cut in ranges(length, most):
+                low, high = cut.start // right, -(-cut.stop // right)
+                own_rows = slice(rows.start + low, rows.start + high)
+                found.append((begin + cut.start, begin + cut.stop, own_rows))
+        return found
+
+
+@lru_cache
+def _ones(rank: int, dtype: Any) -> np.ndarray:
+    return np.ones((1, rank), dtype)

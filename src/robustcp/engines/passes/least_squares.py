@@ -1,0 +1,137 @@
+"""The pass for half the square: sum (x - m)^2 = sum x^2 - 2 <x, m> + <m, m>.
+
+So it is the product of the data with the other factors. What is contracted over one side of the
+matrix serves all modes of the other side, until a factor of it changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from robustcp._typing import Array
+from robustcp.engines.installed import compiled_code
+from robustcp.engines.passes.base import Pass
+from robustcp.engines.passes.plain import PlainPass
+from robustcp.engines.storage import Storage
+from robustcp.engines.tiles import Tile, boxes, khatri_rao, ranges
+from robustcp.losses import Loss
+from robustcp.normal import NormalEquations
+
+#: A contraction of the data is kept if it has no more entries than this, or this share.
+CACHED_ENTRIES, CACHED_SHARE = 1 << 20, 0.03
+
+
+class LeastSquaresPass(Pass):
+    """Two contractions instead of three; for whole modes of float64 data without gaps."""
+
+    def __init__(self, storage: Storage, *, compiled: bool) -> None:
+        super().__init__(storage)
+        self._compiled = compiled
+        self._known: dict[bool, tuple[list[Array], Array]] = {}
+
+    def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
+        storage, u = self.storage, factors[n]
+        product = self.shared_gram(factors, n)
+        projected = self._collapsed(factors, n)
+        fitted = u @ product
+        value = self._half_square + float(storage.xp.sum((0.5 * fitted - projected) * u))
+        if value < 1e-7 * self._half_square:  # most digits have cancelled
+            value = self.value(factors, loss)
+        gram = product[storage.pack(u.shape[1])][None, :]
+        return NormalEquations(gram, projected - fitted, value)
+
+    def value(self, factors: Sequence[Array], loss: Loss) -> float:
+        return PlainPass(self.storage).value(factors, loss)
+
+    @cached_property
+    def _half_square(self) -> float:
+        storage = self.storage
+
+        def work(tile: Tile) -> float:
+            x = storage.read(tile, storage.xp.float64)
+            return float(storage.xp.sum(x * x))
+
+        return 0.5 * math.fsum(storage.map(work, boxes(storage.shape, storage.tile_entries)))
+
+    def _collapsed(self, factors: Sequence[Array], n: int) -> Array:
+        """The data times all factors but that of mode n."""
+        storage, split = self.storage, self.storage.split
+        own_rows = n < split
+        lines = self._contracted(factors, own_rows)
+        if not self._compiled:
+            whole = tuple(slice(0, size) for size in storage.shape)
+            return storage.tile_factors(factors).collapse(lines, n, whole, packed=False)
+        side, at = (factors[:split], n) if own_rows else (factors[split:], n - split)
+        ones = [np.ones((1, lines.shape[1]), lines.dtype)]
+        left, right = (np.ascontiguousarray(khatri_rao(part or ones))
+                       for part in (side[:at], side[at + 1 :]))  # fmt: skip
+        return compiled_code().collapse_lines(lines, left, len(side[at]), right)
+
+    def _contracted(self, factors: Sequence[Array], own_rows: bool) -> Array:
+        """The matrix times the Khatri-Rao product of the other side's factors."""
+        storage = self.storage
+        xp, split = storage.xp, storage.split
+        others = factors[split:] if own_rows else factors[:split]
+        known = self._known.get(own_rows)
+        if known is not None and all(
+            A.shape == B.shape and bool(xp.all(A == B))
+            for A, B in zip(others, known[0], strict=True)
+        ):
+            return known[1]
+        rank = factors[0].shape[1]
+        side = storage.shape[:split] if own_rows else storage.shape[split:]
+        lines = math.prod(side)
+        work = self._compiled_lines if self._compiled else self._plain_lines
+        total = None
+        for first, part in work(factors, own_rows):
+            if total is None:
+                if part.shape[0] == lines:
+                    total = part
+                    continue
+                total = storage.zeros(lines, rank)
+            total[first : first + part.shape[0], :] += part
+        if lines * rank <= max(CACHED_ENTRIES, CACHED_SHARE * math.prod(storage.shape)):
+            self._known[own_rows] = [xp.asarray(A, copy=True) for A in others], total
+        return total
+
+    def _plain_lines(self, factors: Sequence[Array], own_rows: bool) -> Iterator[tuple[int, Array]]:
+        """Lines of the product, by tiles: where each part begins, and the part."""
+        storage, split = self.storage, self.storage.split
+        held = storage.tile_factors(factors)
+        side = slice(0, split) if own_rows else slice(split, None)
+
+        def first_line(tile: Tile) -> int:
+            first = 0
+            for part, size in zip(tile[side], storage.shape[side], strict=True):
+                first = first * size + part.start
+            return first
+
+        def work(tile: Tile) -> tuple[int, Array]:
+            y, K = storage.matrix(tile), held.K(tile, columns=own_rows)
+            return first_line(tile), (y if own_rows else y.T) @ K
+
+        return storage.map(work, storage.pass_tiles())
+
+    def _compiled_lines(
+        self, factors: Sequence[Array], own_rows: bool
+    ) -> Iterator[tuple[int, Array]]:
+        storage, tiling = self.storage, self.storage.tiling
+        matrix = storage.as_matrix
+        assert matrix is not None
+        split = storage.split
+        K = np.ascontiguousarray(khatri_rao(factors[split:] if own_rows else factors[:split]))
+        run = compiled_code().contract_rows if own_rows else compiled_code().contract_columns
+
+        def work(rows: slice) -> tuple[int, Array]:
+            X = storage.converted(matrix[rows], storage.dtype)
+            lines = np.empty((X.shape[0] if own_rows else X.shape[1], K.shape[1]), K.dtype)
+            run(X, K if own_rows else K[rows], lines, tiling.block // 2)
+            return (rows.start if own_rows else 0), lines
+
+        as_it_is = storage.array.dtype == storage.dtype
+        most = tiling.compiled_entries if as_it_is else storage.tile_entries
+        return storage.map(work, ranges(matrix.shape[0], max(1, most // matrix.shape[1])))

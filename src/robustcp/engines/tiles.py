@@ -1,0 +1,171 @@
+"""How data is cut into tiles, and what of the factors a tile needs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from robustcp._typing import Array
+
+#: A part of a tensor: a slice of each mode, in storage order.
+Tile = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The sizes of the pieces that dense data is worked on in.
+
+    Attributes
+    ----------
+    entries : int
+        Of a tile: its few temporaries fit the cache, and Python's share is small.
+    rows : int
+        A tile has at least so many rows, so that the products of its factor rows are cheap.
+    smallest : int
+        A small tensor is cut in two, so that two threads have work, if tiles of this size
+        are left.
+    device_entries : int
+        Of a tile on an accelerator, where it must be large enough to fill the device.
+    compiled_entries, columns, block : int
+        Of a tile of a compiled pass (in float64): its entries, its most columns, and the entries
+        of the blocks that it is done in, whose slopes and curvatures a core's cache holds.
+    sample : int
+        Entries of a sample; of a tensor that is not much larger it is all.
+    """
+
+    entries: int = 1 << 17
+    rows: int = 64
+    smallest: int = 1 << 15
+    device_entries: int = 1 << 24
+    compiled_entries: int = 1 << 19
+    columns: int = 1 << 11
+    block: int = 1 << 16
+    sample: int = 1 << 16
+
+
+def ranges(size: int, most: int) -> list[slice]:
+    """Cut range(size) into even parts of at most so many."""
+    parts = -(-size // most)
+    edges = [size * k // parts for k in range(parts + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def boxes(shape: Sequence[int], most: int, keep: int | None = None) -> list[Tile]:
+    """Cut a shape into boxes of at most so many entries where possible.
+
+    Trailing modes stay whole, one mode is cut, those before it are taken one index at a time:
+    the boxes of a C-ordered array are matrices without a copy. Mode `keep` is never cut.
+    """
+    room = most if keep is None else max(1, most // shape[keep])
+    cuts: list[list[slice]] = []
+    for mode in range(len(shape) - 1, -1, -1):
+        part = ranges(shape[mode], shape[mode] if mode == keep else min(room, shape[mode]))
+        cuts.append(part)
+        if mode != keep:
+            room = max(1, room // shape[mode])
+    return list(itertools.product(*reversed(cuts)))
+
+
+def pass_tiles(
+    shape: Sequence[int], split: int, n: int, rows: slice, tiling: Tiling, entries: int
+) -> list[Tile]:
+    """The tiles of a pass over some rows of mode n, for a matrix view that is split there.
+
+    They are the same for any number of threads.
+    """
+    sizes = list(shape)
+    sizes[n] = rows.stop - rows.start
+    columns = boxes(sizes[split:], max(1, entries // tiling.rows))
+    width = math.prod(length(part) for part in columns[0])
+    leading = boxes(sizes[:split], max(1, entries // width))
+    tiles = [(*a, *b) for a in leading for b in columns]
+    if rows.start == 0:
+        return tiles
+
+    def shift(tile: Tile) -> Tile:
+        part = slice(tile[n].start + rows.start, tile[n].stop + rows.start)
+        return (*tile[:n], part, *tile[n + 1 :])
+
+    return [shift(tile) for tile in tiles]
+
+
+def even_split(shape: Sequence[int]) -> int:
+    """How many leading modes make the rows of the most even matrix view."""
+
+    def border(s: int) -> int:
+        return int(math.prod(shape[:s]) + math.prod(shape[s:]))
+
+    return min(range(len(shape) - 1, 0, -1), key=border)
+
+
+def length(part: slice) -> int:
+    """Of a slice."""
+    return int(part.stop - part.start)
+
+
+def khatri_rao(factors: Sequence[Array]) -> Array:
+    """The Khatri-Rao product, rows of the last factor fastest."""
+    xp = array_namespace(factors[0])
+    product = factors[0]
+    for A in factors[1:]:
+        product = xp.reshape(product[:, None, :] * A[None, :, :], (-1, A.shape[1]))
+    return product
+
+
+class TileFactors:
+    """The factors of one pass, as tiles need them. Modes are in storage order.
+
+    `pack` holds the pairs of columns whose products make the packed Gram matrices.
+    """
+
+    def __init__(
+        self, xp: Any, factors: Sequence[Array], split: int, pack: tuple[Array, Array]
+    ) -> None:
+        self._xp = xp
+        self._factors = factors
+        self._split = split
+        self._pack = pack
+        self._whole: dict[bool, Array] = {}
+
+    def K(self, tile: Tile, *, columns: bool, packed: bool = False) -> Array:
+        """The Khatri-Rao product of one side's factor rows; of their self products if packed."""
+        side = slice(self._split, None) if columns else slice(0, self._split)
+        parts = tile[side]
+        whole = columns and all(
+            part == slice(0, A.shape[0]) for part, A in zip(parts, self._factors[side], strict=True)
+        )
+        if whole and packed in self._whole:
+            return self._whole[packed]
+        product = khatri_rao(
+            [self._rows(A, at, packed) for at, A in zip(parts, self._factors[side], strict=True)]
+        )
+        if whole:
+            self._whole[packed] = product
+        return product
+
+    def minus_model(self, tile: Tile) -> Array:
+        return (-self.K(tile, columns=False)) @ self.K(tile, columns=True).T
+
+    def collapse(self, Y: Array, n: int, tile: Tile, *, packed: bool) -> Array:
+        """Contract every mode but n of n's own side, one factor at a time."""
+        first, last = (self._split, len(tile)) if n >= self._split else (0, self._split)
+        for m in range(first, last):
+            if m == n:
+                continue
+            B = self._rows(self._factors[m], tile[m], packed)
+            kept = length(tile[n]) if m > n else 1  # of the modes before m only n is left
+            Y = self._xp.reshape(Y, (kept, B.shape[0], -1, B.shape[1]))
+            Y = self._xp.sum(Y * B[None, :, None, :], axis=1)
+        return self._xp.reshape(Y, (length(tile[n]), -1))
+
+    def _rows(self, A: Array, part: slice, packed: bool) -> Array:
+        A = A[part, :]
+        if not packed:
+            return A
+        i, j = self._pack
+        return self._xp.take(A, i, axis=1) * self._xp.take(A, j, axis=1)

@@ -1,0 +1,190 @@
+"""What the estimators share: from a plan and its starts to a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from robustcp import _checks
+from robustcp.constraints import Constraints, Free
+from robustcp.engines import Engine, as_engine, names_and_labels, single_blas_thread
+from robustcp.fitted import Fit, diagnosis
+from robustcp.kruskal import KruskalTensor
+from robustcp.losses import L1, LeastSquares, Loss
+from robustcp.noise import degrees_of_freedom_correction, noise_of
+from robustcp.outcome import CONVERGED, STOPPED, Outcome
+from robustcp.search import Start, Starts, cleared
+from robustcp.sizes import Problem
+from robustcp.solver import Solver, Stage, State
+
+Callback = Callable[[State], bool | None]
+Seed = int | np.random.Generator | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an estimator does with some data.
+
+    Attributes
+    ----------
+    problem : Problem
+        The data in the units of the fit.
+    stages : sequence of Stage
+        In those units.
+    starts : sequence of Start
+        Each is followed through all stages, and the lowest objective wins.
+    modes : tuple of int
+        The modes that are solved for; all if empty.
+    constraints : tuple of Constraint, one for each mode; all are free if empty
+    """
+
+    problem: Problem
+    stages: Sequence[Stage]
+    starts: Sequence[Start]
+    modes: tuple[int, ...] = ()
+    constraints: Constraints = ()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What came of one start."""
+
+    solver: Solver
+    state: State
+    outcome: Outcome
+    tried: Starts | None
+
+
+def estimate(
+    X: Any,
+    rank: int,
+    plan: Callable[[Engine], Plan],
+    init: Any,
+    max_sweeps: int,
+    rng: Seed,
+    callback: Callback | None,
+) -> Fit:
+    """Follow each start of a plan through its stages and keep the lowest objective."""
+    rank = _checks.whole_number("rank", rank, 1)
+    max_sweeps = _checks.whole_number("max_sweeps", max_sweeps, 1)
+    generator = _checks.generator(rng)
+    if isinstance(init, str):
+        _checks.choice("init", init, ("auto", "nvecs", "random"))
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback: must be a function of a State, got {callback!r}")
+    with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
+        how = plan(as_engine(X))
+        runs: list[_Run] = []
+        for number, start in enumerate(how.starts):
+            runs.append(_run(how, number, start, rank, generator, max_sweeps, callback))
+            if runs[-1].outcome == STOPPED:
+                break
+        fit = _fit(runs)
+    names, labels = names_and_labels(X)
+    return replace(fit, modes=names, labels=labels) if names else fit
+
+
+def _run(
+    how: Plan,
+    number: int,
+    start: Start,
+    rank: int,
+    generator: np.random.Generator,
+    max_sweeps: int,
+    callback: Callback | None,
+) -> _Run:
+    """Follow one start."""
+    problem = how.problem
+    constraints = how.constraints or (Free(),) * problem.units.order
+    begun = start(problem, rank, generator, constraints)
+    stages = how.stages
+    if begun.good:
+        stages = [stage.near(problem.engine, begun.factors) for stage in stages]
+    solver = Solver(problem, stages, how.modes, constraints)
+
+    def after_sweep(state: State) -> bool:
+        answer = callback(solver.in_data(state)) if callback else False
+        return isinstance(answer, bool | np.bool_) and bool(answer)
+
+    factors = cleared(problem.engine, begun.factors, solver.modes)
+    state = solver.start(factors, number + begun.best, dict(generator.bit_generator.state))
+    return _Run(solver, *solver.run(state, max_sweeps, after_sweep), begun.tried)
+
+
+def _fit(runs: Sequence[_Run]) -> Fit:
+    """The best run as a Fit, in the units of the data."""
+    # Runs that were cut short may stand at different losses; compare them under the last one.
+    furthest = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).loss
+    objectives = [
+        run.state.objective if run.state.loss == furthest else run.solver.value(run.state, furthest)
+        for run in runs
+    ]
+    best = runs[int(np.argmin(objectives))]
+    solver, state = best.solver, best.state
+    problem, units = solver.problem, solver.problem.units
+    engine = problem.seen_by(state.loss)
+    signed = [mode for mode, constraint in enumerate(solver.constraints) if constraint.signed]
+    model = KruskalTensor.from_factors(state.factors).normalized(signed[-1] if signed else -1)
+    loss = units.loss_of_data(state.loss)
+    notes = [*state.notes, *map(_kept, state.kept), *_rejected(engine, state), diagnosis(model)]
+    noise = noise_of(engine.sample(state.factors).values, problem.least_sigma)
+    sigma = noise.sigma * degrees_of_freedom_correction(engine, model.rank, noise.clean)
+    return Fit(
+        model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
+        trace=np.array(state.trace),
+        result=_where(best, loss),
+        notes=tuple(note for note in notes if note),
+        loss=loss.original,
+        stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
+        explained=_explained(problem, state),
+        starts=best.tried or Starts(solver.reported(value, furthest) for value in objectives),
+        scale=sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,
+    )
+
+
+def _where(run: _Run, loss: Loss) -> Outcome:
+    """How a run ended, and where, if that was before its last level."""
+    if run.outcome == CONVERGED or run.solver.last_level(run.state):
+        return run.outcome
+    where = f" in stage {run.state.name!r} at {loss}, before the last level"
+    return replace(run.outcome, sentence=run.outcome.sentence + where)
+
+
+def _explained(problem: Problem, state: State) -> float:
+    """The share of the data that the model explains: of squares for least squares, else of |x|."""
+    tiny = L1(max((1e-6 * problem.scale) ** 2, 1e-300))
+    measure = LeastSquares() if state.loss.quadratic else tiny
+    engine = problem.seen_by(measure)
+    nothing = engine.value(tuple(0.0 * A for A in state.factors), measure)
+    left = engine.value(state.factors, measure)
+    whole = nothing + problem.excess(measure)
+    return (nothing - left) / whole if whole > 0 else 0.0
+
+
+def _rejected(engine: Engine, state: State) -> list[str]:
+    """Rows that a loss which rejects outliers leaves where the stage before it put them."""
+    if not np.isfinite(state.loss.rejects):
+        return []
+    notes = []
+    rank = state.factors[0].shape[1]  # so many entries of a row can be met by chance
+    for mode, hits in enumerate(engine.flagged(state.factors, state.loss.rejects)):
+        rows = np.flatnonzero((engine.counts(mode) - hits <= rank) & (hits > 0))
+        if rows.size:
+            notes.append(
+                f"{rows.size} rows of mode {mode} have no entry that fits and keep the values "
+                f"of the stage before ({_some(rows)})"
+            )
+    return notes
+
+
+def _kept(rows_of_mode: tuple[int, tuple[int, ...]]) -> str:
+    mode, rows = rows_of_mode
+    shown = _some(rows)
+    return f"{len(rows)} rows of mode {mode} could not be solved and kept their value ({shown})"
+
+
+def _some(rows: Sequence[int] | np.ndarray) -> str:
+    return ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")

@@ -1,0 +1,133 @@
+"""The factors of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robustcp import _checks
+from robustcp.engines import to_host
+from robustcp.plot.axes import grid_or_new, hide_top_and_right
+from robustcp.plot.colours import STYLES, diverging
+from robustcp.plot.modes import Mode, by_number
+from robustcp.plot.ticks import FEW, curve, index_ticks, is_ordered
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from robustcp.fitted import Fit
+
+KINDS = ("line", "bar", "image")
+
+
+def components(
+    fit: Fit,
+    *,
+    kinds: Mapping[Mode, str] | None = None,
+    shapes: Mapping[Mode, tuple[int, int]] | None = None,
+    axes: Any = None,
+) -> np.ndarray:
+    """The factors: one row of panels for each component, one column for each mode.
+
+    All panels of a mode have the same scale. The titles give the share of the data that each
+    component explains.
+
+    Parameters
+    ----------
+    fit : Fit
+    kinds : mapping from a mode to "line", "bar" or "image", optional
+        By default lines for modes labelled with numbers or dates and bars for modes with other
+        labels; without labels, bars for at most 12 indices and lines for more.
+    shapes : mapping from a mode to (height, width), optional
+        Modes whose indices are the pixels of an image, row by row.
+    axes : array of matplotlib Axes (rank, order), optional
+
+    Returns
+    -------
+    array of matplotlib Axes (rank, order)
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((4, 30, 12), 2, eta=0, gamma=0, rng=0).data
+    >>> axes = components(robustcp.cp(X, 2), shapes={2: (3, 4)})
+    >>> axes.shape
+    (2, 3)
+    """
+    order = len(fit.shape)
+    sizes = _image_shapes(fit, shapes)
+    drawn = _kinds(fit, kinds, sizes)
+    grid = grid_or_new(axes, (fit.rank, order), (2.7 * order, 1.45 * fit.rank + 0.5))
+    for n, kind in enumerate(drawn):
+        A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
+        for ax, column in zip(grid[:, n], A.T, strict=True):
+            if kind == "image":
+                _pixels(ax, column.reshape(sizes[n]), A)
+            else:
+                _column(ax, column, kind, fit.labels[n], A)
+                ax.tick_params(labelbottom=ax is grid[-1, n])
+        grid[-1, n].set_xlabel(fit.modes[n])
+    for r, (ax, share) in enumerate(zip(grid[:, 0], fit.shares, strict=True)):
+        ax.set_ylabel("" if drawn[0] == "image" else "unit column")
+        ax.set_title(f"component {r}: {share:.1%} of the data", loc="left", fontsize="medium")
+    return grid
+
+
+def _image_shapes(fit: Fit, shapes: Any) -> dict[int, tuple[int, int]]:
+    found: dict[int, tuple[int, int]] = {}
+    for n, shape in by_number(fit, "shapes", shapes).items():
+        pair = tuple(shape) if isinstance(shape, Sequence) else ()
+        if len(pair) != 2:
+            raise ValueError(f"shapes: must be (height, width) for {fit.modes[n]}, got {shape!r}")
+        height, width = (_checks.whole_number("shapes", size, 1) for size in pair)
+        if height * width != fit.shape[n]:
+            raise ValueError(
+                f"shapes: {height} x {width} is not the size of {fit.modes[n]}, {fit.shape[n]}"
+            )
+        found[n] = height, width
+    return found
+
+
+def _kinds(fit: Fit, kinds: Any, sizes: Mapping[int, tuple[int, int]]) -> list[str]:
+    """How each mode is drawn."""
+    given = by_number(fit, "kinds", kinds)
+    drawn = []
+    for n, labels in enumerate(fit.labels):
+        bars = fit.shape[n] <= FEW if labels is None else not is_ordered(labels)
+        usual = "image" if n in sizes else "bar" if bars else "line"
+        drawn.append(_checks.choice("kinds", given.get(n, usual), KINDS))
+        if drawn[n] == "image" and n not in sizes:
+            raise ValueError(f"shapes: needs the (height, width) of {fit.modes[n]}, an image")
+    return drawn
+
+
+def _column(
+    ax: Axes, column: np.ndarray, kind: str, labels: list[Any] | None, A: np.ndarray
+) -> None:
+    """One column of a factor A as a line or bars, on the scale of all its columns."""
+    if kind == "line":
+        curve(ax, column, labels)
+    else:
+        ax.bar(np.arange(column.size), column, width=0.8, color=STYLES[1][0])
+        index_ticks(ax.xaxis, labels, column.size)
+    low, high = min(0.0, float(A.min())), max(0.0, float(A.max()))
+    margin = 0.06 * ((high - low) or 1.0)
+    ax.set_ylim(low - margin * (low < 0), high + margin)
+    ax.axhline(0, color="0.4", linewidth=0.7)
+    hide_top_and_right(ax)
+
+
+def _pixels(ax: Axes, pixels: np.ndarray, A: np.ndarray) -> None:
+    """One column of a factor A as an image, on the scale of all its columns."""
+    most = float(np.abs(A).max()) or 1.0
+    signed = bool((A < 0).any())
+    image = ax.imshow(
+        pixels, cmap=diverging() if signed else "cividis", vmin=-most if signed else 0.0,
+        vmax=most, interpolation="nearest",
+    )  # fmt: skip
+    ax.figure.colorbar(image, ax=ax)
+    ax.set_xticks([])
+    ax.set_yticks([])

@@ -1,0 +1,126 @@
+"""Data, model and residuals of one slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robustcp.plot.axes import grid_or_new, hide_top_and_right
+from robustcp.plot.colours import diverging
+from robustcp.plot.modes import Mode
+from robustcp.plot.slicing import (
+    arrows,
+    data_and_model,
+    finite,
+    fixed_modes,
+    slice_image,
+    slice_title,
+)
+from robustcp.plot.ticks import curve
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+
+    from robustcp.fitted import Fit
+
+
+def slices(
+    fit: Fit,
+    X: Any,
+    index: int | Sequence[int],
+    mode: Mode | Sequence[Mode] = 0,
+    *,
+    axes: Any = None,
+) -> np.ndarray:
+    """Data, model and residual of one slice, side by side.
+
+    Data and model share one scale; the residual has its own. The scales leave out the lowest
+    and highest 1% of the data and the largest 1% of the residuals, so that outliers do not hide
+    the rest; the colour bars then end in arrows. Missing entries are grey and hatched. Only the
+    slice is computed.
+
+    Parameters
+    ----------
+    fit : Fit
+    X : array or Observed
+        The data, or other data of the same shape.
+    index, mode : int, or a sequence with one for each fixed mode
+        `mode` is fixed at `index`. Two modes must be left, which are drawn as images, or one,
+        which is drawn as lines: for a tensor of order 4, ``slices(fit, X, (3, 7), mode=(0, 1))``
+        draws X[3, 7, :, :]; for a matrix, ``slices(fit, X, (), mode=())`` draws all of it.
+    axes : array of three matplotlib Axes, optional
+
+    Returns
+    -------
+    array of three matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=0, rng=0).data
+    >>> data, model, residual = slices(robustcp.cp(X, 2), X, 3)
+    >>> data.get_title()
+    'data, mode 0 [3]'
+    """
+    fixed = fixed_modes(fit, mode, index)
+    data, model = data_and_model(fit, X, fixed)
+    values = data, model, data - model
+    common, most = _common_limits(data, model), _largest(values[2])
+    limits = common, common, (-most, most)
+    panels = grid_or_new(axes, (3,), (10.5, 3.2))
+    if data.ndim == 1:
+        _lines(panels, fit, values, fixed, limits)
+    else:
+        _images(panels, fit, values, fixed, limits)
+    for ax, name in zip(panels, ("data", "model", "residual"), strict=True):
+        ax.set_title(slice_title(fit, fixed, name, first=True), fontsize="medium")
+    return panels
+
+
+def _common_limits(data: np.ndarray, model: np.ndarray) -> tuple[float, float]:
+    """Limits that hold all of the model and the data between their 1% and 99% quantiles."""
+    both = model.ravel()
+    known = finite(data)
+    if known.size:
+        both = np.concatenate([both, np.quantile(known, [0.01, 0.99])])
+    low, high = float(both.min()), float(both.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _largest(residual: np.ndarray) -> float:
+    """The 99% quantile of the absolute residuals, the end of a symmetric scale."""
+    known = np.abs(finite(residual))
+    return (float(np.quantile(known, 0.99)) or float(known.max()) or 1.0) if known.size else 1.0
+
+
+def _images(
+    panels: np.ndarray,
+    fit: Fit,
+    values: Sequence[np.ndarray],
+    fixed: Mapping[int, int],
+    limits: Sequence[tuple[float, float]],
+) -> None:
+    maps: tuple[Colormap | str, ...] = ("cividis", "cividis", diverging())
+    for ax, part, cmap, ends in zip(panels, values, maps, limits, strict=True):
+        image = slice_image(ax, fit, part, fixed, cmap, ends)
+        ax.figure.colorbar(image, ax=ax, extend=arrows(part, ends))
+
+
+def _lines(
+    panels: np.ndarray,
+    fit: Fit,
+    values: Sequence[np.ndarray],
+    fixed: Mapping[int, int],
+    limits: Sequence[tuple[float, float]],
+) -> None:
+    (n,) = (n for n in range(len(fit.shape)) if n not in fixed)
+    for ax, line, (low, high) in zip(panels, values, limits, strict=True):
+        curve(ax, line, fit.labels[n])
+        margin = 0.05 * (high - low)
+        ax.set_ylim(low - margin, high + margin)
+        ax.set_xlabel(fit.modes[n])
+        hide_top_and_right(ax)
+    panels[2].axhline(0, color="0.4", linewidth=0.7)

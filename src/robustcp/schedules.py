@@ -1,0 +1,157 @@
+"""Schedules: the losses of a stage, level by level."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import cast
+
+from robustcp._typing import Factors
+from robustcp.engines import Engine
+from robustcp.losses import L1, Contaminated, Loss, as_loss
+from robustcp.noise import noise_of, typical
+from robustcp.units import Units
+
+#: With a larger share of outliers than this there is no telling what the noise is.
+TOO_MANY = 0.5
+#: Residuals that are looked at between the rounds of a refinement.
+ENOUGH = 1 << 15
+
+
+class Skip(Exception):  # noqa: N818 - not an error: the stage is not for this data
+    """Raised by a schedule, with the reason: the stage is left out, or undone."""
+
+
+class Schedule(ABC):
+    """The losses of a stage, level by level."""
+
+    @abstractmethod
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        """The loss of a level that begins at these factors; None when there is no such level.
+
+        `loss` is that of the level before, of this stage or the one before; None at the start.
+        """
+
+    def last(self, level: int) -> bool:
+        """Whether a level is known to be the last."""
+        return False
+
+    def near(self, engine: Engine, factors: Factors) -> Schedule:
+        """The same schedule for a fit that begins at factors which may be good already."""
+        return self
+
+    def in_units(self, units: Units) -> Schedule:
+        """The same schedule, given in the units of the data, in those of the fit."""
+        return self
+
+
+@dataclass(frozen=True)
+class Single(Schedule):
+    """One level with one loss."""
+
+    loss: Loss
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", as_loss(self.loss))
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        return self.loss if level == 0 else None
+
+    def last(self, level: int) -> bool:
+        return True
+
+    def in_units(self, units: Units) -> Single:
+        return Single(units.loss_of_fit(self.loss))
+
+
+@dataclass(frozen=True)
+class Continuation(Schedule):
+    """The smoothed 1-norm with epsilon falling from one level to the next, down to the last.
+
+    With a fixed tiny epsilon an entry that happens to be fitted gets a huge weight and pins its
+    row; coming down from a large one, the same objective ends lower in fewer sweeps.
+
+    With `enough` it ends before the last, once epsilon is below that share of the square of the
+    median residual: where another stage follows, residuals need not be told apart any finer.
+    """
+
+    first: float
+    lowest: float
+    ratio: float = 0.1
+    enough: float = 0.0
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        if level > 0 and self.last(level - 1):
+            return None
+        if level > 0 and self.enough:
+            size = typical(engine.sample(factors).values)
+            if self._epsilon(level - 1) <= self.enough * size * size:
+                return None
+        return L1(self._epsilon(level))
+
+    def _epsilon(self, level: int) -> float:
+        return max(self.lowest, self.first * self.ratio**level)
+
+    def last(self, level: int) -> bool:
+        return self.first * self.ratio**level <= self.lowest
+
+    def near(self, engine: Engine, factors: Factors) -> Continuation:
+        """Begin at the size of the residuals: a larger epsilon would lead a good start astray."""
+        size = typical(engine.sample(factors).values) or math.inf
+        return replace(self, first=max(self.lowest, min(self.first, size * size)))
+
+
+@dataclass(frozen=True)
+class Refinement(Schedule):
+    """Levels of `Contaminated`, with the noise estimated anew before each, to a fixed point.
+
+    Attributes
+    ----------
+    least : float
+        The least sigma.
+    rounds : int
+        The most levels.
+    """
+
+    least: float
+    rounds: int = 8
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        if level >= self.rounds:
+            return None
+        noise = noise_of(engine.sample(factors).values, self.least, ENOUGH)
+        if noise.beyond > TOO_MANY:
+            raise Skip(
+                f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
+            )
+        if level > 0 and abs(noise.sigma / cast(Contaminated, loss).sigma - 1) < 0.002:
+            return None
+        return Contaminated(noise.sigma, noise.above, noise.below)
+
+
+@dataclass(frozen=True)
+class Finish(Schedule):
+    """The 1-norm down to its end, from wherever a fit stands.
+
+    It begins at the size of the residuals: the stage before may have left off anywhere.
+    """
+
+    lowest: float
+    ratio: float = 0.1
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
+    ) -> Loss | None:
+        if level == 0:
+            return L1(max(self.lowest, typical(engine.sample(factors).values) ** 2))
+        before = cast(L1, loss).epsilon
+        return L1(max(self.lowest, self.ratio * before)) if before > self.lowest else None

@@ -1,0 +1,108 @@
+"""An engine that the package does not know: data in two halves along its first mode."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robustcp.engines import DenseEngine, Engine, Sample
+from robustcp.normal import NormalEquations
+
+
+class Halves(Engine):
+    """Nothing but the abstract methods of `Engine`, each from those of two dense engines."""
+
+    def __init__(self, data):
+        cut = data.shape[0] // 2
+        self._set([DenseEngine(data[:cut]), DenseEngine(data[cut:])])
+
+    def _set(self, halves):
+        self.halves = halves
+        first = halves[0]
+        self.cut = first.shape[0]
+        self.shape = (sum(half.shape[0] for half in halves), *first.shape[1:])
+        self.xp, self.dtype, self.view = first.xp, first.dtype, first.view
+
+    def _like(self, halves):
+        other = object.__new__(Halves)
+        other._set(halves)
+        return other
+
+    def _parts(self, factors):
+        """Factors as each half has them."""
+        if factors is None:
+            return None, None
+        rows, *rest = factors
+        return (rows[: self.cut], *rest), (rows[self.cut :], *rest)
+
+    @property
+    def largest(self):
+        return max(half.largest for half in self.halves)
+
+    @property
+    def complete(self):
+        return all(half.complete for half in self.halves)
+
+    def asarray(self, array):
+        return self.halves[0].asarray(array)
+
+    def viewed(self, view):
+        return self._like([half.viewed(view) for half in self.halves])
+
+    def normal(self, factors, mode, loss, rows=None):
+        rows = rows or slice(0, self.shape[mode])
+        one, two = (
+            half.normal(part, mode, loss, rows if mode else None)
+            for half, part in zip(self.halves, self._parts(factors), strict=True)
+        )
+        if mode:
+            return one + two
+        gram, gradient = (
+            self.xp.concat([self.xp.broadcast_to(a, (len(g), a.shape[1])) for a, g in pairs])
+            for pairs in (
+                [(one.gram, one.gradient), (two.gram, two.gradient)],
+                [(one.gradient, one.gradient), (two.gradient, two.gradient)],
+            )
+        )
+        return NormalEquations(gram[rows], gradient[rows], one.value + two.value)
+
+    def sample(self, factors=None):
+        one, two = (
+            half.sample(part) for half, part in zip(self.halves, self._parts(factors), strict=True)
+        )
+
+        def locate():
+            shifted = (two.indices[0] + self.cut, *two.indices[1:])
+            return tuple(map(np.concatenate, zip(one.indices, shifted, strict=True)))
+
+        return Sample(np.concatenate([one.values, two.values]), locate)
+
+    def slab_sums(self, work, factors=None):
+        one, two = (
+            half.slab_sums(work, part)
+            for half, part in zip(self.halves, self._parts(factors), strict=True)
+        )
+        return [
+            np.concatenate([one[0], two[0]]),
+            *(a + b for a, b in zip(one[1:], two[1:], strict=True)),
+        ]
+
+    def entrywise(self, work, factors):
+        return self.xp.concat(
+            [
+                half.entrywise(work, part)
+                for half, part in zip(self.halves, self._parts(factors), strict=True)
+            ]
+        )
+
+    def subtensor(self, indices):
+        chosen = np.arange(self.shape[0]) if indices[0] is None else np.asarray(indices[0])
+        here = [chosen[chosen < self.cut], chosen[chosen >= self.cut] - self.cut]
+        return self._like(
+            [half.subtensor([at, *indices[1:]]) for half, at in zip(self.halves, here, strict=True)]
+        )
+
+    def unfolding(self, mode, rows):
+        whole = np.concatenate(
+            [half.unfolding(0, slice(0, half.shape[0])) for half in self.halves]
+        ).reshape(self.shape)
+        return np.moveaxis(whole, mode, 0)[rows].reshape(-1, whole.size // self.shape[mode])

@@ -1,0 +1,252 @@
+"""The structure of the source: imports, lengths of functions, output, and tests of data types.
+
+Exceptions are listed here, and the lists are exact: a test fails for a new exception, and also for
+a listed one that is gone, until its line is removed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import robustcp
+
+ROOT = Path(robustcp.__file__).parent
+
+#: Layers, lowest first. A module may import from lower layers and, without cycles, from its own.
+#: Names are modules or packages of robustcp; `__init__` is robustcp itself.
+LAYERS = (
+    ("_checks", "_typing", "outcome"),
+    ("losses", "normal"),
+    ("engines",),
+    ("kruskal", "metrics"),
+    ("plot",),
+    ("noise", "units", "sizes", "constraints"),
+    ("objective", "updates"),
+    ("schedules", "solver", "stages"),
+    ("init", "search"),
+    ("regression", "outlying", "fitted"),
+    ("estimate", "methods", "baselines"),
+    ("ranks", "simulation"),
+    ("io",),
+    ("__init__",),
+    ("studies", "apps"),
+    ("cli", "__main__"),
+)
+
+#: (module, what it imports from a higher layer)
+UPWARD: set[tuple[str, str]] = set()
+
+MOST_LINES = 60
+LONG = {"cli.reproduce"}
+
+#: Types of data, which only `engines` tells apart.
+DATA_TYPES = {
+    "DataArray", "DenseEngine", "Engine", "MaskedArray", "Observed", "ObservedEngine", "Tensor",
+    "ndarray",
+}  # fmt: skip
+#: Attributes that tell arrays from other objects.
+ARRAY_ATTRIBUTES = {"__array__", "__array_namespace__", "__dlpack__", "dtype", "ndim", "shape"}
+#: Functions such as array_api_compat.is_torch_array.
+ARRAY_TEST = re.compile(r"is_(\w+_array|array_api_obj|\w+_namespace)|isMaskedArray|isMA|is_masked")
+
+#: (module, the test)
+TYPE_TESTS = {
+    ("io.reading", "isinstance(value, np.ndarray)"),  # arrays among the contents of a MATLAB file
+}
+
+
+# Modules and their imports
+
+
+def name_of(path: Path) -> str:
+    """The name of a file's module within robustcp, such as engines.dense."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that only type checkers see."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for other in child.orelse:
+                yield from running(other)
+        else:
+            yield from running(child)
+
+
+def module_named(dotted: str) -> str:
+    """The module of robustcp that holds a name such as robustcp.engines.Observed."""
+    parts = dotted.split(".")[1:]
+    while parts and ".".join(parts) not in FILES:
+        parts.pop()
+    return ".".join(parts) or "__init__"
+
+
+def imported_names(module: str) -> Iterator[str]:
+    """The dotted names that a module imports, at its top or inside functions."""
+    is_package = FILES[module].name == "__init__.py"
+    own = ["robustcp", *([] if module == "__init__" else module.split("."))]
+    package = own if is_package else own[:-1]
+    for node in running(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (a.value for a in node.args if isinstance(a, ast.Constant))
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The modules of robustcp that a module imports."""
+    names = [n for n in imported_names(module) if n.split(".")[0] == "robustcp"]
+    return frozenset(map(module_named, names)) - {module}
+
+
+def layer(module: str) -> int:
+    top = module.split(".")[0]
+    return next(k for k, names in enumerate(LAYERS) if top in names)
+
+
+def upward_imports() -> set[tuple[str, str]]:
+    return {(a, b) for a in FILES for b in imports(a) if layer(b) > layer(a)}
+
+
+def test_every_module_has_one_layer():
+    named = [name for names in LAYERS for name in names]
+    assert len(set(named)) == len(named)
+    assert {module.split(".")[0] for module in FILES} - set(named) == set()
+
+
+def test_imports_point_downward():
+    assert upward_imports() == UPWARD
+
+
+def test_imports_have_no_cycle():
+    graph = {a: {b for b in imports(a) if (a, b) not in UPWARD} for a in FILES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+# Functions
+
+
+def long_functions() -> dict[str, int]:
+    """The functions with too many lines, docstrings not counted."""
+    found = {}
+    for module in FILES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[ast.get_docstring(node) is not None :]
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+                if lines > MOST_LINES:
+                    found[f"{module}.{node.name}"] = lines
+    return found
+
+
+def test_functions_are_short():
+    found = long_functions()
+    assert set(found) == LONG, found
+
+
+# What the package shows
+
+
+def test_dir_is_the_public_api():
+    shown = [name for name in dir(robustcp) if not (name[:2] == name[-2:] == "__")]
+    assert shown == sorted(robustcp.__all__)
+
+
+def test_only_the_command_line_prints():
+    printing = [
+        f"{module}:{node.lineno}"
+        for module in FILES
+        if layer(module) < layer("cli")
+        for node in ast.walk(tree(module))
+        if (isinstance(node, ast.Call) and ast.unparse(node.func) == "print")
+        or (isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr"))
+    ]
+    assert printing == []
+
+
+# Types of data
+
+
+def last_names(node: ast.AST) -> set[str]:
+    """The names in an expression, without what they are attributes of: ndarray for np.ndarray."""
+    return {n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(node)
+            if isinstance(n, ast.Attribute | ast.Name)}  # fmt: skip
+
+
+def is_type_test(node: ast.AST) -> bool:
+    """Whether an expression asks which type some data has."""
+    if isinstance(node, ast.Call):
+        function = ast.unparse(node.func).split(".")[-1]
+        if function in ("isinstance", "issubclass"):
+            return bool(last_names(node.args[1]) & DATA_TYPES)
+        if function == "hasattr":
+            return getattr(node.args[1], "value", None) in ARRAY_ATTRIBUTES
+        return bool(ARRAY_TEST.fullmatch(function))
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        asks = any(isinstance(s, ast.Call) and ast.unparse(s.func) == "type" for s in sides)
+        return asks and any(last_names(side) & DATA_TYPES for side in sides)
+    if isinstance(node, ast.Attribute) and node.attr in ("__module__", "__class__"):
+        return True
+    if isinstance(node, ast.MatchClass):
+        return bool(last_names(node.cls) & DATA_TYPES)
+    return False
+
+
+def type_tests() -> set[tuple[str, str]]:
+    return {
+        (module, ast.unparse(node))
+        for module in FILES
+        if module.split(".")[0] != "engines"
+        for node in ast.walk(tree(module))
+        if is_type_test(node)
+    }
+
+
+def test_only_engines_look_at_types_of_data():
+    assert type_tests() == TYPE_TESTS
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("isinstance(x, np.ndarray)", True),
+        ("isinstance(x, str | np.ma.MaskedArray)", True),
+        ("isinstance(x, (list, Observed))", True),
+        ("array_api_compat.is_torch_array(x)", True),
+        ("type(x) is Observed", True),
+        ("type(x).__module__ == 'xarray'", True),
+        ("hasattr(x, 'ndim')", True),
+        ("isinstance(x, str | list)", False),
+        ("isinstance(observed, Sequence)", False),
+        ("type(x).__name__", False),
+        ("hasattr(x, 'rejects')", False),
+    ],
+)
+def test_what_counts_as_a_type_test(code, expected):
+    assert any(map(is_type_test, ast.walk(ast.parse(code)))) is expected
