@@ -7,6 +7,7 @@ with one key, its kind. What has no kind here is kept as text.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any
@@ -77,9 +78,15 @@ def _number(held: list[str]) -> Any:
 
 def _from_pandas(name: str) -> Callable[[Any], bool]:
     def fits(label: Any) -> bool:
-        return type(label).__name__ == name and type(label).__module__.split(".")[0] == "pandas"
+        pandas = sys.modules.get("pandas")  # without it there are no such labels
+        return pandas is not None and type(label) is getattr(pandas, name)
 
     return fits
+
+
+def _is_nat(label: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and label is pandas.NaT
 
 
 def _stamp(label: Any) -> list[Any]:
@@ -115,7 +122,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[A
         lambda label: [int(label.asm8.astype(np.int64)), label.unit],
         _from_span,
     ),
-    "pandas.NaT": (_from_pandas("NaTType"), lambda label: None, _not_a_time),
+    "pandas.NaT": (_is_nat, lambda label: None, _not_a_time),
     "float": (_is(), repr, float),
     "complex": (_is(complex), repr, complex),
     "bytes": (_is(bytes), bytes.hex, bytes.fromhex),
