@@ -44,7 +44,7 @@ LAYERS = (
 UPWARD: set[tuple[str, str]] = set()
 
 MOST_LINES = 60
-LONG = {"cli.reproduce"}
+LONG: set[str] = set()
 
 #: Types of data, which only `engines` tells apart.
 DATA_TYPES = {

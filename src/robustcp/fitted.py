@@ -79,7 +79,7 @@ class Fit:
 
     @property
     def converged(self) -> bool:
-        return self.result == CONVERGED
+        return self.result.name == CONVERGED.name
 
     @property
     def weights(self) -> Array:

@@ -307,8 +307,9 @@ class Solver:
         first = old.sweep == 0 and number == 0
         stages = (*old.stages, (stage.name, 0)) if level == 0 else old.stages
         return replace(
-            old, objective=value, stages=stages, fall=math.inf, stage=number, level=level, name=stage.name,
-            loss=loss, level_sweep=0, kept=(), swept=old.factors, momentum=0, ahead=ahead,
+            old, objective=value, stages=stages, fall=math.inf, stage=number, level=level,
+            name=stage.name, loss=loss, level_sweep=0, kept=(), swept=old.factors, momentum=0,
+            ahead=ahead,
             before=None if first else old if level == 0 else old.before,
         )  # fmt: skip
 

@@ -67,9 +67,13 @@ def names_and_labels(data: Any) -> tuple[tuple[str, ...], tuple[list[Any] | None
 
 
 def _listed(values: np.ndarray) -> list[Any]:
-    """Labels as a list; dates and durations as such, which nanoseconds would not be."""
+    """Labels as a list; dates and durations as such, and NumPy's where Python's are too coarse."""
     kind = values.dtype.kind
-    return list((values.astype(f"{kind}8[us]") if kind in "mM" else values).tolist())
+    if kind not in "mM":
+        return list(values.tolist())
+    coarse = values.astype(f"{kind}8[us]")
+    exact = bool(np.all((coarse == values) | np.isnat(values)))
+    return list(coarse.tolist() if exact else values)
 
 
 def plain_array(data: Any) -> Array:

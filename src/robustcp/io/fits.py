@@ -166,8 +166,8 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
     return Fit(
         model=model,
         trace=held["trace"],
-        result=Outcome(str(about["result"]["name"]), str(about["result"]["sentence"])),
-        notes=tuple(map(str, about["notes"])),
+        result=_result(about),
+        notes=tuple(map(str, about.get("notes", ()))),
         loss=_loss(about["loss"]),
         stages=tuple((str(name), int(count)) for name, count in about["stages"]),
         explained=float(about["explained"]),
@@ -176,6 +176,14 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
         modes=modes,
         labels=labels,
     )
+
+
+def _result(about: dict[str, Any]) -> Outcome:
+    """How a fit ended; files of the first version hold only words, and whether it converged."""
+    if "result" in about:
+        return Outcome(str(about["result"]["name"]), str(about["result"]["sentence"]))
+    name = "converged" if about["converged"] else "max_sweeps"
+    return Outcome(name, str(about["status"]))
 
 
 def load_model(path: str | Path) -> KruskalTensor:
