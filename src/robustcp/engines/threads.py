@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
@@ -96,11 +96,11 @@ class _Hold:
     def __get__(self, owner: _SingleBlasThread | None, _: object = None) -> Callable[..., None]:
         if owner is None:  # contextlib.ExitStack would keep the method without the object
             raise AttributeError("__exit__ is for `with` statements only")
-        key = next(owner._keys)
+        key, thread = next(owner._keys), get_ident()
         hold = partial(owner._leave, key)
-        owner._refs[key] = weakref.ref(hold, owner._leave_for_the_dead)
-        thread = get_ident()
-        owner.inside[key] = thread  # no call, and so no Ctrl-C, from here to the return
+        ref = weakref.ref(hold, owner._leave)
+        owner._refs[key] = ref  # no call, and so no Ctrl-C, from here to the return
+        owner.inside[key] = thread
         return hold
 
 
@@ -123,7 +123,7 @@ class _SingleBlasThread:
         self._lock = threading.RLock()  # reentrant: garbage that is collected may leave any time
         #: The thread of each `with`, and the weak reference that leaves for it in need.
         self.inside: dict[int, int] = {}
-        self._refs: dict[int, weakref.ref[Callable[..., None]]] = {}
+        self._refs: dict[int, weakref.ref[partial[None]]] = {}
         #: By library (and thread, where it has a number of its own) what is to be restored.
         self._found: dict[tuple[str, int], int] = {}
         #: By thread inside, how many threads its caller allows.
@@ -143,19 +143,18 @@ class _SingleBlasThread:
                 self._allowed[me] = self._outside(libraries)
             self._settle(libraries)
 
-    def _leave(self, key: int, *_: object) -> None:
-        """Leave a `with`. May be called again, which it is if Ctrl-C cuts it short."""
-        if _pool.jobs:  # those of generators that an exception left behind
-            _pool.close(key)
-        self.inside.pop(key, None)
+    def _leave(self, key: object, *_: object) -> None:
+        """Leave a `with`, and those that have died. What Ctrl-C cuts short is done again later."""
+        gone = [k for k, ref in list(self._refs.items()) if k == key or ref() is None]
+        for k in gone:
+            if _pool.jobs:  # some may be of generators that an exception left behind
+                _pool.close(k)
+            self.inside.pop(k, None)
         if get_ident() not in self.inside.values():
             with self._lock:
                 self._settle(_known[1])
-        self._refs.pop(key, None)
-
-    def _leave_for_the_dead(self, _: object) -> None:
-        for key in [key for key, ref in list(self._refs.items()) if ref() is None]:
-            self._leave(key)
+        for k in gone:
+            self._refs.pop(k, None)
 
     def _settle(self, libraries: Sequence[_Library]) -> None:
         """Limit or restore each library, as who is inside asks for."""
@@ -194,8 +193,10 @@ class _SingleBlasThread:
         """How many threads BLAS may use when no pass is running."""
         libraries, me = _libraries(), get_ident()
         with self._lock:
-            allowed = self._allowed.get(me) if me in self.inside.values() else None
-            return allowed or self._outside(libraries)
+            outside = self._outside(libraries)
+            if me in self.inside.values():
+                outside = self._allowed.get(me, outside)
+        return outside
 
     @staticmethod
     def _threads_now() -> int:
@@ -264,19 +265,15 @@ class _Job(Generic[S, T]):
     def result(self, k: int) -> T:
         """The result of a tile; while that takes time, this thread works on others."""
         while k not in self._results:
-            try:
-                done, result, error = self._finished.get_nowait()
-            except Empty:
+            mine = None if self._finished.qsize() else self._claim()
+            if mine is None:  # one is finished, or will be: another thread has it
+                done, result, error = self._finished.get()
+            else:
+                done, result, error = mine[0], None, None
                 try:
-                    done, tile = self._open.popleft()
-                except IndexError:  # another thread has it
-                    done, result, error = self._finished.get()
-                else:
-                    result, error = None, None
-                    try:
-                        result = _tile(self._work, tile)
-                    except Exception as caught:  # it comes out when its tile's turn comes
-                        error = caught
+                    result = _tile(self._work, mine[1])
+                except Exception as caught:  # it comes out when its tile's turn comes
+                    error = caught
             self._results[done] = result, error
         result, error = self._results.pop(k)
         if error is not None:
@@ -285,6 +282,12 @@ class _Job(Generic[S, T]):
             finally:
                 del error  # not in its own traceback
         return result  # type: ignore[return-value]
+
+    def _claim(self) -> tuple[int, S] | None:
+        try:
+            return self._open.popleft()
+        except IndexError:
+            return None
 
     def help(self) -> None:
         """Work on open tiles, in a thread of the pool, if there is a seat."""
@@ -299,17 +302,13 @@ class _Job(Generic[S, T]):
     def _help(self) -> None:
         _here.job = self
         try:
-            while not self._closed:
+            while not self._closed and (mine := self._claim()) is not None:
                 try:
-                    k, tile = self._open.popleft()
-                except IndexError:
-                    return
-                try:
-                    self._finished.put((k, _tile(self._work, tile), None))
+                    self._finished.put((mine[0], _tile(self._work, mine[1]), None))
                 except _Abandoned:
-                    self._open.appendleft((k, tile))
+                    self._open.appendleft(mine)
                 except BaseException as error:
-                    self._finished.put((k, None, error))
+                    self._finished.put((mine[0], None, error))
         finally:
             _here.job = None
 
@@ -325,6 +324,7 @@ class _Job(Generic[S, T]):
         for seat in self._seats:
             with seat:
                 pass
+        _pool.jobs.pop(id(self), None)
 
 
 def _tile(work: Callable[[S], T], tile: S) -> T:
@@ -425,3 +425,5 @@ class Tiles:
             job.close()
             job.wait()
             raise
+        job.close()
+        _pool.jobs.pop(id(job), None)
