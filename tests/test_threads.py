@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -324,20 +325,31 @@ class TestInterrupts:
         assert limits() == numbers
 
     def test_a_map_that_a_traceback_keeps(self, numbers):
-        begun = []
+        main, most = threading.get_ident(), 10**6
+        begun, done = threading.Event(), []
+
+        def work(k):
+            if threading.get_ident() == main:
+                assert begun.wait(60)
+            elif k > 0:
+                begun.set()
+                for j in Tiles(1).map(abs, range(most)):
+                    done[:] = [j]
 
         def consume():
             with single_blas_thread:
-                results = Tiles(2).map(begun.append, range(100))
+                results = Tiles(2).map(work, range(100))
                 for _ in results:
+                    assert begun.wait(60)
                     raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt) as kept:
             consume()
-        count = len(begun)
         assert limits() == numbers
+        last = done[:]
+        assert last != [most - 1]
         assert list(Tiles(2).map(abs, range(50))) == list(range(50))
-        assert len(begun) == count
+        assert done == last
         assert kept.value.__traceback__ is not None
 
     def test_pieces_in_other_threads_are_ended(self, numbers):
@@ -426,17 +438,20 @@ class TestPool:
             assert list(pool.map(fit, range(12))) == [[190 * k] * 50 for k in range(12)]
 
     def test_no_more_threads_than_asked_for(self):
-        list(Tiles(5).map(abs, range(100)))
-        busy = []
+        main, begun, over, most = threading.get_ident(), [], threading.Event(), []
 
         def work(k):
-            busy.append(k)
-            count = len(busy)
-            busy.remove(k)
-            return count
+            if threading.get_ident() != main:
+                begun.append(k)
+                assert over.wait(60)
+            elif not over.is_set():
+                for _ in range(200):  # calls all threads of the pool, who see what is open here
+                    list(Tiles(5).map(abs, range(20)))
+                most.append(len(begun))
+                over.set()
 
-        counts = [max(Tiles(2).map(work, range(40))) for _ in range(100)]
-        assert max(counts) <= 2
+        list(Tiles(2).map(work, range(8)))
+        assert most[0] <= 1
 
     def test_the_first_error_comes_out(self):
         def work(k):
@@ -477,15 +492,14 @@ class TestPool:
             def __call__(self, k):
                 return k
 
-        import weakref
-
         work = Work()
         gone = weakref.ref(work)
         list(Tiles(2).map(work, range(100)))
-        list(Tiles(2).map(abs, range(100)))
         del work
-        while threads._pool.jobs:  # a thread that has just been called looks at them
-            gc.collect()
+        for _ in range(1000):  # until the other thread has turned to these
+            list(Tiles(2).map(abs, range(100)))
+            if gone() is None:
+                break
         assert gone() is None
 
 
