@@ -48,10 +48,10 @@ class _Library:
 def _library(found: Any) -> _Library:
     """A library that threadpoolctl found.
 
-    OpenBLAS is called directly: from 3.8 on, threadpoolctl lets only the thread that set a limit
-    first change it; older ones set the limit of the process where OpenMP has one per thread. The
-    number of the others is their thread's, or if it is not (an old BLIS) it is set again by
-    whoever comes next.
+    OpenBLAS is called directly. From 3.8 on, threadpoolctl lets only the thread that set a limit
+    first change it; before, it changed the number of the process in an OpenBLAS built with
+    OpenMP, where that of the thread counts. MKL has a number per thread. So has BLIS, or if not
+    (old versions), whoever enters next sets it to one again.
     """
     get, set_, per_thread = found.get_num_threads, found.set_num_threads, True
     if found.internal_api == "openblas":
@@ -144,13 +144,21 @@ class _SingleBlasThread:
             self._settle(libraries)
 
     def _leave(self, key: object, *_: object) -> None:
-        """Leave a `with`, and those that have died. What Ctrl-C cuts short is done again later."""
-        gone = [k for k, ref in list(self._refs.items()) if k == key or ref() is None]
+        """Leave a `with`, and those of this thread that have died.
+
+        What Ctrl-C cuts short is done again: by the weak reference, or by the next one to leave.
+        """
+        me = get_ident()
+        gone = [
+            k
+            for k, ref in list(self._refs.items())
+            if k == key or (ref() is None and self.inside.get(k, me) == me)
+        ]
         for k in gone:
             if _pool.jobs:  # some may be of generators that an exception left behind
                 _pool.close(k)
             self.inside.pop(k, None)
-        if get_ident() not in self.inside.values():
+        if me not in self.inside.values():
             with self._lock:
                 self._settle(_known[1])
         for k in gone:
@@ -207,6 +215,7 @@ class _SingleBlasThread:
         me = get_ident()
         self._lock = threading.RLock()
         self.inside = {key: thread for key, thread in self.inside.items() if thread == me}
+        self._refs = {key: ref for key, ref in self._refs.items() if key in self.inside}
         self._allowed = {thread: n for thread, n in self._allowed.items() if thread == me}
         self._settle(_known[1])
 
@@ -372,7 +381,8 @@ class _Pool:
             job = ref()
             if job is not None and job.hold == hold:
                 job.close()
-                job.wait()
+                if job is not _here.job:  # one cannot wait for oneself
+                    job.wait()
 
 
 single_blas_thread = _SingleBlasThread()
