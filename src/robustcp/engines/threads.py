@@ -85,6 +85,10 @@ def _libraries() -> tuple[_Library, ...]:
     return _known[1]
 
 
+def _at_one(libraries: Sequence[_Library]) -> bool:
+    return {lib.get() for lib in libraries} <= {1}
+
+
 class _Hold:
     """Looks up `__exit__` for one `with`: a new object each time, registered as being inside.
 
@@ -132,16 +136,16 @@ class _SingleBlasThread:
     def __enter__(self) -> None:
         libraries, me = _libraries(), get_ident()
         nested = list(self.inside.values()).count(me) > 1
-        if nested:
-            for lib in libraries:
-                if lib.get() != 1:
-                    break
-            else:
-                return
+        if nested and _at_one(libraries):
+            return
         with self._lock:
             if not nested:
                 self._allowed[me] = self._outside(libraries)
             self._settle(libraries)
+
+    def held(self) -> bool:
+        """Whether this thread is inside, and nobody has set another number since."""
+        return get_ident() in list(self.inside.values()) and _at_one(_libraries())
 
     def _leave(self, key: object, *_: object) -> None:
         """Leave a `with`, and those of this thread that have died.
@@ -339,6 +343,8 @@ class _Job(Generic[S, T]):
 def _tile(work: Callable[[S], T], tile: S) -> T:
     if _here.job is not None and _here.job.abandoned():
         raise _Abandoned
+    if single_blas_thread.held():
+        return work(tile)
     with single_blas_thread:
         return work(tile)
 
