@@ -320,6 +320,7 @@ class _Job(Generic[S, T]):
                     self._finished.put((mine[0], _tile(self._work, mine[1]), None))
                 except _Abandoned:
                     self._open.appendleft(mine)
+                    self._finished.put((-1, None, None))  # wakes the owner, who may wait for it
                 except BaseException as error:
                     self._finished.put((mine[0], None, error))
         finally:
