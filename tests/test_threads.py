@@ -77,7 +77,7 @@ def stand_in(monkeypatch):
     def replace(number, per_thread=False):
         kept = Number(number, per_thread)
         libraries = (threads._Library("stand-in", kept.get, kept.set, per_thread),)
-        monkeypatch.setattr(threads, "_known", (0, libraries))
+        monkeypatch.setattr(threads, "_known", (0, [], libraries))
         monkeypatch.setattr(threads, "_libraries", lambda: libraries)
         return kept
 
@@ -130,6 +130,8 @@ class TestLimit:
         code = """
 import numpy
 from threadpoolctl import threadpool_info
+from robustcp.engines import fused
+fused.ENABLED = False
 from robustcp.engines.threads import single_blas_thread
 numbers = lambda: [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
 with single_blas_thread:

@@ -7,6 +7,7 @@ objects that die with the `with` they belong to, and each step may be cut short 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import sys
@@ -21,6 +22,8 @@ from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+from robustcp.engines.fused import installed
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -69,20 +72,32 @@ def _library(found: Any) -> _Library:
     return _Library(found.filepath, get, set_, per_thread)
 
 
-#: The libraries, and how many modules there were when they were looked for.
-_known: tuple[int, tuple[_Library, ...]] = 0, ()
+#: What loads a BLAS of its own, after NumPy's.
+_LOADERS = "scipy.linalg", "torch"
+#: How many modules and which loaders there were when libraries were looked for, and the libraries.
+_known: tuple[int, list[str], tuple[_Library, ...]] = 0, [], ()
 
 
 def _libraries() -> tuple[_Library, ...]:
-    """All BLAS libraries; looked for again when modules were imported, which may load one."""
+    """The BLAS libraries that may be called here; looked for again when one may be new.
+
+    Not while they are being imported, also by other threads: before 3.8 threadpoolctl could
+    block for good there (it holds the lock of the loader and waits for Python's).
+    """
     global _known
-    if _known[0] != len(sys.modules):
-        if "robustcp.engines._kernels" in sys.modules:  # these use SciPy's, from some call on
+    count, loaders, libraries = _known
+    if count != len(sys.modules):
+        count, before = len(sys.modules), loaders if count else None
+        if before is None and installed():  # compiled passes call SciPy's
             import scipy.linalg.cython_blas  # noqa: F401
-        count = len(sys.modules)
-        found = ThreadpoolController().select(user_api="blas").lib_controllers
-        _known = count, tuple(_library(lib) for lib in found if lib.num_threads is not None)
-    return _known[1]
+        loaders = [name for name in _LOADERS if name in sys.modules]
+        if loaders != before:
+            for name in loaders:
+                importlib.import_module(name)
+            found = ThreadpoolController().select(user_api="blas").lib_controllers
+            libraries = tuple(_library(lib) for lib in found if lib.num_threads is not None)
+        _known = count, loaders, libraries
+    return libraries
 
 
 def _at_one(libraries: Sequence[_Library]) -> bool:
@@ -164,7 +179,7 @@ class _SingleBlasThread:
             self.inside.pop(k, None)
         if me not in self.inside.values():
             with self._lock:
-                self._settle(_known[1])
+                self._settle(_known[2])
         for k in gone:
             self._refs.pop(k, None)
 
@@ -221,7 +236,7 @@ class _SingleBlasThread:
         self.inside = {key: thread for key, thread in self.inside.items() if thread == me}
         self._refs = {key: ref for key, ref in self._refs.items() if key in self.inside}
         self._allowed = {thread: n for thread, n in self._allowed.items() if thread == me}
-        self._settle(_known[1])
+        self._settle(_known[2])
 
 
 def available_threads() -> int:
