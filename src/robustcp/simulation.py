@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustcp import _checks
+from robustcp.engines import single_blas_thread
 from robustcp.kruskal import KruskalTensor
 
 
@@ -81,16 +82,17 @@ def simulate(
     factors = [np.abs(rng.standard_normal((size, rank))) for size in shape]
     if density < 1:
         factors = [_thinned(A, density, rng) for A in factors]
-    truth = KruskalTensor.from_factors(factors)
-    signal = truth.full()
-    norm = np.linalg.norm(signal)
-    artifacts = rng.random(signal.shape) < eta if gamma > 0 else np.zeros(signal.shape, dtype=bool)
-    Q = rng.standard_normal(signal.shape)
-    sigma = noise * norm / np.linalg.norm(Q)
-    data = signal + sigma * Q
-    if artifacts.any():
-        data[artifacts] += gamma * norm / math.sqrt(np.count_nonzero(artifacts))
-    return Simulation(data, truth.normalized(), artifacts, float(sigma))
+    with single_blas_thread:  # for the same bits everywhere
+        truth = KruskalTensor.from_factors(factors)
+        signal = truth.full()
+        norm = np.linalg.norm(signal)
+        spots = rng.random(signal.shape) < eta if gamma > 0 else np.zeros(signal.shape, dtype=bool)
+        Q = rng.standard_normal(signal.shape)
+        sigma = noise * norm / np.linalg.norm(Q)
+        data = signal + sigma * Q
+        if spots.any():
+            data[spots] += gamma * norm / math.sqrt(np.count_nonzero(spots))
+        return Simulation(data, truth.normalized(), spots, float(sigma))
 
 
 def _own_generator(rng: int | np.random.Generator | None) -> np.random.Generator:
