@@ -45,7 +45,7 @@ class CompiledPass(Pass):
 
     def takes(self, loss: Loss) -> bool:
         """Whether there is compiled code for a loss with such parameters."""
-        known = type(loss) in compiled_code().FORMULAS
+        known = type(loss) in compiled_code().FORMULAS and self.storage.weights is None
         return known and _numbers(loss, self.storage.dtype) is not None
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:

@@ -1,0 +1,250 @@
+"""Weights of entries: what the loss of each one is multiplied by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from robustcp import _checks
+from robustcp._typing import Array
+from robustcp.engines.arrays import check_dtype, plain_array, to_host
+from robustcp.engines.tiles import Tile, length
+
+_NAME = "entry_weights"
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing.
+
+    An entry's weight is the product of what `vectors` and `array` hold for it, which is never
+    made up for all entries at once.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        That of the data.
+    vectors : tuple of (float64 array or None), one for each mode
+        On the host.
+    array : array, optional
+        Of any library, with the modes of the data; a mode of size 1 stands for all its indices.
+    zeros : bool
+        Whether a weight may be 0.
+    """
+
+    shape: tuple[int, ...]
+    vectors: tuple[np.ndarray | None, ...]
+    array: Array | None = None
+    zeros: bool = False
+
+    def part(self, indices: Sequence[np.ndarray | None]) -> Weights:
+        """The weights at some indices of each mode; None takes a mode whole."""
+        shape, vectors, array = [], [], self.array
+        for mode, (size, vector, at) in enumerate(
+            zip(self.shape, self.vectors, indices, strict=True)
+        ):
+            shape.append(size if at is None else len(at))
+            vectors.append(vector if at is None or vector is None else vector[at])
+            if at is not None and array is not None and array.shape[mode] > 1:
+                xp, device = array_api_compat.array_namespace(array), array_api_compat.device(array)
+                array = xp.take(array, xp.asarray(at, device=device), axis=mode)
+        return Weights(tuple(shape), tuple(vectors), array, self.zeros)
+
+    def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """The weights of some entries, on the host."""
+        product = np.ones(len(indices[0]))
+        for vector, index in zip(self.vectors, indices, strict=True):
+            if vector is not None:
+                product *= vector[index]
+        if self.array is not None:
+            product *= to_host(self.array)[_clamped(self.array, indices)]
+        return product
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Weights of entries that are listed, in the order in which they were given."""
+
+    values: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+
+class TileWeights:
+    """Weights as the tiles of a stored array need them: its modes, its library, its device."""
+
+    def __init__(
+        self, weights: Weights, order: Sequence[int], xp: Any, dtype: Any, device: Any
+    ) -> None:
+        self._xp, self._dtype = xp, dtype
+        vectors = (weights.vectors[mode] for mode in order)
+        self.vectors = [
+            None if w is None else xp.asarray(np.ascontiguousarray(w), dtype=dtype, device=device)
+            for w in vectors
+        ]
+        self.array = None
+        if weights.array is not None:
+            self.array = xp.permute_dims(_moved(weights.array, xp, device), tuple(order))
+        self.zeros = weights.zeros
+
+    def box(self, tile: Tile) -> Array:
+        """The weights of a tile, in its shape."""
+        xp = self._xp
+        order = len(tile)
+        parts = [
+            xp.reshape(w[part], (1,) * n + (-1,) + (1,) * (order - n - 1))
+            for n, (w, part) in enumerate(zip(self.vectors, tile, strict=True))
+            if w is not None
+        ]
+        if self.array is not None:
+            here = tuple(
+                part if size > 1 else slice(0, 1)
+                for part, size in zip(tile, self.array.shape, strict=True)
+            )
+            parts.append(xp.astype(self.array[here], self._dtype))
+        return xp.broadcast_to(math.prod(parts[1:], start=parts[0]), tuple(map(length, tile)))
+
+    def at(self, indices: Sequence[Array]) -> Array:
+        """The weights of some entries."""
+        parts = [
+            self._xp.take(w, index, axis=0)
+            for w, index in zip(self.vectors, indices, strict=True)
+            if w is not None
+        ]
+        if self.array is not None:
+            found = self.array[_clamped(self.array, indices)]
+            parts.append(self._xp.astype(found, self._dtype))
+        return math.prod(parts[1:], start=parts[0])
+
+
+def _clamped(array: Array, indices: Sequence[Array] | Array) -> tuple[Array, ...]:
+    """Indices of entries, 0 where a mode of size 1 stands for all."""
+    return tuple(
+        index if size > 1 else 0 * index for index, size in zip(indices, array.shape, strict=True)
+    )
+
+
+def _moved(array: Array, xp: Any, device: Any) -> Array:
+    """An array in another library, or on another device; the same one where it is there already."""
+    if array_api_compat.array_namespace(array) is not xp:
+        return xp.asarray(to_host(array), device=device)
+    if array_api_compat.device(array) == device:
+        return array
+    return array_api_compat.to_device(array, device)
+
+
+# What users give
+
+
+def as_weights(given: Any, shape: tuple[int, ...]) -> Weights | None:
+    """Checked weights from an array that broadcasts to a shape, or from one vector per mode.
+
+    None if there is nothing in them.
+    """
+    if isinstance(given, Weights):
+        return given
+    if isinstance(given, list | tuple):
+        return _outer(given, shape)
+    array = _real(given)
+    sizes = (1,) * (len(shape) - array.ndim) + tuple(array.shape)
+    if len(sizes) > len(shape) or any(
+        size not in (1, whole) for size, whole in zip(sizes, shape, strict=True)
+    ):
+        raise ValueError(
+            f"{_NAME}: of shape {tuple(array.shape)} do not broadcast to that of X, {shape}"
+        )
+    least = _least(array)
+    xp = array_api_compat.array_namespace(array)
+    array = _unrepeated(xp.reshape(array, sizes))
+    long = [mode for mode, size in enumerate(array.shape) if size > 1]
+    if len(long) > 1:
+        return Weights(shape, (None,) * len(shape), array, zeros=least == 0)
+    # One mode: its vector, for which least squares has a Gram matrix that rows share.
+    mode = long[0] if long else 0
+    vector = np.asarray(to_host(array), dtype=np.float64).ravel()
+    vectors = [None if m != mode else np.broadcast_to(vector, shape[m]) for m in range(len(shape))]
+    return Weights(shape, tuple(vectors), zeros=least == 0)
+
+
+def listed_weights(given: Any, count: int) -> Listed | None:
+    """Checked weights of listed entries; None if `given` is not a vector of so many."""
+    if isinstance(given, Weights | list | tuple):
+        return None
+    array = _real(given)
+    if tuple(array.shape) != (count,):
+        return None
+    _least(array)
+    return Listed(np.array(to_host(array), dtype=np.float64))
+
+
+def _outer(given: Sequence[Any], shape: tuple[int, ...]) -> Weights | None:
+    if len(given) != len(shape):
+        raise ValueError(
+            f"{_NAME}: a list must have a vector, or None, for each of {len(shape)} modes, "
+            f"got {len(given)}"
+        )
+    vectors: list[np.ndarray | None] = []
+    zeros, most = False, 1.0
+    for mode, (w, size) in enumerate(zip(given, shape, strict=True)):
+        if w is None:
+            vectors.append(None)
+            continue
+        array = _real(w)
+        if tuple(array.shape) != (size,):
+            raise ValueError(
+                f"{_NAME}: the vector of mode {mode} must have shape {(size,)}, "
+                f"got {tuple(array.shape)}"
+            )
+        zeros = _least(array, f" in mode {mode}") == 0 or zeros
+        vector = np.array(to_host(array), dtype=np.float64)
+        most *= float(vector.max())
+        vectors.append(vector)
+    if math.isinf(most):
+        raise ValueError(f"{_NAME}: products of the vectors are infinite")
+    if all(vector is None for vector in vectors):
+        return None
+    return Weights(shape, tuple(vectors), zeros=zeros)
+
+
+def _real(given: Any) -> Array:
+    """An array of real numbers."""
+    with _checks.about(_NAME):
+        array = plain_array(given)
+        check_dtype(array)
+    if 0 in array.shape:
+        raise ValueError(f"{_NAME}: are empty (shape {tuple(array.shape)})")
+    return array
+
+
+def _least(array: Array, where: str = "") -> float:
+    """The least of some weights, which must be finite, none negative and not all 0."""
+    xp = array_api_compat.array_namespace(array)
+    if array.dtype == xp.bool:
+        least, most = float(xp.all(array)), float(xp.any(array))
+    else:
+        with np.errstate(invalid="ignore"):
+            least, most = float(xp.min(array)), float(xp.max(array))
+    if math.isnan(least) or least < 0:
+        wrong = "must not be NaN" if math.isnan(least) else f"must not be negative, got {least:g}"
+        index = np.unravel_index(int(xp.argmin(array)), tuple(array.shape))
+        raise ValueError(f"{_NAME}: {wrong}{where} at {tuple(map(int, index))}")
+    if math.isinf(most):
+        index = np.unravel_index(int(xp.argmax(array)), tuple(array.shape))
+        raise ValueError(f"{_NAME}: must be finite, got inf{where} at {tuple(map(int, index))}")
+    if most == 0:
+        raise ValueError(f"{_NAME}: all are 0{where}")
+    return least
+
+
+def _unrepeated(array: Array) -> Array:
+    """Size 1 for modes along which an array repeats itself in memory (`np.broadcast_to`)."""
+    if not isinstance(array, np.ndarray):
+        return array
+    return array[tuple(slice(0, None if step else 1) for step in array.strides)]
