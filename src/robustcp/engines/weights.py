@@ -83,7 +83,7 @@ class TileWeights:
     def __init__(
         self, weights: Weights, order: Sequence[int], xp: Any, dtype: Any, device: Any
     ) -> None:
-        self._xp, self._dtype = xp, dtype
+        self._xp, self.dtype = xp, dtype
         vectors = (weights.vectors[mode] for mode in order)
         self.vectors = [
             None if w is None else xp.asarray(np.ascontiguousarray(w), dtype=dtype, device=device)
@@ -108,7 +108,7 @@ class TileWeights:
                 part if size > 1 else slice(0, 1)
                 for part, size in zip(tile, self.array.shape, strict=True)
             )
-            parts.append(xp.astype(self.array[here], self._dtype))
+            parts.append(xp.astype(self.array[here], self.dtype))
         return xp.broadcast_to(math.prod(parts[1:], start=parts[0]), tuple(map(length, tile)))
 
     def at(self, indices: Sequence[Array]) -> Array:
@@ -120,8 +120,58 @@ class TileWeights:
         ]
         if self.array is not None:
             found = self.array[_clamped(self.array, indices)]
-            parts.append(self._xp.astype(found, self._dtype))
+            parts.append(self._xp.astype(found, self.dtype))
         return math.prod(parts[1:], start=parts[0])
+
+
+class MatrixWeights:
+    """Weights as blocks of the matrix view need them, of a NumPy array; see `Storage`."""
+
+    def __init__(self, weights: TileWeights, shape: Sequence[int], split: int) -> None:
+        self._dtype, self._flat, steps = weights.dtype, None, [0] * len(shape)
+        if weights.array is not None:
+            self._flat, steps = _in_line(weights.array)
+        sides = slice(0, split), slice(split, None)
+        self._products = [_outer_product(weights.vectors[s], shape[s], self._dtype) for s in sides]
+        self._offsets = [_outer_sum(steps[s], shape[s]) for s in sides]
+
+    def block(self, rows: slice, columns: slice) -> np.ndarray:
+        """The weights of a block."""
+        (left, right), (down, across) = self._products, self._offsets
+        w = np.multiply.outer(left[rows], right[columns])
+        if self._flat is not None:
+            w *= self._flat.take(np.add.outer(down[rows], across[columns]))
+        return np.asarray(w)
+
+
+def _outer_product(vectors: Sequence[Array], shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """The outer product of vectors as one line; ones for None."""
+    line = np.ones(1, dtype)
+    for vector, size in zip(vectors, shape, strict=True):
+        line = np.multiply.outer(line, np.ones(size, dtype) if vector is None else vector).ravel()
+    return line
+
+
+def _outer_sum(steps: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """Where the entries of an array are, from where it begins, as one line."""
+    line = np.zeros(1, np.int64)
+    for step, size in zip(steps, shape, strict=True):
+        line = np.add.outer(line, step * np.arange(size)).ravel()
+    return line
+
+
+def _in_line(array: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """The memory of an array, in a line, and how far apart neighbours are in each mode of it."""
+    width = array.itemsize
+    if any(step < 0 or step % width for step in array.strides):
+        array = np.ascontiguousarray(array)
+    steps = [
+        step // width if size > 1 else 0
+        for step, size in zip(array.strides, array.shape, strict=True)
+    ]
+    last = sum(step * (size - 1) for step, size in zip(steps, array.shape, strict=True))
+    line = np.lib.stride_tricks.as_strided(array, (last + 1,), (width,), writeable=False)
+    return line, steps
 
 
 def _clamped(array: Array, indices: Sequence[Array] | Array) -> tuple[Array, ...]:
