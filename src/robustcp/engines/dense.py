@@ -214,7 +214,7 @@ class DenseEngine(Engine):
             box = xp.reshape(work(read(tile)), tuple(map(length, tile)))
             counted = xp.isdtype(box.dtype, "bool") and not weighted
             box = xp.astype(box, xp.int64 if counted else xp.float64)
-            box = storage.weighed(box, tile) if weighted else box
+            (box,) = storage.weighed(tile, box) if weighted else (box,)
             every = range(len(shape))
             return tile, [to_host(xp.sum(box, axis=tuple(set(every) - {n}))) for n in every]
 

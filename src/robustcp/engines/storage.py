@@ -93,12 +93,14 @@ class Storage:
 
     def viewed(self, view: View) -> Storage:
         """The same array, looked at in another way."""
-        _ = self._extent  # so that the other one knows it too
+        same = view.weights is self.view.weights
+        if same:
+            _ = self._extent  # so that the other one knows it too
         other = copy(self)
         other.view = view
-        if view.weights is not self.view.weights:
+        if not same:
             other.weights = self._weights(view)
-            del other._extent
+            other.__dict__.pop("_extent", None)
         return other
 
     def _weights(self, view: View) -> TileWeights | None:
@@ -225,12 +227,14 @@ class Storage:
         r += self.whole_matrix(tile) if whole else self.matrix(tile)
         return r
 
-    def weighed(self, x: Array, tile: Tile) -> Array:
-        """Something of a tile's entries times their weights."""
+    def weighed(self, tile: Tile, *parts: Array) -> Sequence[Array]:
+        """What there is of a tile's entries, times their weights."""
         if self.weights is None:
-            return x
-        w = self.xp.reshape(self.weights.box(tile), x.shape)
-        return x * (w if w.dtype == x.dtype else self.xp.astype(w, x.dtype))
+            return parts
+        w = self.xp.reshape(self.weights.box(tile), parts[0].shape)
+        if w.dtype != parts[0].dtype:
+            w = self.xp.astype(w, parts[0].dtype)
+        return [part * w for part in parts]
 
     def holes(self, x: Array) -> Array | None:
         return self.xp.isnan(x) if self.gaps else None

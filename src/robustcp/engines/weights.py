@@ -22,8 +22,8 @@ _NAME = "entry_weights"
 class Weights:
     """What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing.
 
-    An entry's weight is the product of what `vectors` and `array` hold for it, which is never
-    made up for all entries at once.
+    An entry's weight is what `array` holds for it or, without one, the product of what
+    `vectors` hold; they are never made up for all entries at once.
 
     Attributes
     ----------
@@ -57,12 +57,12 @@ class Weights:
 
     def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The weights of some entries, on the host."""
+        if self.array is not None:
+            return np.asarray(to_host(self.array)[_clamped(self.array, indices)], dtype=np.float64)
         product = np.ones(len(indices[0]))
         for vector, index in zip(self.vectors, indices, strict=True):
             if vector is not None:
                 product *= vector[index]
-        if self.array is not None:
-            product *= to_host(self.array)[_clamped(self.array, indices)]
         return product
 
 
@@ -86,7 +86,7 @@ class TileWeights:
         self._xp, self.dtype = xp, dtype
         vectors = (weights.vectors[mode] for mode in order)
         self.vectors = [
-            None if w is None else xp.asarray(np.ascontiguousarray(w), dtype=dtype, device=device)
+            None if w is None else xp.asarray(np.array(w), dtype=dtype, device=device)
             for w in vectors
         ]
         self.array = None
@@ -96,31 +96,30 @@ class TileWeights:
 
     def box(self, tile: Tile) -> Array:
         """The weights of a tile, in its shape."""
-        xp = self._xp
-        order = len(tile)
-        parts = [
-            xp.reshape(w[part], (1,) * n + (-1,) + (1,) * (order - n - 1))
-            for n, (w, part) in enumerate(zip(self.vectors, tile, strict=True))
-            if w is not None
-        ]
+        xp, order, sizes = self._xp, len(tile), tuple(map(length, tile))
         if self.array is not None:
             here = tuple(
                 part if size > 1 else slice(0, 1)
                 for part, size in zip(tile, self.array.shape, strict=True)
             )
-            parts.append(xp.astype(self.array[here], self.dtype))
-        return xp.broadcast_to(math.prod(parts[1:], start=parts[0]), tuple(map(length, tile)))
+            return xp.broadcast_to(xp.astype(self.array[here], self.dtype), sizes)
+        parts = [
+            xp.reshape(w[part], (1,) * n + (-1,) + (1,) * (order - n - 1))
+            for n, (w, part) in enumerate(zip(self.vectors, tile, strict=True))
+            if w is not None
+        ]
+        return xp.broadcast_to(math.prod(parts[1:], start=parts[0]), sizes)
 
     def at(self, indices: Sequence[Array]) -> Array:
         """The weights of some entries."""
+        if self.array is not None:
+            found = self.array[_clamped(self.array, indices)]
+            return self._xp.astype(found, self.dtype)
         parts = [
             self._xp.take(w, index, axis=0)
             for w, index in zip(self.vectors, indices, strict=True)
             if w is not None
         ]
-        if self.array is not None:
-            found = self.array[_clamped(self.array, indices)]
-            parts.append(self._xp.astype(found, self.dtype))
         return math.prod(parts[1:], start=parts[0])
 
 
@@ -128,20 +127,26 @@ class MatrixWeights:
     """Weights as blocks of the matrix view need them, of a NumPy array; see `Storage`."""
 
     def __init__(self, weights: TileWeights, shape: Sequence[int], split: int) -> None:
-        self._dtype, self._flat, steps = weights.dtype, None, [0] * len(shape)
-        if weights.array is not None:
-            self._flat, steps = _in_line(weights.array)
+        dtype, array = weights.dtype, weights.array
         sides = slice(0, split), slice(split, None)
-        self._products = [_outer_product(weights.vectors[s], shape[s], self._dtype) for s in sides]
-        self._offsets = [_outer_sum(steps[s], shape[s]) for s in sides]
+        self._products = [_outer_product(weights.vectors[s], shape[s], dtype) for s in sides]
+        self._dtype, self._matrix, self._line = dtype, None, None
+        if array is not None and array.shape == tuple(shape) and array.flags.c_contiguous:
+            self._matrix = array.reshape(math.prod(shape[:split]), -1)
+        elif array is not None:
+            self._line, steps = _in_line(array)
+            self._offsets = [_outer_sum(steps[s], shape[s]) for s in sides]
 
     def block(self, rows: slice, columns: slice) -> np.ndarray:
-        """The weights of a block."""
-        (left, right), (down, across) = self._products, self._offsets
-        w = np.multiply.outer(left[rows], right[columns])
-        if self._flat is not None:
-            w *= self._flat.take(np.add.outer(down[rows], across[columns]))
-        return np.asarray(w)
+        """The weights of a block, C-ordered."""
+        if self._matrix is not None:
+            return np.ascontiguousarray(self._matrix[rows, columns], self._dtype)
+        if self._line is not None:
+            down, across = self._offsets
+            found = self._line.take(np.add.outer(down[rows], across[columns]))
+            return np.asarray(found, dtype=self._dtype)
+        left, right = self._products
+        return np.asarray(np.multiply.outer(left[rows], right[columns]))
 
 
 def _outer_product(vectors: Sequence[Array], shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -184,7 +189,8 @@ def _clamped(array: Array, indices: Sequence[Array] | Array) -> tuple[Array, ...
 def _moved(array: Array, xp: Any, device: Any) -> Array:
     """An array in another library, or on another device; the same one where it is there already."""
     if array_api_compat.array_namespace(array) is not xp:
-        return xp.asarray(to_host(array), device=device)
+        held = to_host(array)  # a library may not take memory that it must not write to
+        return xp.asarray(held if held.flags.writeable else held.copy(), device=device)
     if array_api_compat.device(array) == device:
         return array
     return array_api_compat.to_device(array, device)

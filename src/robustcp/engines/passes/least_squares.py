@@ -59,7 +59,8 @@ class LeastSquaresPass(Pass):
 
         def work(tile: Tile) -> float:
             x = storage.read(tile, storage.xp.float64)
-            return float(storage.xp.sum(storage.weighed(x * x, tile)))
+            (square,) = storage.weighed(tile, x * x)
+            return float(storage.xp.sum(square))
 
         return 0.5 * math.fsum(storage.map(work, boxes(storage.shape, storage.tile_entries)))
 

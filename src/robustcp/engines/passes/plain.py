@@ -51,7 +51,8 @@ class PlainPass(Pass):
 
         def work(tile: Tile) -> float:
             r = storage.residual(tile, held)
-            cost = storage.weighed(storage.filled(loss.value(r), storage.holes(r)), tile)
+            cost = storage.filled(loss.value(r), storage.holes(r))
+            (cost,) = storage.weighed(tile, cost)
             return float(storage.xp.sum(cost, dtype=storage.xp.float64))
 
         return float(sum(storage.map(work, storage.pass_tiles())))
@@ -62,7 +63,6 @@ class PlainPass(Pass):
         r = storage.residual(tile, factors)
         holes = storage.holes(r)
         parts = loss.majorize(storage.filled(r, holes))
-        value, slope, curvature = (
-            storage.weighed(storage.filled(part, holes), tile) for part in parts
-        )
+        parts = tuple(storage.filled(part, holes) for part in parts)
+        value, slope, curvature = storage.weighed(tile, *parts)
         return float(storage.xp.sum(value, dtype=storage.xp.float64)), slope, curvature
