@@ -14,7 +14,7 @@ from robustcp.engines.dense import DenseEngine
 from robustcp.engines.observed import Observed, ObservedEngine
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
-from robustcp.engines.weights import Weights
+from robustcp.engines.weights import Weights, as_weights
 
 __all__ = [
     "DenseEngine",
@@ -27,6 +27,7 @@ __all__ = [
     "Weights",
     "as_array",
     "as_engine",
+    "as_weights",
     "in_modes_of",
     "khatri_rao",
     "names_and_labels",

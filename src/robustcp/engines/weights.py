@@ -295,7 +295,7 @@ def _least(array: Array, where: str = "") -> float:
         index = np.unravel_index(int(xp.argmax(array)), tuple(array.shape))
         raise ValueError(f"{_NAME}: must be finite, got inf{where} at {tuple(map(int, index))}")
     if most == 0:
-        raise ValueError(f"{_NAME}: all are 0{where}")
+        raise ValueError(f"{_NAME}: are all 0{where}")
     return least
 
 
