@@ -10,7 +10,13 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp.constraints import Constraints, Free
-from robustcp.engines import Engine, as_engine, names_and_labels, single_blas_thread
+from robustcp.engines import (
+    Engine,
+    as_engine,
+    in_modes_of,
+    names_and_labels,
+    single_blas_thread,
+)
 from robustcp.fitted import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
@@ -66,6 +72,7 @@ def estimate(
     max_sweeps: int,
     rng: Seed,
     callback: Callback | None,
+    entry_weights: Any = None,
 ) -> Fit:
     """Follow each start of a plan through its stages and keep the lowest objective."""
     rank = _checks.whole_number("rank", rank, 1)
@@ -76,7 +83,10 @@ def estimate(
     if callback is not None and not callable(callback):
         raise ValueError(f"callback: must be a function of a State, got {callback!r}")
     with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
-        how = plan(as_engine(X))
+        engine = as_engine(X)
+        if entry_weights is not None:
+            engine = engine.weighted(in_modes_of(X, entry_weights))
+        how = plan(engine)
         runs: list[_Run] = []
         for number, start in enumerate(how.starts):
             runs.append(_run(how, number, start, rank, generator, max_sweeps, callback))

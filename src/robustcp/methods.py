@@ -27,6 +27,7 @@ def cp(
     rank: int,
     *,
     loss: Loss | Sequence[Loss | Stage] | None = None,
+    entry_weights: Any = None,
     nonnegative: bool | Sequence[bool] = False,
     fixed: Sequence[int] = (),
     init: Any = "auto",
@@ -52,6 +53,11 @@ def cp(
     loss : Loss, or sequence of losses and stages, optional
         In place of all that: the loss, in the data's units, that is minimised from the best
         start; of several, one after the other.
+    entry_weights : array, or a list with one vector (or None) for each mode, optional
+        What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing. An
+        array that broadcasts to X (of dimensions of X, if both are from xarray; for Observed
+        also one for each entry, in the order given), or vectors whose outer product is meant.
+        Sizes of the data and of the noise are quantiles over the entries whose weight is not 0.
     nonnegative : bool, or one for each mode
         Which factors must not have negative entries.
     fixed : sequence of int
@@ -75,6 +81,12 @@ def cp(
     >>> fit = robustcp.cp(sim.data, 2)
     >>> robustcp.factor_match_score(fit, sim.truth) > 0.98
     True
+
+    With the last slab of the second mode counted three times:
+
+    >>> last = [1.0] * 19 + [3.0]
+    >>> robustcp.cp(sim.data, 2, entry_weights=[None, last, None]).shape
+    (20, 20, 20)
     """
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     count = AUTO if starts == "auto" else _checks.whole_number("starts", starts, 1)
@@ -102,7 +114,7 @@ def cp(
             constraints,
         )
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)
 
 
 def _stages_given(loss: Any, tol: float) -> list[Stage]:
@@ -137,6 +149,7 @@ def cpal1(
     smoothing: str = "continuation",
     inner: int = 1,
     inner_tol: float = 1e-4,
+    entry_weights: Any = None,
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-5,
@@ -166,6 +179,8 @@ def cpal1(
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the
         relative fall of the loss below which they end early.
+    entry_weights
+        As in `cp`.
     init : {"nvecs", "random", "auto"}, KruskalTensor, Fit, or list of factors
     starts : int
         How many starts; those after the first are random. The lowest objective wins.
@@ -215,7 +230,7 @@ def cpal1(
         return Plan(problem, [stage], in_turn(init, count))
 
     plan = continued if smoothing == "continuation" else published
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)
 
 
 def cpals(
@@ -223,6 +238,7 @@ def cpals(
     rank: int,
     *,
     mu: float = 0.0,
+    entry_weights: Any = None,
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-7,
@@ -240,6 +256,15 @@ def cpals(
     >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=0)
     >>> robustcp.factor_match_score(robustcp.cpals(sim.data, 2), sim.truth) > 0.99
     True
+
+    Entries that are known to be bad get weight 0:
+
+    >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.2, gamma=2.0, rng=0)
+    >>> robustcp.factor_match_score(robustcp.cpals(sim.data, 2), sim.truth) > 0.9
+    False
+    >>> told = robustcp.cpals(sim.data, 2, entry_weights=~sim.artifacts)
+    >>> robustcp.factor_match_score(told, sim.truth) > 0.99
+    True
     """
     mu = _checks.real_number("mu", mu, 0.0)
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
@@ -250,4 +275,4 @@ def cpals(
         stage = Stage("least squares", Single(loss), tol, problem.units.mu_of_fit(mu, loss.degree))
         return Plan(problem, [stage], in_turn(init, count))
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)

@@ -34,6 +34,10 @@ def fit(
     plot: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
     key: Key = None,
     absent: Absent = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights of entries (0: missing): their shape, or one that broadcasts."),
+    ] = None,
     mask_file: Annotated[
         Path | None, typer.Option(help="A brain mask for a 4-D NIfTI image: 0 is left out.")
     ] = None,
@@ -64,10 +68,10 @@ def fit(
     """
     from robustcp import methods
     from robustcp.io.fits import check_suffix
-    from robustcp.io.nifti import arranged, check_mappable, check_maps, write_maps
+    from robustcp.io.nifti import arranged, check_mappable, check_maps, weights_for, write_maps
 
     options = _method_options(method, nonnegative, starts, seed, max_sweeps)
-    outputs = Outputs(file, mask_file, force=force)
+    outputs = Outputs(file, mask_file, weights, force=force)
     check_suffix(out)
     outputs.add("out", out)
     if maps is not None:
@@ -81,6 +85,8 @@ def fit(
     if plot is not None:
         outputs.add_folder("plot", plot, _picture_files(len(loaded.data.shape)))
     check_rank(rank, loaded)
+    if weights is not None:
+        options["entry_weights"] = weights_for(weights, loaded)
     found, seconds = fit_with_progress(
         getattr(methods, method), loaded, rank, options, quiet or as_json
     )
