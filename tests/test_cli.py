@@ -75,6 +75,18 @@ class TestFit:
         assert done.exit_code == 1
         assert not robustcp.load(out).converged
 
+    def test_constraints(self, file, tmp_path, tensor):
+        out = tmp_path / "fit.npz"
+        options = ("--smooth", "0=0.5", "--smooth", "mode 1=2", "--unimodal", "2", "--nonnegative")
+        done = run("fit", file, "--rank", 2, "--out", out, *options)
+        assert done.exit_code == 0, done.output
+        kinds = (robustcp.Smooth(0.5, True), robustcp.Smooth(2.0, True), robustcp.Unimodal())
+        assert robustcp.load(out).constraints == kinds
+        done = run("fit", file, "--rank", 2, "--out", out, "--force", "--method", "cpals",
+                   "--smooth", "mode 1=2")  # fmt: skip
+        expected = robustcp.cpals(tensor, 2, constraints={1: robustcp.Smooth(2.0)}, rng=0)
+        np.testing.assert_allclose(robustcp.load(out).weights, expected.weights)
+
     def test_labels_reach_the_summary(self, tmp_path, tensor):
         FORMATS["x.csv"](tmp_path / "x.csv", tensor)
         done = run("fit", tmp_path / "x.csv", "--rank", 2, "--out", tmp_path / "fit.nc")
@@ -254,6 +266,14 @@ class TestBadInput:
             (["{file}", "--rank", "2", "--maps", "m.txt"], "m.txt: maps are written as"),
             (["{file}", "--rank", "2", "--starts", "0"], "starts: must be"),
             (["{file}", "--rank", "2", "--nonnegative", "--method", "cpals"], "is for --method cp"),
+            (["{file}", "--rank", "2", "--smooth", "1"], "--smooth 1: must be MODE=STRENGTH"),
+            (["{file}", "--rank", "2", "--smooth", "1=0"], "--smooth 1=0: strength: must be"),
+            (["{file}", "--rank", "2", "--smooth", "7=1"], "constraints: a mode: must be"),
+            (["{file}", "--rank", "2", "--unimodal", "time"], "no mode is named 'time'"),
+            (
+                ["{file}", "--rank", "2", "--unimodal", "1", "--smooth", "1=1"],
+                "--unimodal 1: the mode has another constraint already",
+            ),
             (["{file}", "--rank", "2", "--maps", "m.nii"], "--maps is for 4-D NIfTI images"),
             (["{file}", "--rank", "2", "--mask-file", "m.nii"], "--mask-file is for 4-D NIfTI"),
             (

@@ -10,6 +10,7 @@
 from importlib import metadata as _metadata
 
 from robustcp import baselines, plot
+from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
 from robustcp.engines import Observed, as_engine
 from robustcp.fitted import Fit
 from robustcp.init import nvecs
@@ -42,6 +43,7 @@ except _metadata.PackageNotFoundError:  # run from a source tree that was not in
 __all__ = [
     "L1",
     "Cauchy",
+    "Constraint",
     "Contaminated",
     "FileError",
     "Fit",
@@ -49,12 +51,15 @@ __all__ = [
     "KruskalTensor",
     "LeastSquares",
     "Loss",
+    "Nonnegative",
     "Observed",
     "Outliers",
     "Quantile",
     "RankProfile",
     "Simulation",
+    "Smooth",
     "Tukey",
+    "Unimodal",
     "Welsch",
     "as_engine",
     "baselines",

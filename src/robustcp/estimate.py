@@ -45,6 +45,7 @@ class Plan:
     modes : tuple of int
         The modes that are solved for; all if empty.
     constraints : tuple of Constraint, one for each mode; all are free if empty
+        As they were given, not yet bound to the labels of the data.
     """
 
     problem: Problem
@@ -86,15 +87,25 @@ def estimate(
         engine = as_engine(X)
         if entry_weights is not None:
             engine = engine.weighted(in_modes_of(X, entry_weights))
+        names, labels = names_and_labels(X)
         how = plan(engine)
+        asked = how.constraints or (Free(),) * engine.order
+        how = replace(how, constraints=_bound(asked, engine.shape, labels))
         runs: list[_Run] = []
         for number, start in enumerate(how.starts):
             runs.append(_run(how, number, start, rank, generator, max_sweeps, callback))
             if runs[-1].outcome == STOPPED:
                 break
-        fit = _fit(runs)
-    names, labels = names_and_labels(X)
+        fit = replace(_fit(runs), constraints=asked)
     return replace(fit, modes=names, labels=labels) if names else fit
+
+
+def _bound(
+    constraints: Constraints, shape: Sequence[int], labels: Sequence[Sequence[Any] | None]
+) -> Constraints:
+    """Constraints that know the sizes and labels of their modes."""
+    each = zip(constraints, shape, labels or (None,) * len(shape), strict=True)
+    return tuple(constraint.bound(size, names) for constraint, size, names in each)
 
 
 def _run(
@@ -108,7 +119,7 @@ def _run(
 ) -> _Run:
     """Follow one start."""
     problem = how.problem
-    constraints = how.constraints or (Free(),) * problem.units.order
+    constraints = how.constraints
     begun = start(problem, rank, generator, constraints)
     stages = how.stages
     if begun.good:
@@ -119,7 +130,7 @@ def _run(
         answer = callback(solver.in_data(state)) if callback else False
         return isinstance(answer, bool | np.bool_) and bool(answer)
 
-    factors = cleared(problem.engine, begun.factors, solver.modes)
+    factors = cleared(problem.engine, begun.factors, solver.modes, constraints)
     state = solver.start(factors, number + begun.best, dict(generator.bit_generator.state))
     return _Run(solver, *solver.run(state, max_sweeps, after_sweep), begun.tried)
 
@@ -136,8 +147,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     solver, state = best.solver, best.state
     problem, units = solver.problem, solver.problem.units
     engine = problem.seen_by(state.loss)
-    signed = [mode for mode, constraint in enumerate(solver.constraints) if constraint.signed]
-    model = KruskalTensor.from_factors(state.factors).normalized(signed[-1] if signed else -1)
+    model = _canonical(solver, state)
     loss = units.loss_of_data(state.loss)
     notes = [*state.notes, *map(_kept, state.kept), *_rejected(engine, state), diagnosis(model)]
     noise = noise_of(engine.sample(state.factors).values, problem.least_sigma)
@@ -153,6 +163,15 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         starts=best.tried or Starts(solver.reported(value, furthest) for value in objectives),
         scale=sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,
     )
+
+
+def _canonical(solver: Solver, state: State) -> KruskalTensor:
+    """The model in canonical form; columns are not turned around where that is not allowed."""
+    modes = range(len(state.factors))
+    turned = [mode for mode in modes if solver.constraints[mode].symmetric]
+    oriented = set(modes) - set(turned)
+    model = KruskalTensor.from_factors(state.factors)
+    return model.normalized(turned[-1] if turned else -1, oriented)
 
 
 def _where(run: _Run, loss: Loss) -> Outcome:

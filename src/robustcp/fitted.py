@@ -12,7 +12,7 @@ from array_api_compat import array_namespace, device
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.constraints import Free, Nonnegative
+from robustcp.constraints import Constraints, Free, Nonnegative
 from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
@@ -51,6 +51,8 @@ class Fit:
         Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
     labels : tuple of (list or None)
         Labels of each mode's indices: the data's coordinates, where it had any.
+    constraints : tuple of Constraint
+        What each mode's factor was asked to be like.
     """
 
     model: KruskalTensor
@@ -64,6 +66,7 @@ class Fit:
     scale: float
     modes: tuple[str, ...] = ()
     labels: tuple[list[Any] | None, ...] = ()
+    constraints: Constraints = field(repr=False, default=())
 
     def __post_init__(self) -> None:
         order = len(self.model.shape)
@@ -71,6 +74,8 @@ class Fit:
             object.__setattr__(self, "modes", tuple(f"mode {n}" for n in range(order)))
         if not self.labels:
             object.__setattr__(self, "labels", (None,) * order)
+        if not self.constraints:
+            object.__setattr__(self, "constraints", (Free(),) * order)
 
     @property
     def status(self) -> str:
@@ -217,7 +222,7 @@ class Fit:
         sigma = noise.sigma * degrees_of_freedom_correction(engine, self.rank, noise.clean)
         return Outliers(self, X, engine, factors, sigma, rate, control)
 
-    def project(self, X: Any, mode: int = 0, *, nonnegative: bool = False) -> Array:
+    def project(self, X: Any, mode: int = 0, *, nonnegative: bool | None = None) -> Array:
         """Robust scores of new data: its factor in one mode, the other modes' factors held.
 
         Parameters
@@ -226,8 +231,9 @@ class Fit:
             New data: any number of slabs along `mode`, the same sizes in the others.
         mode : int
             The mode that is new, such as that of the samples.
-        nonnegative : bool
-            Whether the scores must not be negative.
+        nonnegative : bool, optional
+            Whether the scores must not be negative. By default they obey what the fit's
+            constraint on the mode says about single rows.
 
         Returns
         -------
@@ -243,8 +249,10 @@ class Fit:
         >>> fit.project(sim.data[15:]).shape
         (5, 2)
         """
-        constraint = Nonnegative() if nonnegative else Free()
-        return project(self.model, X, mode, constraint)
+        mode = _checks.whole_number("mode", mode, 0, most=len(self.shape) - 1)
+        if nonnegative is None:
+            return project(self.model, X, mode, self.constraints[mode].of_rows)
+        return project(self.model, X, mode, Nonnegative() if nonnegative else Free())
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

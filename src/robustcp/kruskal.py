@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,12 +100,13 @@ class KruskalTensor:
         first, *rest = (A * spread[None, :] for A in self.factors)
         return (first * xp.sign(self.weights)[None, :], *rest)
 
-    def normalized(self, carrier: int = -1) -> KruskalTensor:
+    def normalized(self, carrier: int = -1, oriented: Collection[int] = ()) -> KruskalTensor:
         """The canonical form: two equal models come out equal.
 
         Unit columns, weights >= 0 in descending order, and in every column of every mode but
         the last (or the one given as carrier) the entry of largest magnitude is positive; that
-        mode takes the sign. A column of zeros stays zero and gives its component weight 0.
+        mode takes the sign. Those of oriented modes stay as they are. A column of zeros stays
+        zero and gives its component weight 0.
         """
         xp = array_namespace(self.weights)
         weights = self.weights
@@ -121,7 +122,7 @@ class KruskalTensor:
         sign = xp.where(weights < 0, -xp.ones_like(weights), xp.ones_like(weights))
         carrier %= len(factors)
         for n, A in enumerate(factors):
-            if n != carrier:
+            if n != carrier and n not in oriented:
                 flip = _sign_of_largest(A)
                 factors[n] = A * flip[None, :]
                 sign = sign * flip

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from robustcp import _checks
-from robustcp.constraints import Constraint, Free, Nonnegative
-from robustcp.engines import Engine
+from robustcp.constraints import Constraint, Constraints, Free, Nonnegative, by_mode
+from robustcp.engines import Engine, names_and_labels
 from robustcp.estimate import Callback, Plan, Seed, estimate
 from robustcp.fitted import Fit
 from robustcp.losses import L1, LeastSquares, Loss, as_loss
@@ -29,6 +29,7 @@ def cp(
     loss: Loss | Sequence[Loss | Stage] | None = None,
     entry_weights: Any = None,
     nonnegative: bool | Sequence[bool] = False,
+    constraints: Mapping[int | str, Constraint] | None = None,
     fixed: Sequence[int] = (),
     init: Any = "auto",
     starts: int | str = "auto",
@@ -60,6 +61,11 @@ def cp(
         Sizes of the data and of the noise are quantiles over the entries whose weight is not 0.
     nonnegative : bool, or one for each mode
         Which factors must not have negative entries.
+    constraints : dict of constraints, optional
+        For some modes, by number or by name, what their factors must be like:
+        ``{1: Smooth(0.1), "sample": Nonnegative()}``. There are `Nonnegative`, `Smooth` and
+        `Unimodal`, and a `Constraint` of your own. A mode's constraint does nothing while the
+        mode is fixed.
     fixed : sequence of int
         Modes whose factors stay as they are in `init`, which must then be given.
     init : {"auto", "nvecs", "random"}, KruskalTensor, Fit, or list of factors
@@ -98,7 +104,8 @@ def cp(
 
     def plan(engine: Engine) -> Plan:
         order = engine.order
-        constraints = _constraints(nonnegative, order)
+        modes = by_mode(constraints, names_and_labels(X)[0], order)
+        constrained = _nonnegative_too(modes, nonnegative)
         held = {_checks.whole_number("fixed", mode, 0, most=order - 1) for mode in fixed}
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
@@ -111,7 +118,7 @@ def cp(
             stages or to_the_noise(problem, tol),
             [Screened(init, count) if isinstance(init, str) else Given(init)],
             tuple(mode for mode in range(order) if mode not in held),
-            constraints,
+            constrained,
         )
 
     return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)
@@ -131,13 +138,24 @@ def _stages_given(loss: Any, tol: float) -> list[Stage]:
     return stages
 
 
-def _constraints(nonnegative: bool | Sequence[bool], order: int) -> tuple[Constraint, ...]:
+def _nonnegative_too(constraints: Constraints, nonnegative: bool | Sequence[bool]) -> Constraints:
+    """Constraints, and `Nonnegative` for the free ones of the modes that must be so."""
+    order = len(constraints)
     if isinstance(nonnegative, bool | np.bool_):
         nonnegative = (bool(nonnegative),) * order
     flags = tuple(nonnegative) if isinstance(nonnegative, Sequence) else ()
     if len(flags) != order or not all(isinstance(flag, bool | np.bool_) for flag in flags):
         raise ValueError(f"nonnegative: must be a bool or {order} of them, got {nonnegative!r}")
-    return tuple(Nonnegative() if flag else Free() for flag in flags)
+    for mode, (constraint, flag) in enumerate(zip(constraints, flags, strict=True)):
+        if flag and constraint.signed and constraint != Free():
+            raise ValueError(
+                f"nonnegative: mode {mode} has the constraint {constraint!r}, which allows "
+                f"negative entries; got nonnegative={nonnegative!r}"
+            )
+    return tuple(
+        Nonnegative() if flag and constraint == Free() else constraint
+        for constraint, flag in zip(constraints, flags, strict=True)
+    )
 
 
 def cpal1(
@@ -150,6 +168,7 @@ def cpal1(
     inner: int = 1,
     inner_tol: float = 1e-4,
     entry_weights: Any = None,
+    constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-5,
@@ -179,7 +198,7 @@ def cpal1(
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the
         relative fall of the loss below which they end early.
-    entry_weights
+    entry_weights, constraints
         As in `cp`.
     init : {"nvecs", "random", "auto"}, KruskalTensor, Fit, or list of factors
     starts : int
@@ -215,11 +234,13 @@ def cpal1(
     count = _checks.whole_number("starts", starts, 1)
 
     def continued(engine: Engine) -> Plan:
+        modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
         problem = Problem.of(engine)
         stage = Stage("L1", way_down(problem, epsilon), tol, problem.relative_mu(mu))
-        return Plan(problem, [stage], in_turn(init, count, OnPart))
+        return Plan(problem, [stage], in_turn(init, count, OnPart), constraints=modes)
 
     def published(engine: Engine) -> Plan:
+        modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
         problem = Problem.of(engine, magnify=False)  # beside a raw epsilon, tiny data may vanish
         units = problem.units
         loss = L1(max(units.epsilon_of_fit(epsilon), problem.least_epsilon))
@@ -227,7 +248,7 @@ def cpal1(
             "L1", Single(loss), tol, units.mu_of_fit(mu, loss.degree), extrapolate=False,
             update=MajorizeMinimize(inner, inner_tol),
         )  # fmt: skip
-        return Plan(problem, [stage], in_turn(init, count))
+        return Plan(problem, [stage], in_turn(init, count), constraints=modes)
 
     plan = continued if smoothing == "continuation" else published
     return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)
@@ -239,6 +260,7 @@ def cpals(
     *,
     mu: float = 0.0,
     entry_weights: Any = None,
+    constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-7,
@@ -271,8 +293,9 @@ def cpals(
     count = _checks.whole_number("starts", starts, 1)
 
     def plan(engine: Engine) -> Plan:
+        modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
         problem, loss = Problem.of(engine, wild=True), LeastSquares()
         stage = Stage("least squares", Single(loss), tol, problem.units.mu_of_fit(mu, loss.degree))
-        return Plan(problem, [stage], in_turn(init, count))
+        return Plan(problem, [stage], in_turn(init, count), constraints=modes)
 
     return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)

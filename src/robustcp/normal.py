@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from array_api_compat import array_namespace, device
 
 from robustcp._typing import Array
 
@@ -38,6 +39,21 @@ class NormalEquations:
     def __add__(self, other: NormalEquations) -> NormalEquations:
         return NormalEquations(
             self.gram + other.gram, self.gradient + other.gradient, self.value + other.value
+        )
+
+    def ridged(self, ridge: np.ndarray, rows: Array) -> NormalEquations:
+        """With sum_r ridge_r/2 |u_r|^2 added to the majorizer, u_r the columns; not to the value.
+
+        `rows` are the current ones.
+        """
+        xp = array_namespace(rows)
+        i, j = pack_indices(ridge.size)
+        packed = np.where(i == j, ridge[i], 0.0)
+        to = {"dtype": rows.dtype, "device": device(rows)}
+        return NormalEquations(
+            self.gram + xp.asarray(packed, **to)[None, :],
+            self.gradient - xp.asarray(ridge, **to)[None, :] * rows,
+            self.value,
         )
 
 

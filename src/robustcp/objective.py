@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from robustcp._typing import Factors
+import numpy as np
+
+from robustcp._typing import Array, Factors
 from robustcp.constraints import Constraints, feasible
-from robustcp.engines import Engine
+from robustcp.engines import Engine, to_host
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 from robustcp.sizes import Problem
@@ -15,6 +19,9 @@ from robustcp.sizes import Problem
 @dataclass(frozen=True, eq=False)
 class Objective:
     """The loss summed over the data, plus mu/2 times the squared norms of the factors solved for.
+
+    To these comes what the constraints cost: for each mode n that has a `Constraint.penalty`,
+    unit * sum_r penalty_r(A_n) prod_m |b_r|^2 over the columns b_r of the other modes.
 
     Attributes
     ----------
@@ -29,6 +36,8 @@ class Objective:
         The part of the loss that no model can lower, of entries far beyond the others.
     excess : float
         What the loss of the whole data is more, for the entries that were cut.
+    unit : float
+        What the penalties of constraints are multiplied by, so that they have the loss's degree.
     """
 
     engine: Engine
@@ -38,6 +47,7 @@ class Objective:
     mu: float = 0.0
     floor: float = 0.0
     excess: float = 0.0
+    unit: float = 1.0
 
     @classmethod
     def of(
@@ -51,7 +61,8 @@ class Objective:
         """The objective for a problem's data, with what follows for wild entries."""
         engine = problem.seen_by(loss)
         floor, excess = problem.floor(loss), problem.excess(loss)
-        return cls(engine, loss, constraints, modes, mu, floor, excess)
+        unit = problem.penalty_unit(loss.degree)
+        return cls(engine, loss, constraints, modes, mu, floor, excess, unit)
 
     def value(self, factors: Factors) -> float:
         """The loss alone."""
@@ -60,11 +71,49 @@ class Objective:
     def equations(self, factors: Factors, mode: int, rows: slice | None = None) -> NormalEquations:
         return self.engine.normal(factors, mode, self.loss, rows)
 
+    def row_blocks(self, mode: int, rank: int) -> Sequence[slice]:
+        """Parts of a mode's rows that can be solved one after the other."""
+        if self.constraints[mode].couples_rows:
+            return [slice(0, self.engine.shape[mode])]
+        return self.engine.row_blocks(mode, rank, self.loss)
+
+    def solved(self, equations: NormalEquations, factors: Factors, mode: int, rows: slice) -> Array:
+        """New rows of a mode's factor from their normal equations, penalties included."""
+        constraint, algebra = self.constraints[mode], self.engine.algebra
+        old, costs = factors[mode][rows, :], self._costs(factors)
+        if not costs:
+            return constraint.solve(equations, old, self.mu, algebra)
+        squares = _squared_norms(factors)
+        shared = [self.unit * cost * _others(squares, n, mode)
+                  for n, cost in costs.items() if n != mode]  # fmt: skip
+        if shared:
+            equations = equations.ridged(2 * sum(shared, np.zeros(())), old)
+        if mode not in costs:
+            return constraint.solve(equations, old, self.mu, algebra)
+        price = self.unit * _others(squares, mode)
+        return constraint.solve(equations, old, self.mu, algebra, price)
+
     def penalty(self, factors: Factors) -> float:
-        if self.mu == 0:
-            return 0.0
-        xp = self.engine.xp
-        return 0.5 * self.mu * sum(float(xp.sum(factors[mode] ** 2)) for mode in self.modes)
+        """What is added to the loss."""
+        total = 0.0
+        if self.mu != 0:
+            xp = self.engine.xp
+            total = 0.5 * self.mu * sum(float(xp.sum(factors[mode] ** 2)) for mode in self.modes)
+        costs = self._costs(factors)
+        if costs:
+            squares = _squared_norms(factors)
+            shares = [cost @ _others(squares, mode) for mode, cost in costs.items()]
+            total += self.unit * float(sum(shares))
+        return total
+
+    def _costs(self, factors: Factors) -> dict[int, np.ndarray]:
+        """What the columns cost, for each mode whose constraint has a penalty."""
+        found = {mode: self.constraints[mode].penalty(factors[mode]) for mode in self.modes}
+        return {
+            mode: np.asarray(to_host(cost), dtype=np.float64)
+            for mode, cost in found.items()
+            if cost is not None
+        }
 
     def progress(self, before: float, after: float) -> float:
         """How far the objective has fallen: relatively, or per entry if it has no zero.
@@ -79,3 +128,13 @@ class Objective:
     def feasible(self, factors: Factors) -> Factors:
         """The nearest factors that are allowed."""
         return feasible(factors, self.constraints, self.modes)
+
+
+def _squared_norms(factors: Factors) -> list[np.ndarray]:
+    """Of the columns of each factor; host."""
+    return [np.sum(np.asarray(to_host(A), dtype=np.float64) ** 2, axis=0) for A in factors]
+
+
+def _others(squares: list[np.ndarray], *modes: int) -> np.ndarray:
+    """The product over all modes but some."""
+    return np.asarray(math.prod(s for m, s in enumerate(squares) if m not in modes))

@@ -134,7 +134,7 @@ class OnPart(Start):
         cold = Cold(self.kind)
         if part is None:
             return cold(problem, rank, rng, constraints)
-        trial = Trial(problem.on(problem.engine.subtensor(part)), constraints)
+        trial = Trial(problem.on(problem.engine.subtensor(part)), _on(constraints, part))
         begun = cold(trial.problem, rank, rng, constraints).factors
         found = trial.follow(begun, SHARES[0], 1e-5, 200)[1]
         return Begun(_extended(problem, part, found, constraints), good=True)
@@ -159,7 +159,7 @@ class Screened(Start):
             return Cold(self.kind)(problem, rank, rng, constraints)
         part = _part(engine, rank, rng)
         small = engine if part is None else engine.subtensor(part)
-        trial = Trial(problem.on(small), constraints)
+        trial = Trial(problem.on(small), constraints if part is None else _on(constraints, part))
         begins = [
             (Cold(kind)(trial.problem, rank, rng, constraints).factors, share)
             for (kind, share), _ in zip(self._kinds(engine), range(self.count), strict=False)
@@ -195,13 +195,19 @@ def in_turn(init: Any, count: int, kind: Callable[[str], Start] = Cold) -> list[
     return [first, *(kind("random") for _ in range(count - 1))]
 
 
-def cleared(engine: Engine, factors: Factors, modes: Sequence[int]) -> Factors:
-    """Rows to be solved for of which no entry was observed are set to zero, with a warning."""
+def cleared(
+    engine: Engine, factors: Factors, modes: Sequence[int], constraints: Constraints
+) -> Factors:
+    """Rows to be solved for of which no entry was observed are set to zero, with a warning.
+
+    Not so where they follow from other rows.
+    """
     if engine.complete:
         return factors
     filled = []
     for mode, A in enumerate(factors):
-        empty = np.flatnonzero(engine.counts(mode) == 0) if mode in modes else np.array([])
+        alone = mode in modes and not constraints[mode].couples_rows
+        empty = np.flatnonzero(engine.counts(mode) == 0) if alone else np.array([])
         if empty.size:
             shown = ", ".join(map(str, empty[:5])) + (", ..." if empty.size > 5 else "")
             warnings.warn(
@@ -283,6 +289,14 @@ def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarra
         None if round(size) >= whole else np.sort(rng.permutation(whole)[: round(size)])
         for size, whole in zip(sizes, engine.shape, strict=True)
     ]
+
+
+def _on(constraints: Constraints, part: list[np.ndarray | None]) -> Constraints:
+    """The constraints of a part."""
+    return tuple(
+        constraint if chosen is None else constraint.on(chosen)
+        for constraint, chosen in zip(constraints, part, strict=True)
+    )
 
 
 def _extended(

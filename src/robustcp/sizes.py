@@ -115,6 +115,10 @@ class Problem:
         """A mu that is relative to the scale of the data."""
         return float(mu * self.scale ** (degree - 2 / self.units.order))
 
+    def penalty_unit(self, degree: int) -> float:
+        """What quadratic penalties are multiplied by, to grow with the data as the loss does."""
+        return float(max(self.scale, 1e-150) ** (degree - 2)) if degree != 2 else 1.0
+
     # Wild entries
 
     def seen_by(self, loss: Loss) -> Engine:

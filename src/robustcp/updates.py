@@ -65,7 +65,7 @@ class MajorizeMinimize(Update):
     ) -> tuple[float, NormalEquations | None]:
         mode = objective.modes[0]
         rank = factors[mode].shape[1]
-        if len(objective.engine.row_blocks(mode, rank, objective.loss)) > 1:
+        if len(objective.row_blocks(mode, rank)) > 1:
             return objective.value(factors), None
         equations = objective.equations(factors, mode)
         return equations.value, equations
@@ -77,17 +77,14 @@ class MajorizeMinimize(Update):
         mode: int,
         ahead: NormalEquations | None = None,
     ) -> Block:
-        engine, constraint = objective.engine, objective.constraints[mode]
         before = math.inf
         for _ in range(self.inner):
             old, value, solved = factors[mode], 0.0, []
-            for rows in engine.row_blocks(mode, old.shape[1], objective.loss):
+            for rows in objective.row_blocks(mode, old.shape[1]):
                 equations = ahead or objective.equations(factors, mode, rows)
                 value += equations.value
-                solved.append(
-                    constraint.solve(equations, old[rows, :], objective.mu, engine.algebra)
-                )
-            new = solved[0] if len(solved) == 1 else engine.xp.concat(solved, axis=0)
+                solved.append(objective.solved(equations, factors, mode, rows))
+            new = solved[0] if len(solved) == 1 else objective.engine.xp.concat(solved, axis=0)
             factors = (*factors[:mode], new, *factors[mode + 1 :])
             if before - value < self.inner_tol * value:
                 break

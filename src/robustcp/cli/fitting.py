@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explained, fail
-from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Quiet, Seed, TensorFile
+from robustcp.cli.options import (
+    Absent,
+    AsJson,
+    Force,
+    Key,
+    Nonnegative,
+    Quiet,
+    Seed,
+    Smooth,
+    TensorFile,
+    Unimodal,
+)
 from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import fit_with_progress
 from robustcp.cli.reading import check_rank, read_tensor
@@ -27,6 +38,8 @@ def fit(
     rank: Annotated[int, typer.Option(help="The number of components.")],
     method: Annotated[str, typer.Option(help="cp, cpal1 or cpals.")] = "cp",
     nonnegative: Nonnegative = False,
+    smooth: Smooth = None,
+    unimodal: Unimodal = None,
     starts: Annotated[int | None, typer.Option(help="How many starts to try.")] = None,
     seed: Seed = 0,
     max_sweeps: Annotated[int, typer.Option(help="The most sweeps.")] = 1000,
@@ -71,6 +84,7 @@ def fit(
     from robustcp.io.nifti import arranged, check_mappable, check_maps, weights_for, write_maps
 
     options = _method_options(method, nonnegative, starts, seed, max_sweeps)
+    options["constraints"] = _constraints(smooth or [], unimodal or [], nonnegative)
     outputs = Outputs(file, mask_file, weights, force=force)
     check_suffix(out)
     outputs.add("out", out)
@@ -124,6 +138,30 @@ def _method_options(
     if starts is not None:
         options["starts"] = starts
     return options
+
+
+def _constraints(smooth: list[str], unimodal: list[str], nonnegative: bool) -> dict[Any, Any]:
+    """Constraints as the library takes them, each mode as a number or a name."""
+    from robustcp import constraints
+
+    given: list[tuple[str, str, Any]] = []
+    for text in smooth:
+        mode, sign, number = text.rpartition("=")
+        strength: Any = number  # which Smooth refuses if it is none
+        if not sign or not mode:
+            fail(f"--smooth {text}: must be MODE=STRENGTH")
+        try:
+            given.append((f"--smooth {text}", mode, constraints.Smooth(strength, nonnegative)))
+        except ValueError as error:
+            fail(f"--smooth {text}: {error}")
+    given += [(f"--unimodal {mode}", mode, constraints.Unimodal()) for mode in unimodal]
+    found: dict[Any, Any] = {}
+    for option, mode, constraint in given:
+        key = int(mode) if mode.isascii() and mode.isdigit() else mode
+        if key in found:
+            fail(f"{option}: the mode has another constraint already")
+        found[key] = constraint
+    return found
 
 
 def _save(found: Fit, out: Path) -> None:

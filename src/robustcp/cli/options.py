@@ -14,6 +14,16 @@ Absent = Annotated[
     typer.Option(help="In .tns files and tables: what is not listed is 'missing' or 'zero'."),
 ]
 Nonnegative = Annotated[bool, typer.Option("--nonnegative", help="No negative entries.")]
+Smooth = Annotated[
+    list[str] | None,
+    typer.Option("--smooth", metavar="MODE=STRENGTH", help="A mode, by number or name, is smooth."),
+]
+Unimodal = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unimodal", metavar="MODE", help="A mode, by number or name, has one peak, none below 0."
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of what is random.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace files that exist; never those that are read.")

@@ -42,7 +42,7 @@ def fit_with_progress(
                 return interrupted()
 
             warnings.simplefilter("always")
-            found = method(loaded.data, rank, callback=after_sweep, **options)
+            found = method(loaded, rank, callback=after_sweep, **options)
     except KeyboardInterrupt:
         fail("stopped before there was anything to write", STOPPED)
     for warning in () if quiet else caught:

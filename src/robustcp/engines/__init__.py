@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from robustcp._typing import Array
-from robustcp.engines.arrays import in_modes_of, names_and_labels, plain_array, to_host
+from robustcp.engines.arrays import (
+    in_modes_of,
+    is_labelled,
+    names_and_labels,
+    plain_array,
+    to_host,
+)
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.observed import Observed, ObservedEngine
@@ -41,7 +47,7 @@ def as_engine(data: Any, *, threads: int | None = None, compiled: bool = True) -
 
     Parameters
     ----------
-    data : array of any array API library, array-like, Observed, or an Engine
+    data : array of any array API library, array-like, Observed, what `read` returns, or an Engine
     threads : int, optional
         For NumPy data: how many threads share the tiles of a pass. By default as many as the
         BLAS library may use here, so that OMP_NUM_THREADS, threadpoolctl and joblib are
@@ -57,6 +63,8 @@ def as_engine(data: Any, *, threads: int | None = None, compiled: bool = True) -
     """
     if isinstance(data, Engine):
         return data
+    if is_labelled(data):
+        data = data.data
     if isinstance(data, Observed):
         return ObservedEngine(data, threads=threads, compiled=compiled)
     return DenseEngine(plain_array(data), threads=threads, compiled=compiled)
@@ -64,6 +72,8 @@ def as_engine(data: Any, *, threads: int | None = None, compiled: bool = True) -
 
 def as_array(data: Any) -> Array:
     """Data as an array of all its entries, of one of the array API libraries."""
+    if is_labelled(data):
+        data = data.data
     if isinstance(data, DenseEngine):
         return data.array
     if isinstance(data, Observed | ObservedEngine):

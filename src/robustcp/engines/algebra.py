@@ -41,13 +41,13 @@ class Algebra:
         G = xp.reshape(xp.take(equations.gram, where, axis=1), (-1, rank, rank))
         eye: Any = xp.eye(rank, dtype=G.dtype, device=device(G))
         diagonal = xp.sum(G * eye, axis=-1)
-        lift = _lift(rows) * diagonal + mu
-        lift = xp.where(diagonal + lift <= 0, xp.ones_like(lift), lift)
+        raised = lift(rows) * diagonal + mu
+        raised = xp.where(diagonal + raised <= 0, xp.ones_like(raised), raised)
         empty = xp.sum(diagonal, axis=-1) == 0
         has_data = None
         if G.shape[0] == rows.shape[0] and bool(xp.any(empty)):
             has_data = xp.astype(xp.where(empty, 0.0, 1.0)[:, None], rows.dtype)
-        return G + eye * lift[..., None], has_data
+        return G + eye * raised[..., None], has_data
 
     def solve(self, G: Array, b: Array) -> Array:
         """G_i u_i = b_i for each row; G may be one matrix for all."""
@@ -70,7 +70,7 @@ class CompiledAlgebra(Algebra):
     def solved(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
         real = rows.dtype.type
         arrays = map(np.ascontiguousarray, (equations.gram, equations.gradient, rows))
-        new: np.ndarray = compiled_code().solve_rows(*arrays, real(mu), real(_lift(rows)))
+        new: np.ndarray = compiled_code().solve_rows(*arrays, real(mu), real(lift(rows)))
         return new
 
     def column_norms(self, A: Array) -> Array:
@@ -86,7 +86,7 @@ def algebra(xp: Any, compiled: bool = True) -> Algebra:
     return Algebra()
 
 
-def _lift(rows: Array) -> float:
+def lift(rows: Array) -> float:
     """By how much diagonals are raised, relatively: a few roundings."""
     return 32 * int(rows.shape[1]) * _rounding(rows.dtype, array_namespace(rows))
 

@@ -56,8 +56,17 @@ def storage_order(array: Array) -> tuple[int, ...]:
     return tuple(sorted(range(array.ndim), key=lambda mode: (-abs(strides[mode]), mode)))
 
 
+def is_labelled(data: Any) -> bool:
+    """Whether it is a tensor that was read from a file, `robustcp.io.reading.Loaded`."""
+    return all(hasattr(data, name) for name in ("data", "modes", "labels"))
+
+
 def names_and_labels(data: Any) -> tuple[tuple[str, ...], tuple[list[Any] | None, ...]]:
-    """Names of the modes and labels of their indices, of an xarray.DataArray; else nothing."""
+    """Names of the modes and labels of their indices, of an xarray.DataArray or what was read
+    from a file; else nothing.
+    """
+    if is_labelled(data):
+        return tuple(data.modes), tuple(data.labels)
     if type(data).__module__.split(".")[0] != "xarray":
         return (), ()
     labels = tuple(

@@ -17,6 +17,7 @@ import numpy as np
 
 from robustcp import losses
 from robustcp._typing import Array
+from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
 from robustcp.engines import to_host
 from robustcp.fitted import Fit
 from robustcp.io.errors import FileError, reason
@@ -37,6 +38,11 @@ LOSSES: dict[str, type[Any]] = {
     )
 }  # fmt: skip
 
+#: The constraints that a file may name; others come back as a name only.
+CONSTRAINTS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Free, Nonnegative, Smooth, Unimodal)
+}
+
 SUFFIXES = (".npz", ".nc")
 
 
@@ -50,6 +56,19 @@ class ForeignLoss(Loss):
         raise NotImplementedError(f"the file says only the name of the loss, {self.name}")
 
     slope = curvature = value
+
+
+@dataclass(frozen=True)
+class ForeignConstraint(Constraint):
+    """The name of a constraint that this package does not know."""
+
+    name: str = ""
+
+    def solve(self, *arguments: Any) -> Array:
+        raise NotImplementedError(f"the file says only the name of the constraint, {self.name}")
+
+    def project(self, factor: Array) -> Array:
+        raise NotImplementedError(f"the file says only the name of the constraint, {self.name}")
 
 
 def save(fit: Fit, path: str | Path) -> None:
@@ -175,6 +194,7 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
         scale=float(about["scale"]),
         modes=modes,
         labels=labels,
+        constraints=_constraints(about.get("constraints"), len(modes)),
     )
 
 
@@ -237,6 +257,7 @@ def _about(fit: Fit) -> dict[str, Any]:
         "labels": [
             None if names is None else [encoded(label) for label in names] for names in fit.labels
         ],
+        "constraints": [_constraint_described(constraint) for constraint in fit.constraints],
     }
 
 
@@ -262,4 +283,33 @@ def _loss(described: dict[str, Any]) -> Loss:
     if any(type(number) not in (int, float) for number in numbers.values()):
         raise ValueError(f"a parameter of the loss {name} is not a number")
     made: Loss = kind(**numbers)
+    return made
+
+
+def _constraint_described(constraint: Constraint) -> dict[str, Any]:
+    if isinstance(constraint, ForeignConstraint):
+        return {"name": constraint.name, "numbers": None}
+    named: Any = getattr(constraint, "original", constraint)
+    name = type(named).__name__
+    known = CONSTRAINTS.get(name) is type(named)
+    return {"name": name, "numbers": asdict(named) if known else None}
+
+
+def _constraints(described: Any, order: int) -> tuple[Constraint, ...]:
+    """Those of a file; files of the first versions hold none."""
+    if described is None:
+        return ()
+    if len(described) != order:
+        raise ValueError(f"{len(described)} constraints for {order} modes")
+    return tuple(map(_constraint, described))
+
+
+def _constraint(described: dict[str, Any]) -> Constraint:
+    name, numbers = str(described["name"]), described["numbers"]
+    if numbers is None or name not in CONSTRAINTS:
+        return ForeignConstraint(name)
+    kind = CONSTRAINTS[name]
+    if set(numbers) != {part.name for part in fields(kind)}:
+        raise ValueError(f"the constraint {name} has other parameters than {', '.join(numbers)}")
+    made: Constraint = kind(**numbers)  # which refuses what is not a number
     return made

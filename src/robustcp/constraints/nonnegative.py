@@ -1,45 +1,30 @@
-"""Constraints: how a factor is solved from its normal equations."""
+"""No negative entries."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
-from robustcp._typing import Array, Factors
+from robustcp._typing import Array
+from robustcp.constraints.base import Constraint
 from robustcp.engines.algebra import Algebra
 from robustcp.normal import NormalEquations
 
 
-class Constraint:
-    """What the factor of one mode must be like. This one: like anything.
-
-    A factor is solved row by row: `solve` gets the rows' normal equations and their current
-    values, and must not raise the majorizer plus mu/2 |u|^2. `project` gives the nearest factor
-    that is allowed, for starts and extrapolated steps.
-    """
-
-    def solve(self, equations: NormalEquations, rows: Array, mu: float, algebra: Algebra) -> Array:
-        return algebra.solved(equations, rows, mu)
-
-    def project(self, factor: Array) -> Array:
-        return factor
-
-    @property
-    def signed(self) -> bool:
-        """Whether entries may be negative."""
-        return True
-
-
-@dataclass(frozen=True)
-class Free(Constraint):
-    """No constraint."""
-
-
 @dataclass(frozen=True)
 class Nonnegative(Constraint):
-    """No negative entries: the rows that satisfy their KKT conditions."""
+    """No negative entries: the rows that satisfy their KKT conditions.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> sim = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> fit = robustcp.cp(sim.data, 2, constraints={1: robustcp.Nonnegative()})
+    >>> bool((fit.factors[1] >= 0).all())
+    True
+    """
 
     @property
     def signed(self) -> bool:
@@ -48,7 +33,14 @@ class Nonnegative(Constraint):
     def project(self, factor: Array) -> Array:
         return array_namespace(factor).clip(factor, min=0.0)
 
-    def solve(self, equations: NormalEquations, rows: Array, mu: float, algebra: Algebra) -> Array:
+    def solve(
+        self,
+        equations: NormalEquations,
+        rows: Array,
+        mu: float,
+        algebra: Algebra,
+        price: np.ndarray | None = None,
+    ) -> Array:
         """By block principal pivoting, for all rows at once.
 
         Each row guesses which of its entries are positive, solves for those, and moves the
@@ -85,14 +77,3 @@ class Nonnegative(Constraint):
             positive = positive ^ xp.where((patience >= 0)[:, None], wrong, one)
         u = xp.clip(u, min=0.0)
         return u if has_data is None else rows + (u - rows) * has_data
-
-
-#: One constraint for each mode.
-Constraints = tuple[Constraint, ...]
-
-
-def feasible(factors: Factors, constraints: Constraints, modes: Collection[int]) -> Factors:
-    """The nearest factors that are allowed; those of other modes stay as they are."""
-    return tuple(
-        constraints[mode].project(A) if mode in modes else A for mode, A in enumerate(factors)
-    )

@@ -1,0 +1,25 @@
+"""Constraints: how a factor is solved from its normal equations, and what it costs beside."""
+
+from robustcp.constraints.base import (
+    Constraint,
+    Constraints,
+    Free,
+    as_constraint,
+    by_mode,
+    feasible,
+)
+from robustcp.constraints.nonnegative import Nonnegative
+from robustcp.constraints.smooth import Smooth
+from robustcp.constraints.unimodal import Unimodal
+
+__all__ = [
+    "Constraint",
+    "Constraints",
+    "Free",
+    "Nonnegative",
+    "Smooth",
+    "Unimodal",
+    "as_constraint",
+    "by_mode",
+    "feasible",
+]

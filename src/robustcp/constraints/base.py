@@ -1,0 +1,185 @@
+"""What a constraint is, and which modes have which."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robustcp import _checks
+from robustcp._typing import Array, Factors
+from robustcp.engines.algebra import Algebra
+from robustcp.normal import NormalEquations
+
+
+class Constraint:
+    """What the factor of one mode must be like. This one: like anything.
+
+    Subclass it with `solve` and `project`, and with the others where they differ. Factors are
+    rescaled column by column, so an allowed factor must stay allowed when a column is multiplied
+    by a positive number.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> class Bounded(robustcp.Constraint):
+    ...     '''Nonnegative, by coordinate descent.'''
+    ...
+    ...     def project(self, factor):
+    ...         return np.maximum(factor, 0)
+    ...
+    ...     def solve(self, equations, rows, mu, algebra):
+    ...         G, _ = algebra.grams(equations, rows, mu)
+    ...         slope = mu * rows - equations.gradient
+    ...         rows = rows.copy()
+    ...         for r in range(rows.shape[1]):
+    ...             new = np.maximum(rows[:, r] - slope[:, r] / G[:, r, r], 0)
+    ...             slope += G[:, :, r] * (new - rows[:, r])[:, None]
+    ...             rows[:, r] = new
+    ...         return rows
+    >>> sim = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> fit = robustcp.cp(sim.data, 2, constraints={0: Bounded()})
+    >>> bool(fit.factors[0].min() >= 0), robustcp.factor_match_score(fit, sim.truth) > 0.97
+    (True, True)
+    """
+
+    def solve(
+        self,
+        equations: NormalEquations,
+        rows: Array,
+        mu: float,
+        algebra: Algebra,
+        price: np.ndarray | None = None,
+    ) -> Array:
+        """New rows, given their normal equations and current values.
+
+        They must be allowed, and must not raise the majorizer plus mu/2 |u|^2 plus
+        sum_r price_r penalty_r. `price` is passed only to constraints that have a penalty.
+        """
+        return algebra.solved(equations, rows, mu)
+
+    def project(self, factor: Array) -> Array:
+        """The nearest factor that is allowed, for starts and extrapolated steps."""
+        return factor
+
+    def penalty(self, factor: Array) -> Array | None:
+        """What each column costs, quadratic in the column; None if nothing ever does.
+
+        The objective holds sum_r penalty_r prod_m |b_r|^2 over the columns b_r of the other
+        modes, which does not depend on how a component's size is shared out among the modes.
+        """
+        return None
+
+    @property
+    def signed(self) -> bool:
+        """Whether entries may be negative."""
+        return True
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether a column times -1 is as good as the column."""
+        return False
+
+    @property
+    def couples_rows(self) -> bool:
+        """Whether a row depends on others, so that `solve` must be given all of them."""
+        return False
+
+    def bound(self, size: int, labels: Sequence[Any] | None) -> Constraint:
+        """This constraint for a mode of some size, with labels where its indices have them."""
+        return self
+
+    def on(self, indices: np.ndarray) -> Constraint:
+        """This constraint for some of the rows."""
+        return self
+
+    @property
+    def of_rows(self) -> Constraint:
+        """What is left of it for rows that come without their neighbours."""
+        return Free() if self.couples_rows else self
+
+
+@dataclass(frozen=True)
+class Free(Constraint):
+    """No constraint."""
+
+    @property
+    def symmetric(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Adapted(Constraint):
+    """A constraint that has only some of the methods."""
+
+    original: Any
+
+    def solve(self, *arguments: Any) -> Array:
+        return self.original.solve(*arguments)
+
+    def project(self, factor: Array) -> Array:
+        return self.original.project(factor)
+
+    def penalty(self, factor: Array) -> Array | None:
+        return self.original.penalty(factor) if hasattr(self.original, "penalty") else None
+
+    @property
+    def signed(self) -> bool:
+        return bool(getattr(self.original, "signed", True))
+
+    @property
+    def symmetric(self) -> bool:
+        return bool(getattr(self.original, "symmetric", False))
+
+    @property
+    def couples_rows(self) -> bool:
+        return bool(getattr(self.original, "couples_rows", False))
+
+
+#: One constraint for each mode.
+Constraints = tuple[Constraint, ...]
+
+
+def as_constraint(given: Any) -> Constraint:
+    """A constraint from a `Constraint`, or from any object with `solve` and `project`."""
+    if isinstance(given, Constraint):
+        return given
+    if isinstance(given, type):
+        raise ValueError(f"constraints: must be values such as Nonnegative(), got {given!r}")
+    lacks = [name for name in ("solve", "project") if not callable(getattr(given, name, None))]
+    if lacks:
+        raise ValueError(f"constraints: {given!r} is no constraint, it has no {', '.join(lacks)}")
+    return Adapted(given)
+
+
+def by_mode(given: Any, names: Sequence[str], order: int) -> Constraints:
+    """One constraint for each mode, from a mapping of some modes, as numbers or names."""
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"constraints: must map modes to constraints, got {given!r}")
+    found: dict[int, Constraint] = {}
+    for key, value in given.items():
+        mode = _mode(key, names, order)
+        if mode in found:
+            raise ValueError(f"constraints: mode {mode} has two, one of them as {key!r}")
+        found[mode] = as_constraint(value)
+    return tuple(found.get(mode, Free()) for mode in range(order))
+
+
+def _mode(key: Any, names: Sequence[str], order: int) -> int:
+    if not isinstance(key, str):
+        return _checks.whole_number("constraints: a mode", key, 0, most=order - 1)
+    if key not in names:
+        known = f"; there are {', '.join(map(repr, names))}" if names else "; modes have no names"
+        raise ValueError(f"constraints: no mode is named {key!r}{known}")
+    return list(names).index(key)
+
+
+def feasible(factors: Factors, constraints: Constraints, modes: Collection[int]) -> Factors:
+    """The nearest factors that are allowed; those of other modes stay as they are."""
+    return tuple(
+        constraints[mode].project(A) if mode in modes else A for mode, A in enumerate(factors)
+    )

@@ -1,0 +1,265 @@
+"""Columns that change little from one index to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from robustcp import _checks
+from robustcp._typing import Array
+from robustcp.constraints.banded import Banded, nonnegative_minimum
+from robustcp.constraints.base import Constraint, Free
+from robustcp.constraints.nonnegative import Nonnegative
+from robustcp.engines import to_host
+from robustcp.engines.algebra import Algebra, lift
+from robustcp.normal import NormalEquations, unpack_indices
+
+
+@dataclass(frozen=True)
+class Smooth(Constraint):
+    """Small second differences along the mode; rows without data follow from their neighbours.
+
+    The objective gains, for each component r of the mode's factor,
+
+        lambda |D a_r|^2 prod_m |b_r^(m)|^2,
+
+    with D the second differences and b_r the columns of the other modes. It does not depend on
+    how a component's size is shared out among the modes. Where the labels of the data (of an
+    xarray.DataArray, or from a file) are numbers or dates, differences are divided by the
+    distances between them, in units of their mean.
+
+    Parameters
+    ----------
+    strength : float
+        lambda, relative to the scale of the data, so that a fit of c * X is c times that of X.
+        For least squares and complete data the columns are smoothed as by Whittaker's smoother
+        with the parameter 2 * strength.
+    nonnegative : bool
+        Whether entries must not be negative either.
+    coordinates : sequence of float, optional
+        Where the indices of the mode are, in place of the data's labels.
+    unit : float, optional
+        The distance that counts as 1; by default the mean distance.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> x = np.linspace(0, 1, 40)
+    >>> bumps = np.stack([np.exp(-((x - c) ** 2) / 0.02) for c in (0.3, 0.6)], axis=1)
+    >>> rng = np.random.default_rng(0)
+    >>> truth = robustcp.KruskalTensor.from_factors([rng.random((6, 2)), bumps, rng.random((5, 2))])
+    >>> X = truth.full() + 0.1 * rng.standard_normal((6, 40, 5))
+    >>> plain = robustcp.cp(X, 2)
+    >>> smooth = robustcp.cp(X, 2, constraints={1: robustcp.Smooth(1.0)})
+    >>> score = robustcp.factor_match_score
+    >>> score(smooth, truth) > score(plain, truth)
+    True
+    """
+
+    strength: float
+    nonnegative: bool = False
+    coordinates: Sequence[float] | None = field(default=None, repr=False, kw_only=True)
+    unit: float | None = field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "strength", _checks.real_number("strength", self.strength, 0.0, above=True))
+        if not isinstance(self.nonnegative, bool | np.bool_):
+            raise ValueError(f"nonnegative: must be True or False, got {self.nonnegative!r}")
+        set_(self, "nonnegative", bool(self.nonnegative))
+        if self.unit is not None:
+            set_(self, "unit", _checks.real_number("unit", self.unit, 0.0, above=True))
+        if self.coordinates is not None:
+            set_(self, "coordinates", _distinct(self.coordinates))
+
+    @property
+    def signed(self) -> bool:
+        return not self.nonnegative
+
+    @property
+    def symmetric(self) -> bool:
+        return not self.nonnegative
+
+    @property
+    def couples_rows(self) -> bool:
+        return True
+
+    @property
+    def of_rows(self) -> Constraint:
+        return Nonnegative() if self.nonnegative else Free()
+
+    def bound(self, size: int, labels: Sequence[Any] | None) -> Smooth:
+        at = self.coordinates
+        if at is None:
+            found = positions(labels)
+            at = tuple(map(float, range(size))) if found is None else _distinct(found)
+        if len(at) != size:
+            raise ValueError(f"coordinates: {len(at)} of them for a mode of size {size}")
+        spread = (max(at) - min(at)) / max(1, size - 1)
+        return replace(self, coordinates=at, unit=self.unit or spread or 1.0)
+
+    def on(self, indices: np.ndarray) -> Smooth:
+        if self.coordinates is None:
+            return replace(self, coordinates=tuple(map(float, indices)), unit=self.unit or 1.0)
+        return replace(self, coordinates=tuple(self.coordinates[k] for k in indices))
+
+    def project(self, factor: Array) -> Array:
+        return self.of_rows.project(factor)
+
+    def penalty(self, factor: Array) -> np.ndarray:
+        A = np.asarray(to_host(factor), dtype=np.float64)
+        D = self._differences(len(A))
+        found: np.ndarray = self.strength * np.sum(D.of(A[D.order]) ** 2, axis=0)
+        return found
+
+    def solve(
+        self,
+        equations: NormalEquations,
+        rows: Array,
+        mu: float,
+        algebra: Algebra,
+        price: np.ndarray | None = None,
+    ) -> Array:
+        """All rows at once, as a step from the current ones; banded in the order of the rows."""
+        U = np.asarray(to_host(rows), dtype=np.float64)
+        count, rank = U.shape
+        D = self._differences(count)
+        cost = 2 * self.strength * (np.ones(rank) if price is None else price)
+        gram, gradient = (
+            np.asarray(to_host(a), dtype=np.float64) for a in (equations.gram, equations.gradient)
+        )
+        G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank)
+        G = np.broadcast_to(G, (count, rank, rank))[D.order]
+        u = U[D.order]
+        downhill = (gradient[D.order] - mu * u - cost * D.back(D.of(u))).ravel()
+        # A little steeper, so that rounding does not make it singular: it still descends.
+        H = Banded(_bands(G, mu, cost, D)).raised(1 + lift(rows))
+        new = np.empty_like(U)
+        new[D.order] = self._solved(H, downhill, u.ravel()).reshape(count, rank)
+        xp = array_namespace(rows)
+        return xp.asarray(new, dtype=rows.dtype, device=device(rows))
+
+    def _solved(self, H: Banded, downhill: np.ndarray, u: np.ndarray) -> np.ndarray:
+        for more in (0.0, 1e-9, 1e-5, 1e-1):
+            try:
+                steeper = H.raised(1 + more)
+                if self.nonnegative:
+                    return nonnegative_minimum(steeper, downhill + steeper.times(u), u)
+                return np.asarray(u + steeper.solve(downhill))
+            except np.linalg.LinAlgError:
+                continue
+        return u
+
+    def _differences(self, count: int) -> Differences:
+        at = np.arange(count) if self.coordinates is None else np.array(self.coordinates)
+        spread = float(np.ptp(at)) / max(1, count - 1) if self.unit is None else self.unit
+        return Differences.along(at / (spread or 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """Second differences along some positions.
+
+    Attributes
+    ----------
+    order : array (count,)
+        Indices in the order of their positions.
+    weights : array (3, count - 2)
+        Of each row in order and the two after it; 1, -2, 1 where neighbours are at distance 1.
+    """
+
+    order: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def along(cls, at: np.ndarray) -> Differences:
+        order = np.argsort(at, kind="stable")
+        h = np.diff(at[order])
+        one, two = h[:-1], h[1:]
+        both = one + two
+        return cls(order, np.stack([2 / (one * both), -2 / (one * two), 2 / (two * both)]))
+
+    def of(self, A: np.ndarray) -> np.ndarray:
+        """D A, for rows in order."""
+        p, q, r = self.weights[:, :, None]
+        found: np.ndarray = p * A[:-2] + q * A[1:-1] + r * A[2:]
+        return found
+
+    def back(self, B: np.ndarray) -> np.ndarray:
+        """D' B."""
+        p, q, r = self.weights[:, :, None]
+        A = np.zeros((len(self.order), B.shape[1]))
+        A[:-2] += p * B
+        A[1:-1] += q * B
+        A[2:] += r * B
+        return A
+
+    def squared(self) -> list[np.ndarray]:
+        """The diagonal of D'D, and the two below it."""
+        p, q, r = self.weights
+        count = len(self.order)
+        diagonal, first = np.zeros(count), np.zeros(max(0, count - 1))
+        diagonal[:-2] += p * p
+        diagonal[1:-1] += q * q
+        diagonal[2:] += r * r
+        first[:-1] += p * q
+        first[1:] += q * r
+        return [diagonal, first, p * r]
+
+
+def _bands(G: np.ndarray, mu: float, cost: np.ndarray, D: Differences) -> np.ndarray:
+    """blockdiag(G_i + mu I) + D'D (x) diag(cost), entries of a row side by side."""
+    count, rank, _ = G.shape
+    bands = np.zeros((2 * rank + 1, count, rank))
+    for k in range(rank):
+        for r in range(rank - k):
+            bands[k, :, r] = G[:, r + k, r]
+    bands[0] += mu
+    for k, band in enumerate(D.squared()):
+        bands[k * rank, : len(band), :] += band[:, None] * cost
+    return bands.reshape(2 * rank + 1, count * rank)
+
+
+def _distinct(at: Any) -> tuple[float, ...]:
+    """Coordinates, if differences can be divided by their distances."""
+    try:
+        numbers = np.array(at, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise ValueError(f"coordinates: must be numbers, got {at!r}") from None
+    if not np.isfinite(numbers).all() or np.unique(numbers).size < numbers.size:
+        raise ValueError("coordinates: a smooth mode needs finite labels that differ")
+    return tuple(map(float, numbers))
+
+
+def positions(labels: Sequence[Any] | None) -> np.ndarray | None:
+    """Labels as numbers, where they are numbers, dates or durations; else None.
+
+    >>> positions(["2024-01-01", "2024-01-02"]) is None
+    True
+    >>> import datetime
+    >>> positions([datetime.date(2024, 1, 1), datetime.date(2024, 1, 3)])
+    array([     0., 172800.])
+    """
+    if labels is None or not len(labels):
+        return None
+    if all(isinstance(x, int | float | np.integer | np.floating) for x in labels):
+        if any(isinstance(x, bool) for x in labels):
+            return None
+        return np.array(labels, dtype=np.float64)
+    if not all(isinstance(x, date | timedelta | np.datetime64 | np.timedelta64) for x in labels):
+        return None
+    try:
+        return np.array([_seconds(x - labels[0]) for x in labels])
+    except (TypeError, ValueError):  # times with a zone and without
+        return None
+
+
+def _seconds(span: Any) -> float:
+    if isinstance(span, np.timedelta64):
+        return float(span / np.timedelta64(1, "s"))
+    return float(span.total_seconds())

@@ -1,0 +1,137 @@
+"""Columns with one peak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from robustcp._typing import Array
+from robustcp.constraints.base import Constraint
+from robustcp.constraints.nonnegative import Nonnegative
+from robustcp.engines import to_host
+from robustcp.engines.algebra import Algebra
+from robustcp.normal import NormalEquations, unpack_indices
+
+#: How often the columns take turns before the next factor's turn.
+CYCLES = 5
+
+
+@dataclass(frozen=True)
+class Unimodal(Constraint):
+    """No negative entries, and one peak: no column falls before it or rises after it.
+
+    With the other columns held, the majorizer of a column is a weighted least-squares problem,
+    solved exactly by isotonic regression up to each possible peak and down from it (Bro &
+    Sidiropoulos 1998, Stout 2008). The columns take turns.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> x = np.linspace(0, 1, 30)
+    >>> bumps = np.stack([np.exp(-((x - c) ** 2) / 0.02) for c in (0.3, 0.6)], axis=1)
+    >>> rng = np.random.default_rng(0)
+    >>> A, C = rng.random((6, 2)), rng.random((5, 2))
+    >>> X = np.einsum("ir,jr,kr->ijk", A, bumps, C) + 0.05 * rng.standard_normal((6, 30, 5))
+    >>> fit = robustcp.cp(X, 2, constraints={1: robustcp.Unimodal()})
+    >>> first = fit.factors[1][:, 0]
+    >>> peak = first.argmax()
+    >>> bool((np.diff(first[: peak + 1]) >= 0).all() and (np.diff(first[peak:]) <= 0).all())
+    True
+    """
+
+    @property
+    def signed(self) -> bool:
+        return False
+
+    @property
+    def couples_rows(self) -> bool:
+        return True
+
+    @property
+    def of_rows(self) -> Constraint:
+        return Nonnegative()
+
+    def project(self, factor: Array) -> Array:
+        A = np.asarray(to_host(factor), dtype=np.float64)
+        one = np.ones(len(A))
+        return _like(np.stack([unimodal(column, one) for column in A.T], axis=1), factor)
+
+    def solve(
+        self,
+        equations: NormalEquations,
+        rows: Array,
+        mu: float,
+        algebra: Algebra,
+        price: np.ndarray | None = None,
+    ) -> Array:
+        """Each column in turn to its optimum, a few times."""
+        U = np.array(to_host(rows), dtype=np.float64)
+        rank = U.shape[1]
+        gram, gradient = (
+            np.asarray(to_host(a), dtype=np.float64) for a in (equations.gram, equations.gradient)
+        )
+        G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank) + mu * np.eye(rank)
+        downhill = gradient - mu * U
+        for _ in range(CYCLES):
+            before = U.copy()
+            for r in range(rank):
+                weights = np.broadcast_to(G[:, r, r], len(U))
+                known = weights > 0
+                if not known.any():
+                    continue
+                target = U[known, r] + downhill[known, r] / weights[known]
+                at = np.flatnonzero(known)  # rows without data lie between their neighbours
+                new = np.interp(np.arange(len(U)), at, unimodal(target, weights[known]))
+                downhill -= G[:, :, r] * (new - U[:, r])[:, None]
+                U[:, r] = new
+            if np.array_equal(U, before):
+                break
+        return _like(U, rows)
+
+
+def _like(A: np.ndarray, rows: Array) -> Array:
+    xp = array_namespace(rows)
+    return xp.asarray(A, dtype=rows.dtype, device=device(rows))
+
+
+def unimodal(target: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The nonnegative v with one peak that minimises sum_i weights_i (v_i - target_i)^2.
+
+    >>> unimodal(np.array([1.0, 3.0, 2.0, 4.0, -1.0]), np.ones(5))
+    array([1. , 2.5, 2.5, 4. , 0. ])
+    """
+    up = isotonic(target, weights)[1]
+    down = isotonic(target[::-1], weights[::-1])[1][::-1]
+    top = int(np.argmin(up + down))
+    rise = isotonic(target[:top], weights[:top])[0]
+    fall = isotonic(target[top:][::-1], weights[top:][::-1])[0][::-1]
+    return np.concatenate([rise, fall])
+
+
+def isotonic(target: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nonnegative v that never falls and is nearest; also how near, for each beginning.
+
+    By pooling adjacent violators. The pools of a beginning are known when it has been gone
+    through, so all errors come out of one pass: errors[k] is that of the first k.
+    """
+    errors = [0.0]
+    means: list[float] = []
+    sizes: list[float] = []
+    spreads: list[float] = []
+    counts: list[int] = []
+    for mean, size in zip(target.tolist(), weights.tolist(), strict=True):
+        spread, count = 0.0, 1
+        while means and means[-1] >= mean:
+            other, more = means.pop(), sizes.pop()
+            spread += spreads.pop() + size * more / (size + more) * (mean - other) ** 2
+            mean += more / (size + more) * (other - mean)
+            size += more
+            count += counts.pop()
+        means.append(mean)
+        sizes.append(size)
+        spreads.append(spread)
+        counts.append(count)
+        errors.append(errors[-count] + spread + size * min(mean, 0.0) ** 2)
+    return np.repeat(np.maximum(means, 0.0), np.array(counts, dtype=int)), np.array(errors)
