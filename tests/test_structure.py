@@ -22,7 +22,7 @@ ROOT = Path(robustcp.__file__).parent
 #: Layers, lowest first. A module may import from lower layers and, without cycles, from its own.
 #: Names are modules or packages of robustcp; `__init__` is robustcp itself.
 LAYERS = (
-    ("_checks", "_typing", "outcome"),
+    ("_checks", "_typing", "files", "outcome"),
     ("losses", "normal"),
     ("engines",),
     ("kruskal", "metrics"),

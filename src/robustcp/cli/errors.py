@@ -11,7 +11,7 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-from robustcp.io.errors import FileError, WriteError, reason
+from robustcp.files.errors import FileError, WriteError, reason
 
 NOT_CONVERGED = 1
 BAD_INPUT = 2

@@ -13,8 +13,8 @@ from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Quiet,
 from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import fit_with_progress
 from robustcp.cli.reading import check_rank, read_tensor
-from robustcp.io.errors import WriteError, reason
-from robustcp.io.writing import Outputs, make_folder, write_picture
+from robustcp.files.errors import WriteError, reason
+from robustcp.files.writing import Outputs, make_folder, write_picture
 
 if TYPE_CHECKING:
     from robustcp.fitted import Fit

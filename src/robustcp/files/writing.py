@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from robustcp.io.errors import ExistsError, FileError, OutputError, WriteError, reason
+from robustcp.files.errors import ExistsError, FileError, OutputError, WriteError, reason
 
 # What may be written
 
@@ -38,7 +38,7 @@ class Outputs:
     >>> outputs.add("out", data.with_name("fit.npz"))
     >>> outputs.add("out", data)
     Traceback (most recent call last):
-    robustcp.io.errors.OutputError: out ...x.npz: is an input, which would be lost
+    robustcp.files.errors.OutputError: out ...x.npz: is an input, which would be lost
     """
 
     def __init__(self, *inputs: str | Path | None, force: bool = False) -> None:
