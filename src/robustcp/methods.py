@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
+from robustcp.checkpoints import Kept, asked
 from robustcp.constraints import Constraint, Free, Nonnegative
 from robustcp.engines import Engine
 from robustcp.estimate import Callback, Plan, Seed, estimate
@@ -35,6 +36,7 @@ def cp(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP of data with bad entries, as well as if somebody had told which entries are bad.
 
@@ -61,7 +63,7 @@ def cp(
         not, and goes on with random factors.
     starts : int or "auto"
         How many starts are tried. `fit.starts` tells how they ended.
-    tol, max_sweeps, rng, callback
+    tol, max_sweeps, rng, callback, checkpoint
         As in `cpal1`.
 
     Returns
@@ -102,7 +104,8 @@ def cp(
             constraints,
         )
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    kept = asked(checkpoint, "cp", loss=loss, tol=tol)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, kept)
 
 
 def _stages_given(loss: Any, tol: float) -> list[Stage]:
@@ -143,6 +146,7 @@ def cpal1(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP by the smoothed 1-norm, which gross errors cannot pull away (Chi & Kolda 2010).
 
@@ -178,6 +182,8 @@ def cpal1(
         For whatever is random. None is a fixed seed.
     callback : function of a State, called after each sweep
         Return True to stop; the fit so far is returned.
+    checkpoint : path or Checkpoint, optional
+        A file that holds the fit while it runs. The same call goes on from it.
 
     Returns
     -------
@@ -215,7 +221,11 @@ def cpal1(
         return Plan(problem, [stage], in_turn(init, count))
 
     plan = continued if smoothing == "continuation" else published
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    kept = asked(
+        checkpoint, "cpal1", epsilon=epsilon, mu=mu, smoothing=smoothing, inner=inner,
+        inner_tol=inner_tol, tol=tol,
+    )  # fmt: skip
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, kept)
 
 
 def cpals(
@@ -229,6 +239,7 @@ def cpals(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP by alternating least squares: what everybody uses, and what gross errors break.
 
@@ -250,4 +261,5 @@ def cpals(
         stage = Stage("least squares", Single(loss), tol, problem.units.mu_of_fit(mu, loss.degree))
         return Plan(problem, [stage], in_turn(init, count))
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    kept = asked(checkpoint, "cpals", mu=mu, tol=tol)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, kept)
