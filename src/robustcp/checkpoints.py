@@ -313,7 +313,7 @@ class _File:
                 self._refuse(name, shown, shown_now)
 
     def _refuse(self, name: str, before: str, now: str) -> None:
-        if max(len(before), len(now)) > 80 or before == now:
+        if max(len(before), len(now)) > 60 or before == now:
             raise CheckpointError(self.path, f"is of a fit with other {name}")
         raise CheckpointError(self.path, f"is of a fit with {name} {before}, not {now}")
 

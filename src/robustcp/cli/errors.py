@@ -36,10 +36,15 @@ def explained(error: Exception) -> tuple[str, int]:
     return str(error), BAD_INPUT
 
 
-def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
-    """One line on standard error, and an exit code."""
+def tell(message: str) -> None:
+    """One line on standard error."""
     with suppress(OSError):
         print(f"robustcp: {message}", file=sys.stderr)
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """One line on standard error, and an exit code."""
+    tell(message)
     raise typer.Exit(code)
 
 
