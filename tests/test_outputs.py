@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import robustcp
 from formats import FORMATS
 from robustcp.cli import app
-from robustcp.io.errors import OutputError, WriteError
-from robustcp.io.writing import Outputs, make_folder, whole, whole_together, write_bytes
+from robustcp.files.errors import OutputError, WriteError
+from robustcp.files.writing import Outputs, make_folder, whole, whole_together, write_bytes
 from robustcp.studies import demo, paper
 from robustcp.studies.ledger import Ledger, Task, carry_out
 

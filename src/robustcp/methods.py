@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
+from robustcp.checkpoints import Kept, asked
 from robustcp.constraints import Constraint, Constraints, Free, Nonnegative, by_mode
 from robustcp.engines import Engine, names_and_labels
 from robustcp.estimate import Callback, Plan, Seed, estimate
@@ -37,6 +38,7 @@ def cp(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP of data with bad entries, as well as if somebody had told which entries are bad.
 
@@ -73,7 +75,7 @@ def cp(
         not, and goes on with random factors.
     starts : int or "auto"
         How many starts are tried. `fit.starts` tells how they ended.
-    tol, max_sweeps, rng, callback
+    tol, max_sweeps, rng, callback, checkpoint
         As in `cpal1`.
 
     Returns
@@ -121,7 +123,8 @@ def cp(
             constrained,
         )
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)
+    kept = asked(checkpoint, "cp", loss=loss, tol=tol)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)
 
 
 def _stages_given(loss: Any, tol: float) -> list[Stage]:
@@ -175,6 +178,7 @@ def cpal1(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP by the smoothed 1-norm, which gross errors cannot pull away (Chi & Kolda 2010).
 
@@ -212,6 +216,8 @@ def cpal1(
         For whatever is random. None is a fixed seed.
     callback : function of a State, called after each sweep
         Return True to stop; the fit so far is returned.
+    checkpoint : path or Checkpoint, optional
+        A file that holds the fit while it runs. The same call goes on from it.
 
     Returns
     -------
@@ -251,7 +257,11 @@ def cpal1(
         return Plan(problem, [stage], in_turn(init, count), constraints=modes)
 
     plan = continued if smoothing == "continuation" else published
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)
+    kept = asked(
+        checkpoint, "cpal1", epsilon=epsilon, mu=mu, smoothing=smoothing, inner=inner,
+        inner_tol=inner_tol, tol=tol,
+    )  # fmt: skip
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)
 
 
 def cpals(
@@ -267,6 +277,7 @@ def cpals(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP by alternating least squares: what everybody uses, and what gross errors break.
 
@@ -298,4 +309,5 @@ def cpals(
         stage = Stage("least squares", Single(loss), tol, problem.units.mu_of_fit(mu, loss.degree))
         return Plan(problem, [stage], in_turn(init, count), constraints=modes)
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights)
+    kept = asked(checkpoint, "cpals", mu=mu, tol=tol)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)

@@ -175,17 +175,25 @@ class Solver:
     def run(
         self, state: State, most: int, after_sweep: Callable[[State], bool] = lambda _: False
     ) -> tuple[State, Outcome]:
-        """Advance until finished, or for at most so many sweeps; and how it ended."""
+        """Advance until finished, or for at most so many sweeps; and how it ended.
+
+        It may be given any state that `after_sweep` saw, or that it returned for want of sweeps.
+        """
         while True:
+            if state.level_sweep > 0 and self.level_done(state):
+                state, finished = self.following(state)
+                if finished:
+                    return state, CONVERGED
             if state.sweep >= most:
                 return state, max_sweeps(state.sweep)
             state = self.advance(state)
             if after_sweep(state):
                 return state, STOPPED
-            if self.level_done(state):
-                state, finished = self.following(state)
-                if finished:
-                    return state, CONVERGED
+
+    def resumed(self, state: State) -> State:
+        """A state that comes from a file, with what is not kept there."""
+        ahead = _total(self.objective_of(state), self._stage(state).update, state.factors)[1]
+        return replace(state, ahead=ahead)
 
     def advance(self, state: State) -> State:
         """One more sweep."""

@@ -11,7 +11,7 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-from robustcp.io.errors import FileError, WriteError, reason
+from robustcp.files.errors import FileError, WriteError, reason
 
 NOT_CONVERGED = 1
 BAD_INPUT = 2
@@ -36,10 +36,15 @@ def explained(error: Exception) -> tuple[str, int]:
     return str(error), BAD_INPUT
 
 
-def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
-    """One line on standard error, and an exit code."""
+def tell(message: str) -> None:
+    """One line on standard error."""
     with suppress(OSError):
         print(f"robustcp: {message}", file=sys.stderr)
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """One line on standard error, and an exit code."""
+    tell(message)
     raise typer.Exit(code)
 
 

@@ -11,8 +11,8 @@ from robustcp.cli.errors import fail
 from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Seed, TensorFile
 from robustcp.cli.printing import print_json, print_worst, worst_of
 from robustcp.cli.reading import check_rank, read_tensor
-from robustcp.io.errors import FileError
-from robustcp.io.writing import Outputs, make_folder, whole, write_picture
+from robustcp.files.errors import FileError
+from robustcp.files.writing import Outputs, make_folder, whole, write_picture
 
 if TYPE_CHECKING:
     from robustcp.ranks import RankProfile

@@ -10,8 +10,8 @@ import typer
 from robustcp.cli.errors import STOPPED, fail
 from robustcp.cli.options import Force
 from robustcp.cli.progress import study_bars
-from robustcp.io.errors import FileError
-from robustcp.io.writing import Outputs, make_folder, write_picture
+from robustcp.files.errors import FileError
+from robustcp.files.writing import Outputs, make_folder, write_picture
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -19,10 +19,10 @@ from robustcp import losses
 from robustcp._typing import Array
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
 from robustcp.engines import to_host
+from robustcp.files.errors import FileError, reason
+from robustcp.files.writing import whole, write_bytes
 from robustcp.fitted import Fit
-from robustcp.io.errors import FileError, reason
 from robustcp.io.labels import decoded, encoded, for_netcdf
-from robustcp.io.writing import whole, write_bytes
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.outcome import Outcome

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from robustcp.engines import Weights, as_weights
+from robustcp.files.errors import FileError
+from robustcp.files.writing import write_bytes
 from robustcp.fitted import Fit
-from robustcp.io.errors import FileError
 from robustcp.io.reading import Loaded, read
-from robustcp.io.writing import write_bytes
 
 
 def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) -> Loaded:
