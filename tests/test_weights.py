@@ -185,6 +185,49 @@ def test_fits_are_those_of_the_full_array_and_of_missing_entries(data, method):
     np.testing.assert_allclose(ones.trace, nan.trace, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("method", [plain_sweeps, one_norm])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(9, 8), (6, 5, 4), (5, 4, 3, 4)], ids=str)
+def test_fits_of_any_order(shape, order, method, compiled):
+    X, factors = problem(shape, 2)
+    rng = np.random.default_rng(1)
+
+    def fit(X, weights=None, threads=1, begin=factors):
+        stored = np.asarray(X, order=order)
+        engine = as_engine(stored, threads=threads, compiled=compiled)
+        return method(engine, 2, init=begin, entry_weights=weights)
+
+    vectors = [rng.random(size) for size in shape]
+    assert_same_fit(fit(X, vectors), fit(X, outer(vectors, shape)))
+    known = rng.random(shape) < 0.9
+    assert_same_fit(fit(X, known), fit(np.where(known, X, np.nan)))
+    twice = np.concatenate([X, X[:1]])
+    more = outer(vectors, shape)
+    begin = (np.concatenate([factors[0], factors[0][:1]]), *factors[1:])
+    a = fit(twice, np.concatenate([more, more[:1]]), begin=begin)
+    more[0] *= 2
+    b = fit(X, more)
+    np.testing.assert_allclose(a.trace, b.trace, rtol=1e-10)
+    np.testing.assert_allclose(model(a)[:-1], model(b), atol=1e-8)
+    one, two = (fit(X, vectors, threads=n) for n in (1, 2))
+    assert np.array_equal(one.trace, two.trace)
+    assert all(map(np.array_equal, one.factors, two.factors))
+
+
+def test_long_modes_with_weights_are_cut_into_row_blocks():
+    X, factors = problem((40_000, 3, 2), 8)
+    w = np.random.default_rng(1).random(40_000)
+    engine = as_engine(X).weighted([w, None, None])
+    blocks = engine.row_blocks(0, 8, LeastSquares())
+    assert len(blocks) > 1
+    assert len(engine.row_blocks(1, 8, LeastSquares())) == 1
+    parts = [engine.normal(factors, 0, LeastSquares(), rows) for rows in blocks]
+    whole = engine.normal(factors, 0, LeastSquares())
+    np.testing.assert_allclose(np.concatenate([p.gram for p in parts]), whole.gram, atol=1e-10)
+    gradient = np.concatenate([p.gradient for p in parts])
+    np.testing.assert_allclose(gradient, whole.gradient, atol=1e-8)
+
+
 @pytest.mark.parametrize("form", ["vectors", "array"])
 @pytest.mark.parametrize("loss", [SMOOTHED, LeastSquares()], ids=lambda loss: loss.name)
 def test_same_bits_for_any_number_of_threads(form, loss, compiled):
