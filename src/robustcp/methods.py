@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,9 +111,7 @@ def cp(
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
         problem = Problem.of(engine)
-        stages = [
-            replace(stage, schedule=stage.schedule.in_units(problem.units)) for stage in given
-        ]
+        stages = [stage.in_units(problem.units) for stage in given]
         return Plan(
             problem,
             stages or to_the_noise(problem, tol),

@@ -77,7 +77,9 @@ def simulate(
     rank = _checks.whole_number("rank", rank, 1)
     sizes = tuple(shape) if isinstance(shape, Sequence) else ()
     if len(sizes) < 2 or any(size < 1 for size in sizes):
-        raise ValueError(f"shape: must have at least 2 modes, none empty, got {shape!r}")
+        raise _checks.ArgumentError(
+            "shape", f"must have at least 2 modes, none empty, got {shape!r}"
+        )
     rng = _own_generator(rng)
     factors = [np.abs(rng.standard_normal((size, rank))) for size in shape]
     if density < 1:
@@ -99,11 +101,13 @@ def _own_generator(rng: int | np.random.Generator | None) -> np.random.Generator
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError):
-        raise ValueError(f"rng: must be None, a seed or a NumPy Generator, got {rng!r}") from None
+        raise _checks.ArgumentError(
+            "rng", f"must be a seed or a NumPy Generator, got {rng!r}"
+        ) from None
 
 
 def _share(name: str, share: float, *, above: bool = False) -> float:
-    return _checks.real_number(name, share, 0.0, above=above, below=math.nextafter(1.0, 2.0))
+    return _checks.real_number(name, share, 0.0, above=above, most=1.0)
 
 
 def _thinned(A: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:

@@ -70,7 +70,7 @@ def outliers(
     fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
     rate: Annotated[float, typer.Option(help="Share of clean entries flagged by chance.")] = 0.001,
     out: Annotated[Path | None, typer.Option(help="Write the flags here (.npy, of bool).")] = None,
-    count: Annotated[int, typer.Option(help="How many slabs of each mode to show.")] = 5,
+    count: Annotated[int, typer.Option(min=1, help="How many slabs of each mode to show.")] = 5,
     key: Key = None,
     absent: Absent = None,
     force: Force = False,

@@ -182,7 +182,9 @@ class Engine(ABC):
 
     def scaled(self: E, exponent: int) -> E:
         """The same data times 2**-exponent."""
-        return self.viewed(replace(self.view, exponent=self.view.exponent + exponent))
+        view = self.view
+        limit = math.ldexp(view.limit, -exponent)
+        return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit))
 
     def saturated(self: E, limit: float) -> E:
         """The same data with larger magnitudes cut to a limit."""

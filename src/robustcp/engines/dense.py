@@ -10,6 +10,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import to_host
@@ -51,8 +52,8 @@ class DenseEngine(Engine):
         compiled: bool = True,
         tiling: Tiling = Tiling(),  # noqa: B008 - it is frozen
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads: must be at least 1, got {threads}")
+        if threads is not None:
+            threads = _checks.whole_number("threads", threads, 1)
         on_host = array_api_compat.is_numpy_array(data)
         tiles = Tiles((threads or available_threads()) if on_host else 1)
         self._compiled = compiled

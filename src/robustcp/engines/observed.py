@@ -12,6 +12,7 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
+from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import check_dtype, working_dtype
@@ -153,8 +154,8 @@ class ObservedEngine(Engine):
         compiled: bool = True,
         view: View = View(),  # noqa: B008 - it is frozen
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads: must be at least 1, got {threads}")
+        if threads is not None:
+            threads = _checks.whole_number("threads", threads, 1)
         self._given: dict[str, Any] = {"threads": threads, "compiled": compiled}
         self._whole, self.view = data, view
         self._data, self._w = _weighed(data, view)
