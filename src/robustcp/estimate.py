@@ -152,7 +152,13 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     signed = [mode for mode, constraint in enumerate(solver.constraints) if constraint.signed]
     model = KruskalTensor.from_factors(state.factors).normalized(signed[-1] if signed else -1)
     loss = units.loss_of_data(state.loss)
-    notes = [*state.notes, *map(_kept, state.kept), *_rejected(engine, state), diagnosis(model)]
+    notes = [
+        *problem.notes,
+        *state.notes,
+        *map(_kept, state.kept),
+        *_rejected(engine, state),
+        diagnosis(model),
+    ]
     noise = noise_of(engine.sample(state.factors).values, problem.least_sigma)
     sigma = noise.sigma * degrees_of_freedom_correction(engine, model.rank, noise.clean)
     return Fit(

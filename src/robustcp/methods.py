@@ -111,6 +111,8 @@ def cp(
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
         problem = Problem.of(engine)
+        if not given:
+            problem = problem.without_wild
         stages = [stage.in_units(problem.units) for stage in given]
         return Plan(
             problem,
@@ -238,7 +240,7 @@ def cpal1(
 
     def continued(engine: Engine) -> Plan:
         modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
-        problem = Problem.of(engine)
+        problem = Problem.of(engine).without_wild
         stage = Stage("L1", way_down(problem, epsilon), tol, problem.relative_mu(mu))
         return Plan(problem, [stage], in_turn(init, count, OnPart), constraints=modes)
 

@@ -154,6 +154,7 @@ class Screened(Start):
     def __call__(
         self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
     ) -> Begun:
+        problem = problem.without_wild
         engine = problem.engine
         if engine.largest == 0:
             return Cold(self.kind)(problem, rank, rng, constraints)

@@ -18,6 +18,8 @@ from robustcp.units import Units
 FAR = 2.0**27
 #: What entries this many times larger cost is left out when the progress of a fit is measured.
 BEYOND = 10.0
+#: Entries are wild beyond a gap of this ratio, if they are so many times ordinary ones.
+GAP, MUCH = 4.0, 20.0
 #: Entries that sizes are taken from; of more, every k-th.
 ENOUGH = 1 << 17
 
@@ -43,6 +45,64 @@ class Sizes:
         return max(8 * precision * self.high, 1e-5 * self.median)
 
 
+@dataclass(frozen=True)
+class Wild:
+    """Entries beyond a gap in the magnitudes of some data: fill values, glitches.
+
+    The tail of data that is sparse or heavy-tailed by nature has no such gap, or beyond it only
+    a few entries that are better left out.
+
+    Attributes
+    ----------
+    beyond : float
+        A size within the gap.
+    count : int
+    """
+
+    beyond: float
+    count: int
+
+    @classmethod
+    def of(cls, engine: Engine, sizes: Sizes) -> Wild | None:
+        """None if there are none, or if they may be what is looked for.
+
+        That is so if they are more than a quarter of the entries; or if they have two indices or
+        more in each mode and fill half of the box that these make, as those of a strong component
+        that is local would.
+        """
+        least = MUCH * sizes.high
+        if engine.largest <= least:
+            return None
+        magnitudes = np.abs(engine.sample().values)
+        tail = np.sort(magnitudes[magnitudes > sizes.high])
+        edges = np.concatenate([[sizes.high], tail, [engine.largest]])
+        gaps = np.flatnonzero(edges[1:] >= np.maximum(GAP * edges[:-1], least))
+        if not gaps.size:
+            return None
+        beyond = 2.0 * float(edges[gaps[0]])
+        while beyond < engine.largest / 2 and _any_between(engine, beyond, 2 * beyond):
+            beyond *= 2  # there are entries that the sample does not hold
+        xp = engine.xp
+        hits = engine.slab_sums(lambda x: xp.abs(x) > beyond)
+        count, box = int(hits[0].sum()), [int(np.count_nonzero(part)) for part in hits]
+        local = min(box) > 1 and count >= 0.5 * math.prod(box)
+        if count == 0 or local or count > 0.25 * engine.count:
+            return None
+        return cls(beyond, count)
+
+    def note(self, units: Units) -> str:
+        """What users should know, in the units of the data."""
+        entries = "1 entry is" if self.count == 1 else f"{self.count} entries are"
+        return f"{entries} left out: beyond {self.beyond * units.factor:.3g}, far from all others"
+
+
+def _any_between(engine: Engine, low: float, high: float) -> bool:
+    """Whether any magnitude lies between two sizes."""
+    xp = engine.xp
+    hits = engine.slab_sums(lambda x: (xp.abs(x) > low) & (xp.abs(x) <= high))
+    return bool(hits[0].any())
+
+
 class Problem:
     """Data in the units of a fit, and the sizes of its entries there.
 
@@ -56,6 +116,8 @@ class Problem:
     units : Units
     wild : bool
         Whether wild entries count like any other.
+    notes : tuple of str
+        What users should know about the data.
     """
 
     def __init__(
@@ -64,6 +126,7 @@ class Problem:
         self.engine, self.units, self.wild = engine, units, wild
         if sizes is not None:
             self.__dict__["sizes"] = sizes
+        self.notes: tuple[str, ...] = ()
         self._cut: dict[float, Engine] = {}
         self._excess: dict[tuple[float, Tail], float] = {}
 
@@ -80,6 +143,21 @@ class Problem:
         if exponent:
             return cls(engine.scaled(exponent), units, wild=wild)
         return cls(engine, units, sizes, wild=wild)
+
+    @cached_property
+    def _wild_entries(self) -> Wild | None:
+        return Wild.of(self.engine, self.sizes) if self.engine.largest > 0 else None
+
+    @cached_property
+    def without_wild(self) -> Problem:
+        """The same data without wild entries: even the 1-norm would spend a component on one."""
+        found = self._wild_entries
+        if found is None:
+            return self
+        rest = Problem(self.engine.without(found.beyond), self.units, wild=self.wild)
+        rest.notes = (found.note(self.units),)
+        rest.__dict__["_wild_entries"] = None
+        return rest
 
     def on(self, part: Engine) -> Problem:
         """A part of the same data, in the same units, with the sizes of the whole."""

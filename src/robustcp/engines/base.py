@@ -25,23 +25,31 @@ E = TypeVar("E", bound="Engine")
 class View:
     """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
 
-    Entries count by their weights, those of weight 0 as missing.
+    Entries count by their weights, those of weight 0 as missing; so do magnitudes beyond `wild`,
+    before the cut.
     """
 
     exponent: int = 0
     limit: float = math.inf
     weights: Weights | Listed | None = None
+    wild: float = math.inf
 
     def apply(self, x: Array, xp: Any) -> Array:
         """Data as it is seen."""
         if self.exponent:  # in two steps: 2^144 is beyond float32, which goes down to 2^-149
             half = self.exponent // 2
             x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - self.exponent)
+        if self.wild < math.inf:
+            x = xp.where(xp.abs(x) > self.wild, xp.full_like(x, math.nan), x)
         return x if self.limit == math.inf else xp.clip(x, -self.limit, self.limit)
 
     def size(self, size: float) -> float:
-        """A magnitude as it is seen."""
-        return min(math.ldexp(size, -self.exponent), self.limit)
+        """A magnitude as it is seen, or what bounds it."""
+        return min(math.ldexp(size, -self.exponent), self.limit, self.wild)
+
+    def leaves_out(self, size: float) -> bool:
+        """Whether a magnitude counts as missing."""
+        return math.ldexp(size, -self.exponent) > self.wild
 
     def part(self, indices: Sequence[np.ndarray | None]) -> View:
         """The view of a part of the data, which the weights follow; see `Engine.subtensor`."""
@@ -183,12 +191,16 @@ class Engine(ABC):
     def scaled(self: E, exponent: int) -> E:
         """The same data times 2**-exponent."""
         view = self.view
-        limit = math.ldexp(view.limit, -exponent)
-        return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit))
+        limit, wild = (math.ldexp(size, -exponent) for size in (view.limit, view.wild))
+        return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit, wild=wild))
 
     def saturated(self: E, limit: float) -> E:
         """The same data with larger magnitudes cut to a limit."""
         return self.viewed(replace(self.view, limit=min(limit, self.view.limit)))
+
+    def without(self: E, wild: float) -> E:
+        """The same data with larger magnitudes counted as missing."""
+        return self.viewed(replace(self.view, wild=min(wild, self.view.wild)))
 
     def weighted(self: E, weights: Any) -> E:
         """The same data with weights of the entries, in place of any that it has.

@@ -112,6 +112,16 @@ def _some(indices: np.ndarray, bad: np.ndarray) -> str:
     return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
+def _seen(data: Observed, view: View) -> tuple[Observed, np.ndarray | None]:
+    """The entries that a view does not leave out, and the weights of the sorted ones."""
+    found, w = _weighed(data, view)
+    size = float(np.abs(found.sorted_values).max())
+    if not view.leaves_out(size):
+        return found, w
+    keep = ~np.isnan(view.apply(found.sorted_values, np))
+    return found.kept(keep), None if w is None else w[keep]
+
+
 def _weighed(data: Observed, view: View) -> tuple[Observed, np.ndarray | None]:
     """The entries whose weight is not 0, and the weights of the sorted ones."""
     weights = view.weights
@@ -158,7 +168,7 @@ class ObservedEngine(Engine):
             threads = _checks.whole_number("threads", threads, 1)
         self._given: dict[str, Any] = {"threads": threads, "compiled": compiled}
         self._whole, self.view = data, view
-        self._data, self._w = _weighed(data, view)
+        self._data, self._w = _seen(data, view)
         data = self._data
         self.xp: Any = xp
         self.shape = data.shape
@@ -240,7 +250,7 @@ class ObservedEngine(Engine):
     def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
         """One for each entry, in the order in which they were given."""
         if self._whole is not self._data:
-            every = self.viewed(replace(self.view, weights=None))
+            every = self.viewed(replace(self.view, weights=None, wild=math.inf))
             return every.entrywise(work, factors)
         found = work(self._residuals(factors))
         given = np.empty_like(found)

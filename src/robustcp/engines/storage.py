@@ -152,13 +152,18 @@ class Storage:
 
     @property
     def gaps(self) -> bool:
-        return self._extent.gaps
+        """Whether entries are missing."""
+        return self._extent.gaps or self._wild
+
+    @property
+    def _wild(self) -> bool:
+        return self.view.leaves_out(self._extent.largest)
 
     @property
     def separable(self) -> bool:
         """Whether the weights of entries, 0 for missing ones, are an outer product."""
         outer = self.weights is None or self.weights.array is None
-        return outer and not self._extent.holes
+        return outer and not self._extent.holes and not self._wild
 
     @property
     def harmless(self) -> bool:
