@@ -207,7 +207,7 @@ def cleared(engine: Engine, factors: Factors, modes: Sequence[int]) -> Factors:
             warnings.warn(
                 f"X: {empty.size} slabs of mode {mode} have no observed entry ({shown}); "
                 "their rows of the factor are 0",
-                stacklevel=4,
+                stacklevel=5,
             )
             keep = np.ones((engine.shape[mode], 1))
             keep[empty] = 0.0
