@@ -44,6 +44,7 @@ def observed():
 def torch_array():
     import torch
 
+    torch.set_num_threads(1)
     return torch.tensor(tensor())
 
 

@@ -240,7 +240,7 @@ class _File:
         except (WriteError, UnknownError) as error:
             if not self._warned:
                 problem = error.problem if isinstance(error, WriteError) else str(error)
-                warnings.warn(f"checkpoint: {self.path}: {problem}; the fit goes on", stacklevel=7)
+                warnings.warn(f"checkpoint: {self.path}: {problem}; the fit goes on", stacklevel=10)
             self._warned = True
         self._last = time.monotonic()
         self._cost = self._last - begin

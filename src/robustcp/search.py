@@ -214,7 +214,7 @@ def cleared(
             warnings.warn(
                 f"X: {empty.size} slabs of mode {mode} have no observed entry ({shown}); "
                 "their rows of the factor are 0",
-                stacklevel=4,
+                stacklevel=5,
             )
             keep = np.ones((engine.shape[mode], 1))
             keep[empty] = 0.0
