@@ -126,7 +126,7 @@ def test_in_any_units(c):
 
 
 def test_weights_and_wild_entries():
-    sim, X, at = with_one(0, 20, 1e8)
+    sim, X, _at = with_one(0, 20, 1e8)
     X[5, 5, 5] = 1e12  # of weight 0: it does not count, wherever it is
     weights = np.ones(X.shape)
     weights[5, 5, 5] = 0

@@ -185,6 +185,10 @@ def cpal1(
     the residual, by majorization-minimization: in turn for each factor, each row solves a small
     reweighted least-squares problem.
 
+    Even the 1-norm would spend a component on a single entry that is large enough. So entries
+    beyond a gap in the magnitudes of the data (fill values, glitches) are left out, and
+    `fit.status` says how many; objective and trace are those of the rest. Not with "fixed".
+
     Parameters
     ----------
     X : array with at least two modes

@@ -20,6 +20,8 @@ FAR = 2.0**27
 BEYOND = 10.0
 #: Entries are wild beyond a gap of this ratio, if they are so many times ordinary ones.
 GAP, MUCH = 4.0, 20.0
+#: Of fewer ordinary entries nobody knows what is far from all of them.
+PLENTY = 100
 #: Entries that sizes are taken from; of more, every k-th.
 ENOUGH = 1 << 17
 
@@ -70,16 +72,12 @@ class Wild:
         more in each mode and fill half of the box that these make, as those of a strong component
         that is local would.
         """
-        least = MUCH * sizes.high
-        if engine.largest <= least:
+        if engine.largest <= MUCH * sizes.median:
             return None
-        magnitudes = np.abs(engine.sample().values)
-        tail = np.sort(magnitudes[magnitudes > sizes.high])
-        edges = np.concatenate([[sizes.high], tail, [engine.largest]])
-        gaps = np.flatnonzero(edges[1:] >= np.maximum(GAP * edges[:-1], least))
-        if not gaps.size:
+        edge = _last_before_a_gap(np.abs(engine.sample().values), sizes.median, engine.largest)
+        if edge is None:
             return None
-        beyond = 2.0 * float(edges[gaps[0]])
+        beyond = 2.0 * edge
         while beyond < engine.largest / 2 and _any_between(engine, beyond, 2 * beyond):
             beyond *= 2  # there are entries that the sample does not hold
         xp = engine.xp
@@ -94,6 +92,17 @@ class Wild:
         """What users should know, in the units of the data."""
         entries = "1 entry is" if self.count == 1 else f"{self.count} entries are"
         return f"{entries} left out: beyond {self.beyond * units.factor:.3g}, far from all others"
+
+
+def _last_before_a_gap(magnitudes: np.ndarray, median: float, largest: float) -> float | None:
+    """The last magnitude before the first gap beyond which all are wild; None if there is none."""
+    tail = np.sort(magnitudes[magnitudes > GAP * median])
+    edges = np.concatenate([[GAP * median], tail, [largest]])
+    for k in np.flatnonzero(edges[1:] >= GAP * edges[:-1]):
+        rest = magnitudes[(magnitudes > 0) & (magnitudes <= edges[k])]
+        if rest.size >= PLENTY and edges[k + 1] >= MUCH * np.quantile(rest, 0.9):
+            return float(edges[k])
+    return None
 
 
 def _any_between(engine: Engine, low: float, high: float) -> bool:
