@@ -186,6 +186,15 @@ def test_every_estimator_takes_them(method, name):
     assert np.isfinite(fit.objective)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_any_library(xp, name):
+    X = tensor(np.random.default_rng(3), (8, 15, 7), 2, noise=0.05)
+    options = {"constraints": {1: KINDS[name]}, "tol": 1e-6, "rng": 0}
+    fit, expected = cpal1(xp.asarray(X), 2, **options), cpal1(X, 2, **options)
+    np.testing.assert_allclose(host(fit.full()), expected.full(), atol=2e-2)
+    assert ALLOWED.get(name, lambda A: True)(host(fit.factors[1]))
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 @pytest.mark.parametrize("loss", [L1(1e-4), LeastSquares()], ids=lambda loss: loss.name)
 @pytest.mark.parametrize("name", ["smooth", "smooth and nonnegative", "unimodal"])
