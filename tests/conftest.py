@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 import robustcp
 from robustcp.engines import to_host
+
+# Where the tests run in the background of a shell, Ctrl-C is ignored, by their children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run must not depend on chance; HYPOTHESIS_PROFILE=explore looks further.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from robustcp.engines import DenseEngine, Engine, Sample
+from robustcp.engines import DenseEngine, Engine, Sample, View
 from robustcp.normal import NormalEquations
 
 
 class Halves(Engine):
     """Nothing but the abstract methods of `Engine`, each from those of two dense engines."""
 
+    takes_weights = True
+
     def __init__(self, data):
         cut = data.shape[0] // 2
-        self._set([DenseEngine(data[:cut]), DenseEngine(data[cut:])])
+        self._set([DenseEngine(data[:cut]), DenseEngine(data[cut:])], View())
 
-    def _set(self, halves):
-        self.halves = halves
+    def _set(self, halves, view):
+        self.halves, self.view = halves, view
         first = halves[0]
         self.cut = first.shape[0]
         self.shape = (sum(half.shape[0] for half in halves), *first.shape[1:])
-        self.xp, self.dtype, self.view = first.xp, first.dtype, first.view
+        self.xp, self.dtype = first.xp, first.dtype
 
-    def _like(self, halves):
+    def _like(self, halves, view):
         other = object.__new__(Halves)
-        other._set(halves)
+        other._set(halves, view)
         return other
 
     def _parts(self, factors):
@@ -46,7 +48,11 @@ class Halves(Engine):
         return self.halves[0].asarray(array)
 
     def viewed(self, view):
-        return self._like([half.viewed(view) for half in self.halves])
+        rows = np.arange(self.cut), np.arange(self.cut, self.shape[0])
+        rest = [None] * (self.order - 1)
+        parts = [view.part([own, *rest]) for own in rows]
+        halves = [half.viewed(part) for half, part in zip(self.halves, parts, strict=True)]
+        return self._like(halves, view)
 
     def normal(self, factors, mode, loss, rows=None):
         rows = rows or slice(0, self.shape[mode])
@@ -76,9 +82,9 @@ class Halves(Engine):
 
         return Sample(np.concatenate([one.values, two.values]), locate)
 
-    def slab_sums(self, work, factors=None):
+    def slab_sums(self, work, factors=None, *, weighted=False):
         one, two = (
-            half.slab_sums(work, part)
+            half.slab_sums(work, part, weighted=weighted)
             for half, part in zip(self.halves, self._parts(factors), strict=True)
         )
         return [
@@ -98,7 +104,11 @@ class Halves(Engine):
         chosen = np.arange(self.shape[0]) if indices[0] is None else np.asarray(indices[0])
         here = [chosen[chosen < self.cut], chosen[chosen >= self.cut] - self.cut]
         return self._like(
-            [half.subtensor([at, *indices[1:]]) for half, at in zip(self.halves, here, strict=True)]
+            [
+                half.subtensor([at, *indices[1:]])
+                for half, at in zip(self.halves, here, strict=True)
+            ],
+            self.view.part([chosen, *indices[1:]]),
         )
 
     def unfolding(self, mode, rows):

@@ -93,6 +93,34 @@ class TestFit:
         assert "most flagged of mode_0: a0" in done.stdout
         assert robustcp.load(tmp_path / "fit.nc").labels[0][0] == "a000"
 
+    def test_weights(self, file, tmp_path, tensor):
+        w = np.ones((1, 11, 1))
+        w[0, 3] = 5.0
+        np.save(tmp_path / "w.npy", w)
+        out = tmp_path / "fit.npz"
+        done = run(
+            "fit", file, "--rank", 2, "--method", "cpals", "--weights", tmp_path / "w.npy",
+            "--out", out,
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        expected = robustcp.cpals(tensor, 2, entry_weights=w, rng=0)
+        assert robustcp.load(out).objective == pytest.approx(expected.objective)
+
+    @pytest.mark.parametrize(
+        ("weights", "message"),
+        [
+            (np.ones((4, 3)), "w.npy: weights of shape (4, 3) do not broadcast"),
+            (-np.ones((11, 10)), "w.npy: weights must not be negative, got -1 at (0, 0)"),
+        ],
+    )
+    def test_bad_weights(self, file, tmp_path, weights, message):
+        np.save(tmp_path / "w.npy", weights)
+        out = tmp_path / "fit.npz"
+        done = run("fit", file, "--rank", 2, "--weights", tmp_path / "w.npy", "--out", out)
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert not out.exists()
+
     def test_pictures(self, file, tmp_path):
         done = run("fit", file, "--rank", 2, "--out", tmp_path / "f.npz", "--plot", tmp_path / "p")
         assert done.exit_code == 0, done.output
@@ -158,6 +186,15 @@ class TestImages:
         assert robustcp.load(scan / "fit.npz").shape == (
             (175 + 35 - 35, 9) if flatten else (6, 7, 5, 9)
         )
+
+    @pytest.mark.parametrize("shape", [(6, 7, 5, 1), (1, 1, 1, 9), (6, 7, 5, 2), (175, 1)])
+    def test_weights_of_a_flattened_image(self, scan, shape):
+        np.save(scan / "w.npy", np.arange(1.0, 1 + np.prod(shape)).reshape(shape))
+        done = run("fit", scan / "scan.nii.gz", "--rank", 2, "--mask-file", scan / "mask.nii",
+                   "--flatten", "--weights", scan / "w.npy", "--out", scan / "fit.npz")  # fmt: skip
+        assert done.exit_code == (2 if shape[-1] == 2 else 0), done.output
+        if shape[-1] == 2:
+            assert "w.npy: weights of shape (6, 7, 5, 2) do not fit the image" in done.stderr
 
     def test_a_mask_of_another_shape(self, scan):
         wrong = self.nibabel.Nifti1Image(np.ones((2, 2, 2)), np.eye(4))

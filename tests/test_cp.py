@@ -113,7 +113,7 @@ class TestRecovery:
         X = X + spread * rng.standard_normal(X.shape)
         fit = cp(X, 1)
         assert "would reject" in fit.status
-        assert fit.stages[-1][0] == "L1"
+        assert [name for name, _ in fit.stages] == ["L1", "L1, finished"]
         assert fit.objective == fit.trace[-1]
 
     def test_rows_that_nothing_fits_are_reported(self):

@@ -54,19 +54,19 @@ def assert_equal(equations, expected, tol=1e-10):
 
 
 class Masked(Loss):
-    """A loss that counts only where a tensor is known."""
+    """A loss that counts only where a tensor is known, or by weights."""
 
     def __init__(self, loss, known):
         self.loss, self.known = loss, known
 
     def value(self, r):
-        return np.where(self.known, self.loss.value(r), 0.0)
+        return np.where(self.known, self.known * self.loss.value(r), 0.0)
 
     def slope(self, r):
-        return np.where(self.known, self.loss.slope(r), 0.0)
+        return np.where(self.known, self.known * self.loss.slope(r), 0.0)
 
     def curvature(self, r):
-        return np.where(self.known, self.loss.curvature(r), 0.0)
+        return np.where(self.known, self.known * self.loss.curvature(r), 0.0)
 
 
 def observed(X):
@@ -94,26 +94,44 @@ ENGINES = {
 }
 
 
+#: Weights of entries of a tensor of shape (6, 5, 4), some of them 0.
+WEIGHTS = {
+    "none": np.ones(()),
+    "vectors": [np.arange(1.0, 7.0), np.array([1, 0, 2, 0.5, 3]), np.ones(4)],
+    "array": np.random.default_rng(3).integers(0, 4, size=(6, 5, 4)),
+    "matrix": np.random.default_rng(4).integers(0, 3, size=(5, 4)) / 2,
+}
+
+
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("weights", WEIGHTS)
 class TestContract:
     """What every engine must do, each part against the whole tensor."""
 
     shape = (6, 5, 4)
 
-    def data(self, kind, gaps, scale=1.0):
+    def data(self, kind, gaps, weights, scale=1.0):
         X, factors = problem(self.shape)
         if gaps:
             X = np.where(np.random.default_rng(1).random(X.shape) < 0.3, np.nan, X)
         engine = ENGINES[kind](scale * X)
+        if weights != "none":
+            engine = engine.weighted(WEIGHTS[weights])
         return X, factors, engine, tuple(engine.asarray(A) for A in factors)
 
+    def weights_of(self, weights, X):
+        """Those of the entries, 0 where one is missing."""
+        w = WEIGHTS[weights]
+        w = np.einsum("i,j,k->ijk", *w) if isinstance(w, list) else np.broadcast_to(w, X.shape)
+        return np.where(np.isnan(X), 0.0, w)
+
     @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-    def test_normal_equations_and_value(self, kind, gaps, loss):
-        X, factors, engine, ours = self.data(kind, gaps)
-        whole, known = np.nan_to_num(X), ~np.isnan(X)
+    def test_normal_equations_and_value(self, kind, gaps, weights, loss):
+        X, factors, engine, ours = self.data(kind, gaps, weights)
+        whole, w = np.nan_to_num(X), self.weights_of(weights, X)
         for mode in range(X.ndim):
-            expected = brute_force(whole, factors, mode, Masked(loss, known))
+            expected = brute_force(whole, factors, mode, Masked(loss, w))
             assert_equal(engine.normal(ours, mode, loss), expected)
             rows = slice(1, X.shape[mode])
             part = engine.normal(ours, mode, loss, rows)
@@ -122,54 +140,66 @@ class TestContract:
             np.testing.assert_allclose(got, expected[0][rows], atol=1e-10)
         assert engine.value(ours, loss) == pytest.approx(expected[2], rel=1e-12)
 
-    def test_what_the_data_is(self, kind, gaps):
-        X, _, engine, _ = self.data(kind, gaps)
+    def test_what_the_data_is(self, kind, gaps, weights):
+        X, _, engine, _ = self.data(kind, gaps, weights)
         assert isinstance(engine, Engine)
         assert as_engine(engine) is engine
         assert engine.shape == X.shape
         assert engine.order == 3
-        assert engine.largest == np.nanmax(np.abs(X))
-        assert engine.complete == (not gaps and kind != "Observed")
-        assert engine.count == (~np.isnan(X)).sum()
+        w = self.weights_of(weights, X)
+        assert engine.largest == np.abs(X[w > 0]).max()
+        assert engine.complete == (w.min() > 0 and kind != "Observed")
+        assert engine.count == (w > 0).sum()
+        assert engine.weight == w.sum()
         for mode in range(3):
             others = tuple(m for m in range(3) if m != mode)
-            assert np.array_equal(engine.counts(mode), (~np.isnan(X)).sum(axis=others))
+            assert np.array_equal(engine.counts(mode), (w > 0).sum(axis=others))
 
-    def test_a_sample_knows_where_it_was(self, kind, gaps):
-        X, factors, engine, ours = self.data(kind, gaps)
+    def test_a_sample_knows_where_it_was(self, kind, gaps, weights):
+        X, factors, engine, ours = self.data(kind, gaps, weights)
         r = X - np.einsum("ir,jr,kr->ijk", *factors)
         for sample, whole in ((engine.sample(), X), (engine.sample(ours), r)):
-            assert sample.values.size == (~np.isnan(X)).sum()
+            w = self.weights_of(weights, X)
+            assert sample.values.size == (w > 0).sum()
+            assert np.all(w[sample.indices] > 0)
             np.testing.assert_allclose(sample.values, whole[sample.indices], atol=1e-12)
 
-    def test_views(self, kind, gaps):
-        X, factors, engine, ours = self.data(kind, gaps, scale=2.0**700)
+    def test_views(self, kind, gaps, weights):
+        X, factors, engine, ours = self.data(kind, gaps, weights, scale=2.0**700)
         seen = engine.scaled(700).saturated(1.0)
-        assert seen.view == View(700, 1.0)
+        assert seen.view == View(700, 1.0, engine.view.weights)
         assert seen.largest == 1.0
-        known, cut = ~np.isnan(X), np.nan_to_num(X).clip(-1, 1)
-        expected = brute_force(cut, factors, 1, Masked(LOSS, known))
+        w, cut = self.weights_of(weights, X), np.nan_to_num(X).clip(-1, 1)
+        expected = brute_force(cut, factors, 1, Masked(LOSS, w))
         assert_equal(seen.normal(ours, 1, LOSS), expected)
-        assert engine.largest == np.nanmax(np.abs(X)) * 2.0**700
+        assert engine.largest == np.abs(X[w > 0]).max() * 2.0**700
 
     @pytest.mark.parametrize("tail", [Tail(1, 1), Tail(0.2, 0.8), Tail(log=2.0), Tail()], ids=str)
-    def test_excess(self, kind, gaps, tail):
-        X, _, engine, _ = self.data(kind, gaps)
+    def test_excess(self, kind, gaps, weights, tail):
+        X, _, engine, _ = self.data(kind, gaps, weights)
         over = np.maximum(np.abs(X) - 1, 0)
         slope = np.where(X < 0, tail.below, tail.above)
         expected = slope * over + tail.log * np.log(np.maximum(np.abs(X), 1))
-        assert engine.excess(1.0, tail) == pytest.approx(np.nansum(expected))
+        expected = np.nansum(expected * self.weights_of(weights, X))
+        assert engine.excess(1.0, tail) == pytest.approx(expected)
 
-    def test_slabs_and_entries(self, kind, gaps):
-        X, factors, engine, ours = self.data(kind, gaps)
+    def test_slabs_and_entries(self, kind, gaps, weights):
+        X, factors, engine, ours = self.data(kind, gaps, weights)
         r = X - np.einsum("ir,jr,kr->ijk", *factors)
         xp = engine.xp
-        sums = engine.slab_sums(lambda e: xp.where(xp.isnan(e), xp.zeros_like(e), e * e), ours)
-        hits = engine.flagged(ours, 1.5)
+        w = self.weights_of(weights, X)
+
+        def squares(e):
+            return xp.where(xp.isnan(e), xp.zeros_like(e), e * e)
+
+        sums, hits = engine.slab_sums(squares, ours), engine.flagged(ours, 1.5)
         for mode in range(3):
             others = tuple(m for m in range(3) if m != mode)
-            np.testing.assert_allclose(sums[mode], np.nansum(r * r, axis=others))
-            assert np.array_equal(hits[mode], (np.abs(r) > 1.5).sum(axis=others))
+            np.testing.assert_allclose(sums[mode], np.nansum((w > 0) * r * r, axis=others))
+            assert np.array_equal(hits[mode], ((w > 0) & (np.abs(r) > 1.5)).sum(axis=others))
+            if weights != "none":
+                weighed = engine.slab_sums(squares, ours, weighted=True)
+                np.testing.assert_allclose(weighed[mode], np.nansum(w * r * r, axis=others))
         each = host(engine.entrywise(lambda e: 2 * e, ours))
         flags = host(engine.entrywise(lambda e: xp.abs(e) > 1.5, ours))
         expected = r[~np.isnan(r)] if kind == "Observed" else r
@@ -177,19 +207,21 @@ class TestContract:
         assert flags.dtype == bool
         assert np.array_equal(flags, np.abs(expected) > 1.5)
 
-    def test_subtensor(self, kind, gaps):
-        X, factors, engine, _ = self.data(kind, gaps)
+    def test_subtensor(self, kind, gaps, weights):
+        X, factors, engine, _ = self.data(kind, gaps, weights)
         chosen = [np.array([0, 2, 3, 5]), None, np.array([1, 2])]
         part = engine.subtensor(chosen)
-        small = X[np.ix_(chosen[0], np.arange(5), chosen[2])]
+        part_of_all = np.ix_(chosen[0], np.arange(5), chosen[2])
+        small, w = X[part_of_all], self.weights_of(weights, X)[part_of_all]
         assert part.shape == small.shape
         few = [A if at is None else A[at] for A, at in zip(factors, chosen, strict=True)]
-        expected = brute_force(np.nan_to_num(small), few, 0, Masked(LOSS, ~np.isnan(small)))
+        expected = brute_force(np.nan_to_num(small), few, 0, Masked(LOSS, w))
         assert_equal(part.normal(tuple(map(part.asarray, few)), 0, LOSS), expected)
 
-    def test_products_of_unfoldings(self, kind, gaps):
-        X, _, engine, _ = self.data(kind, gaps)
+    def test_products_of_unfoldings(self, kind, gaps, weights):
+        X, _, engine, _ = self.data(kind, gaps, weights)
         rng = np.random.default_rng(2)
+        X = np.where(self.weights_of(weights, X) > 0, X, 0.0)
         for mode in range(3):
             U = np.nan_to_num(np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1))
             V = rng.standard_normal((X.shape[mode], 2))
@@ -203,8 +235,8 @@ class TestContract:
             rows = engine.unfolding(mode, slice(1, 3))
             np.testing.assert_allclose(np.nan_to_num(rows), U[1:3], atol=1e-12)
 
-    def test_arrays_are_of_its_library(self, kind, gaps):
-        _, _, engine, ours = self.data(kind, gaps)
+    def test_arrays_are_of_its_library(self, kind, gaps, weights):
+        _, _, engine, ours = self.data(kind, gaps, weights)
         equations = engine.normal(ours, 0, LOSS)
         assert type(equations.gradient) is type(ours[0])
         assert equations.gram.dtype == equations.gradient.dtype == engine.dtype

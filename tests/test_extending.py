@@ -109,6 +109,37 @@ class TestUnits:
         )
 
 
+class Tenfold(robustcp.L1):
+    """A loss of the package, changed: it must not be taken for what it was made from."""
+
+    def value(self, r):
+        return 10 * super().value(r)
+
+    def slope(self, r):
+        return 10 * r / super().value(r)
+
+    def curvature(self, r):
+        return 10 / super().value(r)
+
+
+@pytest.mark.parametrize("c", [1.0, 2.0**402])
+def test_a_subclass_of_a_loss_stays_what_it_is(c):
+    loss, start = Tenfold((0.1 * c) ** 2), [A * c ** (1 / 3) for A in SIM.truth.absorbed()]
+    fit = cp(c * SIM.data, 2, loss=loss, init=start)
+    assert type(fit.loss) is Tenfold
+    assert fit.objective == pytest.approx(loss.value(fit.residuals(c * SIM.data)).sum(), rel=1e-9)
+    plain = cp(SIM.data, 2, loss=robustcp.L1(0.01), init=SIM.truth)
+    assert fit.objective == pytest.approx(10 * c * plain.objective, rel=1e-6)
+
+
+def test_traits_are_kept_in_other_units():
+    class Bounded(Loss):
+        tail, reach, rejects, likelihood = Tail(), 5.0, 4.0, True
+
+    other = Bounded().rescaled(8.0)
+    assert (other.tail, other.reach, other.rejects, other.likelihood) == (Tail(), 40, 32, True)
+
+
 def test_the_tail_of_a_loss_is_used():
     X = SIM.data.copy()
     X[1, 2, 3] = 1e14

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -185,3 +187,19 @@ class TestDiagnosis:
         A = self.columns(0.0, 1.0)
         model = KruskalTensor(np.array([1.0, 0.0]), (A, A, A)).normalized()
         assert diagnosis(model) == "component 1 is empty"
+
+
+def test_flags_of_a_large_tensor_take_little_beside_them():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 255, (400, 200, 200), dtype=np.uint8)
+    factors = [np.ones((size, 1)) * 5 for size in X.shape]
+    found = cpals(X[:20, :20, :20], 1, max_sweeps=1)
+    fit = replace(found, model=KruskalTensor.from_factors(factors))
+    flagged = fit.outliers(X)
+    tracemalloc.start()
+    mask = flagged.mask
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert mask.dtype == bool
+    assert np.array_equal(mask[3, 4], np.abs(flagged.scores[3, 4]) > flagged.threshold)
+    assert peak <= 3 * X.nbytes

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import robustcp
 from formats import FORMATS
 from robustcp.cli import app
-from robustcp.io.errors import OutputError, WriteError
-from robustcp.io.writing import Outputs, make_folder, whole, whole_together, write_bytes
+from robustcp.files.errors import OutputError, WriteError
+from robustcp.files.writing import Outputs, make_folder, whole, whole_together, write_bytes
 from robustcp.studies import demo, paper
 from robustcp.studies.ledger import Ledger, Task, carry_out
 
@@ -94,6 +94,10 @@ WRITING = {
     "fit .nc": fitted(".nc"),
     "fit --maps": Writing(mapped(), "m.nii", ("scan.nii", "mask.nii")),
     "fit --maps, flat": Writing(mapped("--flatten"), "m.nii.gz"),
+    "fit --weights": Writing(
+        lambda read, out: ["fit", read["x"], *FIT, "--weights", read["w"], "--out", out],
+        "o.npz", ("x", "w"),
+    ),
     "fit --plot, components": plotted("components.png"),
     "fit --plot, last mode": plotted("outliers_2.png"),
     "rank --plot": Writing(
@@ -132,6 +136,7 @@ def originals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("originals")
     X = robustcp.simulate((8, 7, 6), 2, eta=0.1, gamma=1.0, rng=0).data
     np.save(folder / "x.npy", X)
+    np.save(folder / "w.npy", np.ones((7, 6)))
     robustcp.save(robustcp.cpals(X, 2), folder / "fit.npz")
     scan = robustcp.simulate((4, 4, 4, 6), 2, eta=0.0, gamma=0.0, rng=0).data
     nibabel.save(nibabel.Nifti1Image(scan, np.eye(4)), folder / "scan.nii")

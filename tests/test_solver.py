@@ -17,6 +17,7 @@ from robustcp.objective import Objective
 from robustcp.schedules import Continuation, Finish, Schedule, Single, Skip
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
+from robustcp.stages import way_down
 from robustcp.updates import Block, MajorizeMinimize, Update
 
 SIM = robustcp.simulate((9, 8, 7), 2, eta=0.1, gamma=1.0, rng=0)
@@ -117,6 +118,30 @@ class TestSkipped:
         _, end, _ = states_of(Solver(problem(), stages))
         assert [name for name, _ in end.stages] == ["first", "instead", "last"]
         assert end.skipped == (1,)
+
+    def test_otherwise_may_be_skipped_in_its_turn(self):
+        third = Stage("third", Single(L1(1e-4)), 1e-3)
+        second = Stage("second", NotForThis(1), 1e-3, otherwise=third)
+        stages = [self.first, Stage("no", NotForThis(0), 1e-3, otherwise=second), self.last]
+        _, end, _ = states_of(Solver(problem(), stages))
+        assert [name for name, _ in end.stages] == ["first", "third", "last"]
+        assert end.skipped == (1, 1)
+
+    def test_the_first_stage_may_be_skipped(self):
+        stages = [Stage("no", NotForThis(0), 1e-3, otherwise=self.first), self.last]
+        _, end, _ = states_of(Solver(problem(), stages))
+        assert [name for name, _ in end.stages] == ["first", "last"]
+        with pytest.raises(ValueError, match=r"^loss: no stage .*not for this data"):
+            Solver(problem(), [Stage("no", NotForThis(0), 1e-3)]).start(factors())
+
+    def test_a_stage_is_converted_to_the_units_of_the_fit_with_what_follows(self):
+        c = 2.0**300
+        other = Stage("other", Single(Huber(0.1 * c)), 1e-3, mu=1e-3)
+        stages = [Single(L1(1e-4 * c * c)), NotForThis(0)]
+        given = [Stage("a", stages[0], 1e-3), Stage("b", stages[1], 1e-3, otherwise=other)]
+        fit = robustcp.cp(c * SIM.data, 2, loss=given, init=SIM.truth)
+        assert fit.loss == Huber(0.1 * c)
+        assert np.isfinite(fit.weights).all()
 
     def test_otherwise_is_not_done_where_the_stage_is(self):
         instead = Stage("instead", Single(L1(1e-4)), 1e-3)
@@ -263,13 +288,16 @@ class TestState:
         assert [(s.start, s.sweep) for s in seen] == [
             (k, n) for k in range(3) for n in (1, 2, 3, 4)
         ]
-        states = [s.generator for s in seen if s.sweep == 1]
-        assert states[0] != states[1]
+        generators = [s.generator for s in seen if s.sweep == 1]
+        assert generators[0] != generators[1]
         rng = np.random.default_rng()
-        rng.bit_generator.state = states[0]
-        second = [rng.standard_normal((size, 2)) for size in SIM.data.shape]
-        again = robustcp.cpal1(SIM.data, 2, init=second, smoothing="fixed", max_sweeps=1)
-        assert np.isfinite(again.objective)
+        rng.bit_generator.state = generators[0]
+        scale = Problem.of(as_engine(SIM.data)).scale ** (1 / 3)
+        second = [scale * rng.standard_normal((size, 2)) for size in SIM.data.shape]
+        stage = Stage("L1", way_down(problem(), 1e-10), 1e-5, problem().relative_mu(1e-8))
+        solver = Solver(problem(), [stage])
+        begun = solver.advance(solver.start(tuple(second)))
+        assert begun.trace[0] == next(s for s in seen if s.start == 1).objective
 
     def test_holds_the_trace_in_the_units_of_the_data(self):
         seen = []

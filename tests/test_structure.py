@@ -22,7 +22,7 @@ ROOT = Path(robustcp.__file__).parent
 #: Layers, lowest first. A module may import from lower layers and, without cycles, from its own.
 #: Names are modules or packages of robustcp; `__init__` is robustcp itself.
 LAYERS = (
-    ("_checks", "_typing", "outcome"),
+    ("_checks", "_typing", "files", "outcome"),
     ("losses", "normal"),
     ("engines",),
     ("kruskal", "metrics"),
@@ -30,9 +30,9 @@ LAYERS = (
     ("noise", "units", "sizes", "constraints"),
     ("objective", "updates"),
     ("schedules", "solver", "stages"),
-    ("init", "search"),
+    ("init", "search", "plans"),
     ("regression", "outlying", "fitted"),
-    ("estimate", "methods", "baselines"),
+    ("checkpoints", "estimate", "methods", "baselines"),
     ("ranks", "simulation"),
     ("io",),
     ("__init__",),

@@ -10,33 +10,53 @@ from typing import Any
 import numpy as np
 
 
+class ArgumentError(ValueError):
+    """An argument that cannot be used, and why; the command line names its option instead."""
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(argument, problem)
+        self.argument = argument
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.argument}: {self.problem}"
+
+
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_integer or value < least or (most is not None and value > most):
         span = f">= {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name}: must be an integer {span}, got {value!r}")
+        raise ArgumentError(name, f"must be an integer {span}, got {value!r}")
     return int(value)
 
 
 def real_number(
-    name: str, value: Any, least: float, *, above: bool = False, below: float = math.inf
+    name: str,
+    value: Any,
+    least: float,
+    *,
+    above: bool = False,
+    below: float = math.inf,
+    most: float = math.inf,
 ) -> float:
-    """A finite number >= least, or > least, and < below."""
+    """A finite number >= least, or > least, and < below, and <= most."""
     sign = ">" if above else ">="
     limit = "" if below == math.inf else f" and < {below:g}"
+    limit += "" if most == math.inf else f" and <= {most:g}"
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     small = number < least or (above and number == least)
-    if not math.isfinite(number) or small or number >= below:
-        raise ValueError(f"{name}: must be a number {sign} {least:g}{limit}, got {value!r}")
+    if not math.isfinite(number) or small or number >= below or number > most:
+        raise ArgumentError(name, f"must be a number {sign} {least:g}{limit}, got {value!r}")
     return number
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     if value not in options:
-        raise ValueError(f"{name}: must be one of {', '.join(map(repr, options))}, got {value!r}")
+        shown = ", ".join(map(repr, options))
+        raise ArgumentError(name, f"must be one of {shown}, got {value!r}")
     return str(value)
 
 
@@ -49,7 +69,7 @@ def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
     try:
         return np.random.default_rng(0 if rng is None else rng).spawn(1)[0]
     except (TypeError, ValueError):
-        raise ValueError(f"rng: must be None, a seed or a NumPy Generator, got {rng!r}") from None
+        raise ArgumentError("rng", f"must be a seed or a NumPy Generator, got {rng!r}") from None
 
 
 @contextmanager
@@ -58,4 +78,5 @@ def about(name: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise type(error)(str(error).replace("X:", f"{name}:", 1)) from None
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(str(error).replace("X:", f"{name}:", 1)) from None

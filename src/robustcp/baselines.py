@@ -20,6 +20,7 @@ from array_api_compat import array_namespace
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
+from robustcp.checkpoints import Kept, asked
 from robustcp.engines import Engine, khatri_rao, to_host
 from robustcp.estimate import Callback, Plan, Seed, estimate
 from robustcp.fitted import Fit
@@ -46,13 +47,14 @@ def linear_program(
     max_sweeps: int = 100,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
     jobs: int = 1,
 ) -> Fit:
     """CP by the 1-norm, each row's l1 regression solved exactly by linear programming.
 
     Parameters
     ----------
-    X, rank, init, starts, tol, max_sweeps, rng, callback
+    X, rank, init, starts, tol, max_sweeps, rng, callback, checkpoint
         As in `robustcp.cpal1`.
     jobs : int
         How many processes share the rows of a factor.
@@ -72,7 +74,9 @@ def linear_program(
     """
     jobs = _checks.whole_number("jobs", jobs, 1)
     update = LinearProgram(jobs)
-    return _fit(X, rank, "linear programs", update, init, starts, tol, max_sweeps, rng, callback)
+    return _fit(
+        X, rank, "linear programs", update, init, starts, tol, max_sweeps, rng, callback, checkpoint
+    )
 
 
 def weighted_median(
@@ -85,6 +89,7 @@ def weighted_median(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP by the 1-norm, each entry of a factor in turn set to its optimum, a weighted median.
 
@@ -100,7 +105,19 @@ def weighted_median(
     True
     """
     update = WeightedMedian()
-    return _fit(X, rank, "weighted medians", update, init, starts, tol, max_sweeps, rng, callback)
+    return _fit(
+        X,
+        rank,
+        "weighted medians",
+        update,
+        init,
+        starts,
+        tol,
+        max_sweeps,
+        rng,
+        callback,
+        checkpoint,
+    )
 
 
 def _fit(
@@ -114,6 +131,7 @@ def _fit(
     max_sweeps: int,
     rng: Seed,
     callback: Callback | None,
+    checkpoint: Kept,
 ) -> Fit:
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     count = _checks.whole_number("starts", starts, 1)
@@ -122,7 +140,8 @@ def _fit(
         stage = Stage(name, Single(Absolute()), tol, extrapolate=False, update=update)
         return Plan(Problem.of(engine), [stage], in_turn(init, count))
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    kept = asked(checkpoint, name, tol=tol)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, kept)
 
 
 @dataclass(frozen=True)

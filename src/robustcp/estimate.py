@@ -9,44 +9,27 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.constraints import Constraints, Free
-from robustcp.engines import Engine, as_engine, names_and_labels, single_blas_thread
+from robustcp.checkpoints import Asked, Record, Saved
+from robustcp.constraints import Constraints
+from robustcp.engines import (
+    Engine,
+    as_engine,
+    in_modes_of,
+    names_and_labels,
+    single_blas_thread,
+)
 from robustcp.fitted import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
 from robustcp.noise import degrees_of_freedom_correction, noise_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
+from robustcp.plans import Plan as Plan
 from robustcp.search import Start, Starts, cleared
 from robustcp.sizes import Problem
-from robustcp.solver import Solver, Stage, State
+from robustcp.solver import Solver, State
 
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What an estimator does with some data.
-
-    Attributes
-    ----------
-    problem : Problem
-        The data in the units of the fit.
-    stages : sequence of Stage
-        In those units.
-    starts : sequence of Start
-        Each is followed through all stages, and the lowest objective wins.
-    modes : tuple of int
-        The modes that are solved for; all if empty.
-    constraints : tuple of Constraint, one for each mode; all are free if empty
-        As they were given, not yet bound to the labels of the data.
-    """
-
-    problem: Problem
-    stages: Sequence[Stage]
-    starts: Sequence[Start]
-    modes: tuple[int, ...] = ()
-    constraints: Constraints = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +50,8 @@ def estimate(
     max_sweeps: int,
     rng: Seed,
     callback: Callback | None,
+    entry_weights: Any = None,
+    checkpoint: Asked | None = None,
 ) -> Fit:
     """Follow each start of a plan through its stages and keep the lowest objective."""
     rank = _checks.whole_number("rank", rank, 1)
@@ -78,16 +63,15 @@ def estimate(
         raise ValueError(f"callback: must be a function of a State, got {callback!r}")
     with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
         engine = as_engine(X)
+        if entry_weights is not None:
+            engine = engine.weighted(in_modes_of(X, entry_weights))
         names, labels = names_and_labels(X)
         how = plan(engine)
-        asked = how.constraints or (Free(),) * engine.order
-        how = replace(how, constraints=_bound(asked, engine.shape, labels))
-        runs: list[_Run] = []
-        for number, start in enumerate(how.starts):
-            runs.append(_run(how, number, start, rank, generator, max_sweeps, callback))
-            if runs[-1].outcome == STOPPED:
-                break
-        fit = replace(_fit(runs), constraints=asked)
+        given = how.constrained
+        how = replace(how, constraints=_bound(given, engine.shape, labels))
+        with Record.of(checkpoint, how, rank, max_sweeps, generator) as record:
+            fit = record.fit or _followed(how, rank, generator, max_sweeps, callback, record)
+    fit = replace(fit, constraints=given)
     return replace(fit, modes=names, labels=labels) if names else fit
 
 
@@ -99,6 +83,25 @@ def _bound(
     return tuple(constraint.bound(size, names) for constraint, size, names in each)
 
 
+def _followed(
+    how: Plan,
+    rank: int,
+    generator: np.random.Generator,
+    max_sweeps: int,
+    callback: Callback | None,
+    record: Record,
+) -> Fit:
+    """Follow the starts, from where they are."""
+    runs: list[_Run] = []
+    for number, start in enumerate(how.starts):
+        runs.append(_run(how, number, start, rank, generator, max_sweeps, callback, record))
+        if runs[-1].outcome == STOPPED:
+            break
+    fit = _fit(runs)
+    record.finish(None if runs[-1].outcome == STOPPED else fit)
+    return fit
+
+
 def _run(
     how: Plan,
     number: int,
@@ -107,23 +110,31 @@ def _run(
     generator: np.random.Generator,
     max_sweeps: int,
     callback: Callback | None,
+    record: Record,
 ) -> _Run:
     """Follow one start."""
-    problem = how.problem
-    constraints = how.constraints
-    begun = start(problem, rank, generator, constraints)
-    stages = how.stages
-    if begun.good:
-        stages = [stage.near(problem.engine, begun.factors) for stage in stages]
-    solver = Solver(problem, stages, how.modes, constraints)
+    problem, saved = how.problem, record.run(number)
+    begun = saved.begun if saved else start(problem, rank, generator, how.constrained)
+    solver = how.solver(begun)
+    if saved and saved.outcome and saved.ended(max_sweeps):
+        generator.bit_generator.state = saved.state.generator
+        return _Run(solver, saved.state, saved.outcome, begun.tried)
+    factors = cleared(problem.engine, begun.factors, solver.modes, solver.constraints)
+    if saved:
+        generator.bit_generator.state = saved.state.generator
+        state = solver.resumed(saved.state)
+    else:
+        state = solver.start(factors, number + begun.best, dict(generator.bit_generator.state))
+        record.keep(number, Saved(begun, state))
 
     def after_sweep(state: State) -> bool:
+        record.keep(number, Saved(begun, state))
         answer = callback(solver.in_data(state)) if callback else False
         return isinstance(answer, bool | np.bool_) and bool(answer)
 
-    factors = cleared(problem.engine, begun.factors, solver.modes, constraints)
-    state = solver.start(factors, number + begun.best, dict(generator.bit_generator.state))
-    return _Run(solver, *solver.run(state, max_sweeps, after_sweep), begun.tried)
+    state, outcome = solver.run(state, max_sweeps, after_sweep)
+    record.keep(number, Saved(begun, state, outcome))
+    return _Run(solver, state, outcome, begun.tried)
 
 
 def _fit(runs: Sequence[_Run]) -> Fit:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -80,6 +80,12 @@ class Loss:
     quadratic: ClassVar[bool] = False
     likelihood: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        """A class that changes one of the three methods does not inherit the three together."""
+        changed = {"value", "slope", "curvature"} & vars(cls).keys()
+        if changed and "majorize" not in vars(cls):
+            cls.majorize = Loss.majorize  # type: ignore[method-assign]
+
     @property
     def tail(self) -> Tail | None:
         return None
@@ -129,6 +135,23 @@ class OtherUnits(Loss):
     @property
     def name(self) -> str:
         return self.loss.name
+
+    @property
+    def likelihood(self) -> bool:  # type: ignore[override]
+        return self.loss.likelihood
+
+    @property
+    def tail(self) -> Tail | None:
+        tail, f = self.loss.tail, self.factor
+        return None if tail is None else Tail(tail.below / f, tail.above / f, tail.log)
+
+    @property
+    def reach(self) -> float:
+        return self.loss.reach * self.factor
+
+    @property
+    def rejects(self) -> float:
+        return self.loss.rejects * self.factor
 
     def value(self, r: Array) -> Array:
         return self.loss.value(r / self.factor)
@@ -220,7 +243,7 @@ class L1(Loss):
 
     def rescaled(self, factor: float) -> L1:
         epsilon = self.epsilon * factor * factor
-        return L1(min(max(epsilon, sys.float_info.min), sys.float_info.max))
+        return replace(self, epsilon=min(max(epsilon, sys.float_info.min), sys.float_info.max))
 
     def majorize(self, r: Array) -> tuple[Array, Array, Array]:
         xp = array_namespace(r)
@@ -271,7 +294,7 @@ class Huber(Loss):
         return xp.where(far, self.delta / xp.where(far, size, xp.ones_like(size)), xp.ones_like(r))
 
     def rescaled(self, factor: float) -> Huber:
-        return Huber(self.delta * factor)
+        return replace(self, delta=self.delta * factor)
 
 
 @dataclass(frozen=True)
@@ -307,7 +330,7 @@ class Cauchy(Loss):
         return 1.0 / (1.0 + (r / self.c) ** 2)
 
     def rescaled(self, factor: float) -> Cauchy:
-        return Cauchy(self.c * factor)
+        return replace(self, c=self.c * factor)
 
 
 @dataclass(frozen=True)
@@ -343,7 +366,7 @@ class Welsch(Loss):
         return array_namespace(r).exp(-((r / self.c) ** 2))
 
     def rescaled(self, factor: float) -> Welsch:
-        return Welsch(self.c * factor)
+        return replace(self, c=self.c * factor)
 
 
 @dataclass(frozen=True)
@@ -402,7 +425,7 @@ class Tukey(Loss):
         return t, r, curvature
 
     def rescaled(self, factor: float) -> Tukey:
-        return Tukey(self.c * factor)
+        return replace(self, c=self.c * factor)
 
 
 @dataclass(frozen=True)
@@ -492,7 +515,7 @@ class Contaminated(Loss):
         return 2 * gap * self.sigma**2, reach * self.sigma
 
     def rescaled(self, factor: float) -> Contaminated:
-        return Contaminated(self.sigma * factor, self.above, self.below)
+        return replace(self, sigma=self.sigma * factor)
 
 
 @lru_cache
@@ -543,7 +566,7 @@ class Quantile(Loss):
         return 0.5 / self._root(r)
 
     def rescaled(self, factor: float) -> Quantile:
-        return Quantile(self.tau, min(self.epsilon * factor * factor, sys.float_info.max))
+        return replace(self, epsilon=min(self.epsilon * factor * factor, sys.float_info.max))
 
 
 @dataclass(frozen=True)

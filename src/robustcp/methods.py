@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from robustcp import _checks
+from robustcp.checkpoints import Kept, asked
 from robustcp.constraints import Constraint, Constraints, Free, Nonnegative, by_mode
 from robustcp.engines import Engine, names_and_labels
 from robustcp.estimate import Callback, Plan, Seed, estimate
@@ -27,6 +27,7 @@ def cp(
     rank: int,
     *,
     loss: Loss | Sequence[Loss | Stage] | None = None,
+    entry_weights: Any = None,
     nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
     fixed: Sequence[int] = (),
@@ -36,6 +37,7 @@ def cp(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP of data with bad entries, as well as if somebody had told which entries are bad.
 
@@ -53,6 +55,11 @@ def cp(
     loss : Loss, or sequence of losses and stages, optional
         In place of all that: the loss, in the data's units, that is minimised from the best
         start; of several, one after the other.
+    entry_weights : array, or a list with one vector (or None) for each mode, optional
+        What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing. An
+        array that broadcasts to X (of dimensions of X, if both are from xarray; for Observed
+        also one for each entry, in the order given), or vectors whose outer product is meant.
+        Sizes of the data and of the noise are quantiles over the entries whose weight is not 0.
     nonnegative : bool, or one for each mode
         Which factors must not have negative entries.
     constraints : dict of constraints, optional
@@ -67,7 +74,7 @@ def cp(
         not, and goes on with random factors.
     starts : int or "auto"
         How many starts are tried. `fit.starts` tells how they ended.
-    tol, max_sweeps, rng, callback
+    tol, max_sweeps, rng, callback, checkpoint
         As in `cpal1`.
 
     Returns
@@ -81,6 +88,12 @@ def cp(
     >>> fit = robustcp.cp(sim.data, 2)
     >>> robustcp.factor_match_score(fit, sim.truth) > 0.98
     True
+
+    With the last slab of the second mode counted three times:
+
+    >>> last = [1.0] * 19 + [3.0]
+    >>> robustcp.cp(sim.data, 2, entry_weights=[None, last, None]).shape
+    (20, 20, 20)
     """
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     count = AUTO if starts == "auto" else _checks.whole_number("starts", starts, 1)
@@ -98,9 +111,7 @@ def cp(
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
         problem = Problem.of(engine)
-        stages = [
-            replace(stage, schedule=stage.schedule.in_units(problem.units)) for stage in given
-        ]
+        stages = [stage.in_units(problem.units) for stage in given]
         return Plan(
             problem,
             stages or to_the_noise(problem, tol),
@@ -109,7 +120,8 @@ def cp(
             constrained,
         )
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    kept = asked(checkpoint, "cp", loss=loss, tol=tol)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)
 
 
 def _stages_given(loss: Any, tol: float) -> list[Stage]:
@@ -155,6 +167,7 @@ def cpal1(
     smoothing: str = "continuation",
     inner: int = 1,
     inner_tol: float = 1e-4,
+    entry_weights: Any = None,
     constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
@@ -162,6 +175,7 @@ def cpal1(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP by the smoothed 1-norm, which gross errors cannot pull away (Chi & Kolda 2010).
 
@@ -185,7 +199,7 @@ def cpal1(
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the
         relative fall of the loss below which they end early.
-    constraints : dict of constraints, optional
+    entry_weights, constraints
         As in `cp`.
     init : {"nvecs", "random", "auto"}, KruskalTensor, Fit, or list of factors
     starts : int
@@ -199,6 +213,8 @@ def cpal1(
         For whatever is random. None is a fixed seed.
     callback : function of a State, called after each sweep
         Return True to stop; the fit so far is returned.
+    checkpoint : path or Checkpoint, optional
+        A file that holds the fit while it runs. The same call goes on from it.
 
     Returns
     -------
@@ -238,7 +254,11 @@ def cpal1(
         return Plan(problem, [stage], in_turn(init, count), constraints=modes)
 
     plan = continued if smoothing == "continuation" else published
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    kept = asked(
+        checkpoint, "cpal1", epsilon=epsilon, mu=mu, smoothing=smoothing, inner=inner,
+        inner_tol=inner_tol, tol=tol,
+    )  # fmt: skip
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)
 
 
 def cpals(
@@ -246,6 +266,7 @@ def cpals(
     rank: int,
     *,
     mu: float = 0.0,
+    entry_weights: Any = None,
     constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
@@ -253,6 +274,7 @@ def cpals(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
+    checkpoint: Kept = None,
 ) -> Fit:
     """CP by alternating least squares: what everybody uses, and what gross errors break.
 
@@ -263,6 +285,15 @@ def cpals(
     >>> import robustcp
     >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=0)
     >>> robustcp.factor_match_score(robustcp.cpals(sim.data, 2), sim.truth) > 0.99
+    True
+
+    Entries that are known to be bad get weight 0:
+
+    >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.2, gamma=2.0, rng=0)
+    >>> robustcp.factor_match_score(robustcp.cpals(sim.data, 2), sim.truth) > 0.9
+    False
+    >>> told = robustcp.cpals(sim.data, 2, entry_weights=~sim.artifacts)
+    >>> robustcp.factor_match_score(told, sim.truth) > 0.99
     True
     """
     mu = _checks.real_number("mu", mu, 0.0)
@@ -275,4 +306,5 @@ def cpals(
         stage = Stage("least squares", Single(loss), tol, problem.units.mu_of_fit(mu, loss.degree))
         return Plan(problem, [stage], in_turn(init, count), constraints=modes)
 
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback)
+    kept = asked(checkpoint, "cpals", mu=mu, tol=tol)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)

@@ -113,9 +113,9 @@ def typical(residuals: np.ndarray) -> float:
 
 
 def degrees_of_freedom_correction(engine: Engine, rank: int, clean: float) -> float:
-    """By what the standard deviation of residuals is too small, as parameters were fitted.
+    """sqrt(n / (n - p)), for n clean entries and p free parameters.
 
-    The square root of n / (n - p), for n clean entries and p free parameters.
+    Residuals are smaller than the noise by this factor, since parameters were fitted to them.
     """
     shape, order = engine.shape, engine.order
     parameters = rank * (sum(shape) - (rank if order == 2 else order - 1))

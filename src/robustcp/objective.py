@@ -116,10 +116,13 @@ class Objective:
         }
 
     def progress(self, before: float, after: float) -> float:
-        """How far the objective has fallen: relatively, or per entry if it has no zero."""
+        """How far the objective has fallen: relatively, or per entry if it has no zero.
+
+        An entry counts by its weight.
+        """
         size = before - self.floor if before > self.floor else before
         if self.loss.likelihood or size <= 0:
-            size = self.engine.count
+            size = self.engine.weight
         return (before - after) / size
 
     def feasible(self, factors: Factors) -> Factors:

@@ -35,6 +35,9 @@ class Schedule(ABC):
         `loss` is that of the level before, of this stage or the one before; None at the start.
         """
 
+    #: By which power of a factor of the data its losses grow (see `Loss.degree`).
+    degree: int = 0
+
     def last(self, level: int) -> bool:
         """Whether a level is known to be the last."""
         return False
@@ -56,6 +59,10 @@ class Single(Schedule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", as_loss(self.loss))
+
+    @property
+    def degree(self) -> int:  # type: ignore[override]
+        return self.loss.degree
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None
@@ -80,10 +87,15 @@ class Continuation(Schedule):
     median residual: where another stage follows, residuals need not be told apart any finer.
     """
 
+    degree = 1
     first: float
     lowest: float
     ratio: float = 0.1
     enough: float = 0.0
+
+    def in_units(self, units: Units) -> Continuation:
+        first, lowest = map(units.epsilon_of_fit, (self.first, self.lowest))
+        return replace(self, first=first, lowest=lowest)
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None
@@ -120,8 +132,12 @@ class Refinement(Schedule):
         The most levels.
     """
 
+    degree = 2
     least: float
     rounds: int = 8
+
+    def in_units(self, units: Units) -> Refinement:
+        return replace(self, least=self.least / units.factor)
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None
@@ -145,8 +161,12 @@ class Finish(Schedule):
     It begins at the size of the residuals: the stage before may have left off anywhere.
     """
 
+    degree = 1
     lowest: float
     ratio: float = 0.1
+
+    def in_units(self, units: Units) -> Finish:
+        return replace(self, lowest=units.epsilon_of_fit(self.lowest))
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, loss: Loss | None

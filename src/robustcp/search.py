@@ -172,7 +172,7 @@ class Screened(Start):
         if part is not None:  # what is settled here costs little, and need not be on the whole
             found = _extended(problem, part, trial.settled(found), constraints)
         # What a part of the data costs stands for the whole.
-        weight = engine.count / small.count
+        weight = engine.weight / small.weight
         reported = Starts(trial.reported(weight * value, problem) for value in objectives)
         return Begun(found, good=True, tried=reported, best=best)
 

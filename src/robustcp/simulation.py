@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustcp import _checks
+from robustcp.engines import single_blas_thread
 from robustcp.kruskal import KruskalTensor
 
 
@@ -76,32 +77,37 @@ def simulate(
     rank = _checks.whole_number("rank", rank, 1)
     sizes = tuple(shape) if isinstance(shape, Sequence) else ()
     if len(sizes) < 2 or any(size < 1 for size in sizes):
-        raise ValueError(f"shape: must have at least 2 modes, none empty, got {shape!r}")
+        raise _checks.ArgumentError(
+            "shape", f"must have at least 2 modes, none empty, got {shape!r}"
+        )
     rng = _own_generator(rng)
     factors = [np.abs(rng.standard_normal((size, rank))) for size in shape]
     if density < 1:
         factors = [_thinned(A, density, rng) for A in factors]
-    truth = KruskalTensor.from_factors(factors)
-    signal = truth.full()
-    norm = np.linalg.norm(signal)
-    artifacts = rng.random(signal.shape) < eta if gamma > 0 else np.zeros(signal.shape, dtype=bool)
-    Q = rng.standard_normal(signal.shape)
-    sigma = noise * norm / np.linalg.norm(Q)
-    data = signal + sigma * Q
-    if artifacts.any():
-        data[artifacts] += gamma * norm / math.sqrt(np.count_nonzero(artifacts))
-    return Simulation(data, truth.normalized(), artifacts, float(sigma))
+    with single_blas_thread:  # for the same bits everywhere
+        truth = KruskalTensor.from_factors(factors)
+        signal = truth.full()
+        norm = np.linalg.norm(signal)
+        spots = rng.random(signal.shape) < eta if gamma > 0 else np.zeros(signal.shape, dtype=bool)
+        Q = rng.standard_normal(signal.shape)
+        sigma = noise * norm / np.linalg.norm(Q)
+        data = signal + sigma * Q
+        if spots.any():
+            data[spots] += gamma * norm / math.sqrt(np.count_nonzero(spots))
+        return Simulation(data, truth.normalized(), spots, float(sigma))
 
 
 def _own_generator(rng: int | np.random.Generator | None) -> np.random.Generator:
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError):
-        raise ValueError(f"rng: must be None, a seed or a NumPy Generator, got {rng!r}") from None
+        raise _checks.ArgumentError(
+            "rng", f"must be a seed or a NumPy Generator, got {rng!r}"
+        ) from None
 
 
 def _share(name: str, share: float, *, above: bool = False) -> float:
-    return _checks.real_number(name, share, 0.0, above=above, below=math.nextafter(1.0, 2.0))
+    return _checks.real_number(name, share, 0.0, above=above, most=1.0)
 
 
 def _thinned(A: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:

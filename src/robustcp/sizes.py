@@ -168,7 +168,7 @@ class Problem:
 
 
 def unit_exponent(engine: Engine, size: float) -> int:
-    """The power of 2 to divide data of some size by, lest squares overflow or vanish.
+    """The power of 2 by which data of some size is divided, so that its squares are in range.
 
     Data of ordinary size is left alone.
     """

@@ -16,16 +16,20 @@ from typing import Any
 from robustcp._typing import Factors
 from robustcp.constraints import Constraints, Free, feasible
 from robustcp.engines import Engine
-from robustcp.losses import Loss
+from robustcp.losses import LeastSquares, Loss
 from robustcp.normal import NormalEquations
 from robustcp.objective import Objective
 from robustcp.outcome import CONVERGED, STOPPED, Outcome, max_sweeps
 from robustcp.schedules import Schedule, Skip
 from robustcp.sizes import Problem
+from robustcp.units import Units
 from robustcp.updates import MajorizeMinimize, Update
 
 #: Modes with rows that could not be solved, and those rows.
 Kept = tuple[tuple[int, tuple[int, ...]], ...]
+
+#: The level of a state that has not begun.
+NOWHERE = -1
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,15 @@ class Stage:
     def near(self, engine: Engine, factors: Factors) -> Stage:
         """This stage for a fit that begins at factors which may be good already."""
         return replace(self, schedule=self.schedule.near(engine, factors))
+
+    def in_units(self, units: Units) -> Stage:
+        """This stage, given in the units of the data, in those of the fit."""
+        return replace(
+            self,
+            schedule=self.schedule.in_units(units),
+            mu=units.mu_of_fit(self.mu, self.schedule.degree),
+            otherwise=self.otherwise and self.otherwise.in_units(units),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,13 +174,13 @@ class Solver:
     ) -> State:
         """The state before the first sweep."""
         factors = self._balanced(feasible(factors, self.constraints, self.modes))
-        loss = self.stages[0].schedule(0, self.problem.engine, factors, None)
-        assert loss is not None, "the first stage must have a level"
-        state = State(
-            factors, math.nan, math.inf, sweep=0, stage=0, level=0, name="", loss=loss,
-            level_sweep=0, start=start, generator=generator or {},
+        nowhere = State(
+            factors, math.nan, math.inf, sweep=0, stage=0, level=NOWHERE, name="",
+            loss=LeastSquares(), level_sweep=0, start=start, generator=generator or {},
         )  # fmt: skip
-        state = self._enter(state, loss, 0, 0)
+        state, finished = self.following(nowhere)
+        if finished:
+            raise ValueError(f"loss: no stage is for this data ({'; '.join(state.notes)})")
         if not math.isfinite(state.objective):
             raise ValueError(f"init: the objective is {state.objective} there")
         return state
@@ -175,17 +188,25 @@ class Solver:
     def run(
         self, state: State, most: int, after_sweep: Callable[[State], bool] = lambda _: False
     ) -> tuple[State, Outcome]:
-        """Advance until finished, or for at most so many sweeps; and how it ended."""
+        """Advance until finished, or for at most so many sweeps; and how it ended.
+
+        It may be given any state that `after_sweep` saw, or that it returned for want of sweeps.
+        """
         while True:
+            if state.level_sweep > 0 and self.level_done(state):
+                state, finished = self.following(state)
+                if finished:
+                    return state, CONVERGED
             if state.sweep >= most:
                 return state, max_sweeps(state.sweep)
             state = self.advance(state)
             if after_sweep(state):
                 return state, STOPPED
-            if self.level_done(state):
-                state, finished = self.following(state)
-                if finished:
-                    return state, CONVERGED
+
+    def resumed(self, state: State) -> State:
+        """A state that comes from a file, with what is not kept there."""
+        ahead = _total(self.objective_of(state), self._stage(state).update, state.factors)[1]
+        return replace(state, ahead=ahead)
 
     def advance(self, state: State) -> State:
         """One more sweep."""
@@ -228,9 +249,10 @@ class Solver:
         number, level = state.stage, state.level + 1
         while number < len(self.stages):
             stage = self._stage(replace(state, stage=number))
-            engine = self.problem.seen_by(state.loss)
+            begun = state.level > NOWHERE
+            engine = self.problem.seen_by(state.loss) if begun else self.problem.engine
             try:
-                loss = stage.schedule(level, engine, state.factors, state.loss)
+                loss = stage.schedule(level, engine, state.factors, state.loss if begun else None)
             except Skip as reason:
                 notes = (*state.notes, str(reason))
                 if level > 0 and state.before is not None:  # undo what the stage has done so far
@@ -277,9 +299,9 @@ class Solver:
 
     def _stage(self, state: State) -> Stage:
         stage = self.stages[state.stage]
-        if state.stage in state.skipped:
+        for _ in range(state.skipped.count(state.stage)):
             assert stage.otherwise is not None
-            return stage.otherwise
+            stage = stage.otherwise
         return stage
 
     def _objective(self, stage: Stage, loss: Loss) -> Objective:
@@ -304,7 +326,7 @@ class Solver:
         """The state at the beginning of a level."""
         stage = self._stage(replace(old, stage=number))
         value, ahead = _total(self._objective(stage, loss), stage.update, old.factors)
-        first = old.sweep == 0 and number == 0
+        first = old.level == NOWHERE
         stages = (*old.stages, (stage.name, 0)) if level == 0 else old.stages
         return replace(
             old, objective=value, stages=stages, fall=math.inf, stage=number, level=level,

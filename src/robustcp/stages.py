@@ -28,7 +28,7 @@ def to_the_noise(problem: Problem, tol: float) -> list[Stage]:
     """
     mu, mu_of_squares = problem.relative_mu(1e-8), problem.relative_mu(1e-8, degree=2)
     down = way_down(problem, 1e-8)
-    finish = Stage("L1", Finish(down.lowest), tol, mu, 1000)
+    finish = Stage("L1, finished", Finish(down.lowest), tol, mu, 1000)
     refinement = Refinement(problem.least_sigma)
     return [
         Stage("L1", replace(down, enough=0.001), 10 * tol, mu),

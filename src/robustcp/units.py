@@ -32,10 +32,10 @@ class Units:
         return power_of_two(self.exponent)
 
     def loss_of_fit(self, loss: Loss) -> Loss:
-        return loss.rescaled(power_of_two(-self.exponent))
+        return loss if self.exponent == 0 else loss.rescaled(power_of_two(-self.exponent))
 
     def loss_of_data(self, loss: Loss) -> Loss:
-        return loss.rescaled(self.factor)
+        return loss if self.exponent == 0 else loss.rescaled(self.factor)
 
     def factors_of_fit(self, factors: Factors) -> Factors:
         shrink = power_of_two(-self.exponent / self.order)

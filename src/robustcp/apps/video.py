@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from robustcp import _checks
+from robustcp.files.errors import FileError, WriteError, reason
+from robustcp.files.writing import Outputs, make_folder, whole_together, write_errors
 from robustcp.fitted import Fit
-from robustcp.io.errors import FileError, WriteError, reason
-from robustcp.io.writing import Outputs, make_folder, whole_together, write_errors
 from robustcp.kruskal import KruskalTensor
 from robustcp.methods import cp
 from robustcp.regression import project

@@ -10,8 +10,8 @@ import typer
 from robustcp.cli.errors import STOPPED, fail
 from robustcp.cli.options import Force, Quiet, Seed
 from robustcp.cli.progress import step_bars
-from robustcp.io.errors import FileError
-from robustcp.io.writing import Outputs
+from robustcp.files.errors import FileError
+from robustcp.files.writing import Outputs
 
 
 def video(

@@ -11,7 +11,8 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-from robustcp.io.errors import FileError, WriteError, reason
+from robustcp._checks import ArgumentError
+from robustcp.files.errors import FileError, WriteError, reason
 
 NOT_CONVERGED = 1
 BAD_INPUT = 2
@@ -24,22 +25,29 @@ P = ParamSpec("P")
 
 def option(argument: str) -> str:
     """The option that sets an argument of the library."""
-    return "--" + argument.replace("_", "-")
+    return "--" + {"rng": "seed"}.get(argument, argument).replace("_", "-")
 
 
 def explained(error: Exception) -> tuple[str, int]:
     """The line that tells an error, and the exit code."""
     if isinstance(error, FileError):
         return error.told(option), NOT_WRITTEN if isinstance(error, WriteError) else BAD_INPUT
+    if isinstance(error, ArgumentError):
+        return f"{option(error.argument)}: {error.problem}", BAD_INPUT
     if isinstance(error, MemoryError):
         return f"not enough memory ({reason(error)})", NO_MEMORY
     return str(error), BAD_INPUT
 
 
-def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
-    """One line on standard error, and an exit code."""
+def tell(message: str) -> None:
+    """One line on standard error."""
     with suppress(OSError):
         print(f"robustcp: {message}", file=sys.stderr)
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """One line on standard error, and an exit code."""
+    tell(message)
     raise typer.Exit(code)
 
 
@@ -68,7 +76,7 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _close_output() -> None:
-    """Let the interpreter not try once more when it ends."""
+    """So that the interpreter does not try to print again as it ends."""
     with suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

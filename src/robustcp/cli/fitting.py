@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explained, fail
+from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explained, fail, tell
 from robustcp.cli.options import (
     Absent,
     AsJson,
@@ -24,8 +24,8 @@ from robustcp.cli.options import (
 from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import fit_with_progress
 from robustcp.cli.reading import check_rank, read_tensor
-from robustcp.io.errors import WriteError, reason
-from robustcp.io.writing import Outputs, make_folder, write_picture
+from robustcp.files.errors import WriteError, reason
+from robustcp.files.writing import Outputs, make_folder, write_picture
 
 if TYPE_CHECKING:
     from robustcp.fitted import Fit
@@ -45,8 +45,16 @@ def fit(
     max_sweeps: Annotated[int, typer.Option(help="The most sweeps.")] = 1000,
     out: Annotated[Path, typer.Option(help="Where the fit goes: .npz, or .nc.")] = Path("fit.npz"),
     plot: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the fit here while it runs; the same command goes on from it."),
+    ] = None,
     key: Key = None,
     absent: Absent = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights of entries (0: missing): their shape, or one that broadcasts."),
+    ] = None,
     mask_file: Annotated[
         Path | None, typer.Option(help="A brain mask for a 4-D NIfTI image: 0 is left out.")
     ] = None,
@@ -63,7 +71,8 @@ def fit(
     """Fit the tensor in a file and say what was found.
 
     Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv, .parquet.
-    Ctrl-C ends the fit and writes what there is.
+    Ctrl-C ends the fit and writes what there is. With --checkpoint the fit can go on, after
+    Ctrl-C, a signal that ends it, or a crash.
 
     Exit codes:
     0  the fit converged and is written
@@ -77,13 +86,16 @@ def fit(
     """
     from robustcp import methods
     from robustcp.io.fits import check_suffix
-    from robustcp.io.nifti import arranged, check_mappable, check_maps, write_maps
+    from robustcp.io.nifti import arranged, check_mappable, check_maps, weights_for, write_maps
 
     options = _method_options(method, nonnegative, starts, seed, max_sweeps)
     options["constraints"] = _constraints(smooth or [], unimodal or [], nonnegative)
-    outputs = Outputs(file, mask_file, force=force)
+    outputs = Outputs(file, mask_file, weights, force=force)
     check_suffix(out)
     outputs.add("out", out)
+    if checkpoint is not None:
+        outputs.add("checkpoint", checkpoint, replaced=True)
+        options["checkpoint"] = checkpoint
     if maps is not None:
         check_maps(maps)
         outputs.add("maps", maps)
@@ -95,9 +107,13 @@ def fit(
     if plot is not None:
         outputs.add_folder("plot", plot, _picture_files(len(loaded.data.shape)))
     check_rank(rank, loaded)
+    if weights is not None:
+        options["entry_weights"] = weights_for(weights, loaded)
     found, seconds = fit_with_progress(
         getattr(methods, method), loaded, rank, options, quiet or as_json
     )
+    if checkpoint is not None and found.result.name == "stopped":
+        tell(f"the same command with --force goes on from {checkpoint}")
     _save(found, out)
     try:
         if maps is not None:

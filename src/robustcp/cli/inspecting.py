@@ -11,8 +11,8 @@ from robustcp.cli.errors import fail
 from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Seed, TensorFile
 from robustcp.cli.printing import print_json, print_worst, worst_of
 from robustcp.cli.reading import check_rank, read_tensor
-from robustcp.io.errors import FileError
-from robustcp.io.writing import Outputs, make_folder, whole, write_picture
+from robustcp.files.errors import FileError
+from robustcp.files.writing import Outputs, make_folder, whole, write_picture
 
 if TYPE_CHECKING:
     from robustcp.ranks import RankProfile
@@ -70,7 +70,7 @@ def outliers(
     fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
     rate: Annotated[float, typer.Option(help="Share of clean entries flagged by chance.")] = 0.001,
     out: Annotated[Path | None, typer.Option(help="Write the flags here (.npy, of bool).")] = None,
-    count: Annotated[int, typer.Option(help="How many slabs of each mode to show.")] = 5,
+    count: Annotated[int, typer.Option(min=1, help="How many slabs of each mode to show.")] = 5,
     key: Key = None,
     absent: Absent = None,
     force: Force = False,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from robustcp.cli.errors import STOPPED, fail
+from robustcp.cli.errors import STOPPED, fail, tell
 
 if TYPE_CHECKING:
     from robustcp.fitted import Fit
@@ -44,11 +44,21 @@ def fit_with_progress(
             warnings.simplefilter("always")
             found = method(loaded, rank, callback=after_sweep, **options)
     except KeyboardInterrupt:
-        fail("stopped before there was anything to write", STOPPED)
+        fail(_kept(options) or "stopped before there was anything to write", STOPPED)
+    except SystemExit:  # a signal such as SIGTERM
+        if line := _kept(options):
+            tell(line)
+        raise
     for warning in () if quiet else caught:
         print(f"robustcp: note: {warning.message}", file=sys.stderr)
     named = replace(found, modes=loaded.modes, labels=loaded.labels)
     return named, time.perf_counter() - begin
+
+
+def _kept(options: dict[str, Any]) -> str:
+    """What to say of the checkpoint of a fit that was stopped, if it has one."""
+    path = options.get("checkpoint")
+    return f"stopped; the same command goes on from {path}" if path and path.exists() else ""
 
 
 @contextmanager

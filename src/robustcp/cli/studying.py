@@ -10,8 +10,8 @@ import typer
 from robustcp.cli.errors import STOPPED, fail
 from robustcp.cli.options import Force
 from robustcp.cli.progress import study_bars
-from robustcp.io.errors import FileError
-from robustcp.io.writing import Outputs, make_folder, write_picture
+from robustcp.files.errors import FileError
+from robustcp.files.writing import Outputs, make_folder, write_picture
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,9 +43,9 @@ def simulate(
     Outputs(force=force).add("out", out)
     try:
         sizes = tuple(int(part) for part in shape.lower().split("x"))
-        sim = simulation.simulate(sizes, rank, eta=eta, gamma=gamma, density=density, rng=seed)
-    except ValueError as error:
-        fail(f"--shape {shape} --rank {rank} --eta {eta} --gamma {gamma}: {error}")
+    except ValueError:
+        fail(f"--shape {shape}: must be sizes such as 50x50x50")
+    sim = simulation.simulate(sizes, rank, eta=eta, gamma=gamma, density=density, rng=seed)
     save_simulation(sim, out)
     print(f"{out}: {sim!r}")
 

@@ -8,12 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from robustcp._typing import Array
-from robustcp.engines.arrays import is_labelled, names_and_labels, plain_array, to_host
+from robustcp.engines.arrays import (
+    in_modes_of,
+    is_labelled,
+    names_and_labels,
+    plain_array,
+    to_host,
+)
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.observed import Observed, ObservedEngine
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
+from robustcp.engines.weights import Weights, as_weights
 
 __all__ = [
     "DenseEngine",
@@ -23,8 +30,11 @@ __all__ = [
     "Sample",
     "Tiling",
     "View",
+    "Weights",
     "as_array",
     "as_engine",
+    "as_weights",
+    "in_modes_of",
     "khatri_rao",
     "names_and_labels",
     "single_blas_thread",

@@ -85,6 +85,27 @@ def _listed(values: np.ndarray) -> list[Any]:
     return list(coarse.tolist() if exact else values)
 
 
+def in_modes_of(data: Any, other: Any) -> Any:
+    """Another xarray.DataArray with the dimensions of the data's, by name; else as it is.
+
+    Dimensions that it does not have get size 1. Labels that both have must be the same.
+    """
+    names, other_names = names_and_labels(data)[0], names_and_labels(other)[0]
+    if not names or not other_names:
+        return other
+    unknown = [name for name in other_names if name not in names]
+    if unknown:
+        raise ValueError(f"entry_weights: X has no dimension {unknown[0]!r}, only {names}")
+    for name in other_names:
+        here, there = data.indexes.get(name), other.indexes.get(name)
+        both = here is not None and there is not None and len(here) == len(there)
+        if both and not here.equals(there):
+            raise ValueError(f"entry_weights: other labels than X in dimension {name!r}")
+    ordered = other.transpose(*(name for name in names if name in other_names))
+    sizes = [other.sizes.get(name, 1) for name in names]
+    return ordered.data.reshape(sizes)
+
+
 def plain_array(data: Any) -> Array:
     """An array, or what can be made one, as an array of one of the array API libraries."""
     if array_api_compat.is_dask_array(data):

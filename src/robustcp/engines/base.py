@@ -14,6 +14,7 @@ import numpy as np
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.threads import Tiles
+from robustcp.engines.weights import Listed, Weights, as_weights
 from robustcp.losses import Loss, Tail
 from robustcp.normal import NormalEquations
 
@@ -22,10 +23,14 @@ E = TypeVar("E", bound="Engine")
 
 @dataclass(frozen=True)
 class View:
-    """How data is looked at, without a copy: times 2**-exponent, then cut to a limit."""
+    """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
+
+    Entries count by their weights, those of weight 0 as missing.
+    """
 
     exponent: int = 0
     limit: float = math.inf
+    weights: Weights | Listed | None = None
 
     def apply(self, x: Array, xp: Any) -> Array:
         """Data as it is seen."""
@@ -37,6 +42,12 @@ class View:
     def size(self, size: float) -> float:
         """A magnitude as it is seen."""
         return min(math.ldexp(size, -self.exponent), self.limit)
+
+    def part(self, indices: Sequence[np.ndarray | None]) -> View:
+        """The view of a part of the data, which the weights follow; see `Engine.subtensor`."""
+        if not isinstance(self.weights, Weights):
+            return self
+        return replace(self, weights=self.weights.part(indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +88,9 @@ class Engine(ABC):
         How the data is looked at.
     tiles : Tiles
         The threads that passes over the data share.
+    takes_weights : bool
+        Whether the engine heeds `view.weights`: losses and what is made of them count by the
+        weights; an entry of weight 0 is missing, in everything but `entrywise`.
     """
 
     shape: tuple[int, ...]
@@ -84,6 +98,7 @@ class Engine(ABC):
     dtype: Any
     view: View = View()
     tiles: Tiles = Tiles(1)
+    takes_weights: bool = False
 
     # What an engine must say
 
@@ -117,17 +132,25 @@ class Engine(ABC):
 
     @abstractmethod
     def slab_sums(
-        self, work: Callable[[Array], Array], factors: Factors | None = None
+        self,
+        work: Callable[[Array], Array],
+        factors: Factors | None = None,
+        *,
+        weighted: bool = False,
     ) -> list[np.ndarray]:
         """The sum over each slab of each mode of work(x), or work(x - model); host.
 
         `work` takes an array of some entries, NaN where one is missing, and returns as many
-        numbers or truth values.
+        numbers or truth values. They are multiplied by the entries' weights only if `weighted`,
+        which is asked only of data that has weights.
         """
 
     @abstractmethod
     def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        """work(x - model) of every entry, an array of the data's shape and library."""
+        """work(x - model) of every entry, an array of the data's shape and library.
+
+        Entries of weight 0 have residuals like any other.
+        """
 
     @abstractmethod
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
@@ -159,15 +182,34 @@ class Engine(ABC):
 
     def scaled(self: E, exponent: int) -> E:
         """The same data times 2**-exponent."""
-        return self.viewed(replace(self.view, exponent=self.view.exponent + exponent))
+        view = self.view
+        limit = math.ldexp(view.limit, -exponent)
+        return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit))
 
     def saturated(self: E, limit: float) -> E:
         """The same data with larger magnitudes cut to a limit."""
         return self.viewed(replace(self.view, limit=min(limit, self.view.limit)))
 
+    def weighted(self: E, weights: Any) -> E:
+        """The same data with weights of the entries, in place of any that it has.
+
+        Parameters
+        ----------
+        weights : array that broadcasts to the shape, or one vector (or None) for each mode
+        """
+        if not self.takes_weights:
+            raise TypeError(f"entry_weights: {type(self).__name__} does not take any")
+        return self.viewed(replace(self.view, weights=as_weights(weights, self.shape)))
+
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the data."""
-        return math.fsum(self.slab_sums(self._observed_only(loss.value), factors)[0])
+        return self._total(loss.value, factors)
+
+    def _total(self, cost: Callable[[Array], Array], factors: Factors | None = None) -> float:
+        """An elementwise cost of x, or of x - model, summed over the data by its weights."""
+        work = self._observed_only(cost)
+        weights = {} if self.view.weights is None else {"weighted": True}
+        return math.fsum(self.slab_sums(work, factors, **weights)[0])
 
     def _observed_only(self, cost: Callable[[Array], Array]) -> Callable[[Array], Array]:
         """An elementwise cost in float64, with 0 for missing entries."""
@@ -187,8 +229,7 @@ class Engine(ABC):
         """What entries beyond a limit cost more, under a loss of some tail, than the limit."""
         if tail.flat or self.largest <= limit:
             return 0.0
-        cost = self._observed_only(lambda x: tail.excess(x, limit))
-        return math.fsum(self.slab_sums(cost)[0])
+        return self._total(lambda x: tail.excess(x, limit))
 
     def counts(self, mode: int) -> np.ndarray:
         """How many entries each slab of a mode holds, missing ones left out; host."""
@@ -204,6 +245,11 @@ class Engine(ABC):
     def count(self) -> float:
         """How many entries there are, missing ones left out."""
         return float(self.counts(0).sum())
+
+    @cached_property
+    def weight(self) -> float:
+        """The sum of the entries' weights: without any, how many entries there are."""
+        return self.count if self.view.weights is None else self._total(self.xp.ones_like)
 
     def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
         """How many residuals are larger than a threshold in each slab of each mode; host."""

@@ -10,6 +10,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import to_host
@@ -41,6 +42,8 @@ class DenseEngine(Engine):
         The sizes of the pieces that it is worked on in.
     """
 
+    takes_weights = True
+
     def __init__(
         self,
         data: Array,
@@ -49,8 +52,8 @@ class DenseEngine(Engine):
         compiled: bool = True,
         tiling: Tiling = Tiling(),  # noqa: B008 - it is frozen
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads: must be at least 1, got {threads}")
+        if threads is not None:
+            threads = _checks.whole_number("threads", threads, 1)
         on_host = array_api_compat.is_numpy_array(data)
         tiles = Tiles((threads or available_threads()) if on_host else 1)
         self._compiled = compiled
@@ -114,7 +117,8 @@ class DenseEngine(Engine):
                 if chosen is not None:
                     at = self.xp.asarray(chosen, device=storage.device)
                     part = self.xp.take(part, at, axis=mode)
-        return self._like(Storage(part, storage.tiling, storage.tiles, storage.view))
+        view = storage.view.part(indices)
+        return self._like(Storage(part, storage.tiling, storage.tiles, view))
 
     # Passes
 
@@ -131,7 +135,7 @@ class DenseEngine(Engine):
         return self._passes.of(loss, whole=False).value(self._storage.in_order(factors), loss)
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
-        if self._passes.of(loss).shares_gram(loss):
+        if self._passes.of(loss).shares_gram(loss, self._storage.order.index(mode)):
             return [slice(0, self.shape[mode])]
         itemsize = self.xp.finfo(self.dtype).bits // 8
         row = (rank * (rank + 1) // 2 + rank) * itemsize
@@ -185,24 +189,33 @@ class DenseEngine(Engine):
             if factors is not None:
                 rows = (xp.take(A, i, axis=0) for A, i in zip(factors, here, strict=True))
                 r = r - xp.sum(math.prod(rows, start=1.0), axis=-1)
+            if storage.weights is not None and storage.weights.zeros:
+                w = storage.weights.at([here[mode] for mode in storage.order])
+                r = xp.where(w == 0, xp.full_like(r, math.nan), r)
             yield r
 
-    def _reader(self, factors: Factors | None) -> Callable[[Tile], Array]:
+    def _reader(self, factors: Factors | None, *, whole: bool = False) -> Callable[[Tile], Array]:
         storage = self._storage
         if factors is None:
             return storage.matrix
         held = storage.tile_factors(storage.in_order(factors))
-        return lambda tile: storage.residual(tile, held)
+        return lambda tile: storage.residual(tile, held, whole=whole)
 
     def slab_sums(
-        self, work: Callable[[Array], Array], factors: Factors | None = None
+        self,
+        work: Callable[[Array], Array],
+        factors: Factors | None = None,
+        *,
+        weighted: bool = False,
     ) -> list[np.ndarray]:
         xp, storage = self.xp, self._storage
         shape, read = storage.shape, self._reader(factors)
 
         def sums(tile: Tile) -> tuple[Tile, list[np.ndarray]]:
             box = xp.reshape(work(read(tile)), tuple(map(length, tile)))
-            box = xp.astype(box, xp.int64 if xp.isdtype(box.dtype, "bool") else xp.float64)
+            counted = xp.isdtype(box.dtype, "bool") and not weighted
+            box = xp.astype(box, xp.int64 if counted else xp.float64)
+            (box,) = storage.weighed(tile, box) if weighted else (box,)
             every = range(len(shape))
             return tile, [to_host(xp.sum(box, axis=tuple(set(every) - {n}))) for n in every]
 
@@ -217,7 +230,7 @@ class DenseEngine(Engine):
 
     def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
         xp, storage = self.xp, self._storage
-        read = self._reader(factors)
+        read = self._reader(factors, whole=True)
 
         def box(tile: Tile) -> tuple[Tile, Array]:
             return tile, xp.reshape(work(read(tile)), tuple(map(length, tile)))
@@ -233,8 +246,10 @@ class DenseEngine(Engine):
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         storage = self._storage
-        x = self.xp.moveaxis(storage.array, mode, 0)[rows, ...]
-        x = storage.converted(self.xp.reshape(x, (x.shape[0], -1)), self.dtype)
+        tile = tuple(rows if m == mode else slice(0, self.shape[m]) for m in storage.order)
+        x = storage.seen(tile, self.dtype)
+        x = self.xp.permute_dims(x, tuple(storage.order.index(m) for m in range(self.order)))
+        x = self.xp.reshape(self.xp.moveaxis(x, mode, 0), (x.shape[mode], -1))
         return np.asarray(to_host(x), dtype=np.float64)
 
     @cached_property

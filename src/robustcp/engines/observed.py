@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
 
+from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import check_dtype, working_dtype
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import ranges
+from robustcp.engines.weights import Listed, as_weights, listed_weights
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations, pack_indices
 
@@ -86,6 +90,15 @@ class Observed:
     def ndim(self) -> int:
         return len(self.shape)
 
+    def kept(self, keep: np.ndarray) -> Observed:
+        """Some of the sorted entries, in their order."""
+        part = copy(self)
+        part.sorted_indices = np.ascontiguousarray(self.sorted_indices[:, keep])
+        part.sorted_values = self.sorted_values[keep]
+        part.indices, part.values = part.sorted_indices.T, part.sorted_values
+        part.sorting = np.arange(part.values.size)
+        return part
+
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
         share = self.values.size / math.prod(self.shape)
@@ -99,6 +112,24 @@ def _some(indices: np.ndarray, bad: np.ndarray) -> str:
     return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
+def _weighed(data: Observed, view: View) -> tuple[Observed, np.ndarray | None]:
+    """The entries whose weight is not 0, and the weights of the sorted ones."""
+    weights = view.weights
+    if weights is None:
+        return data, None
+    shape = data.values.shape if isinstance(weights, Listed) else data.shape
+    if weights.shape != shape:
+        raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
+    if isinstance(weights, Listed):
+        w = weights.values[data.sorting].astype(data.values.dtype)
+    else:
+        w = weights.at(data.sorted_indices).astype(data.values.dtype)
+    keep = w > 0
+    if not keep.any():
+        raise ValueError("entry_weights: all observed entries have weight 0")
+    return (data, w) if keep.all() else (data.kept(keep), w[keep])
+
+
 class ObservedEngine(Engine):
     """Passes over the observed entries.
 
@@ -110,7 +141,10 @@ class ObservedEngine(Engine):
     compiled : bool
         Whether rows are solved by compiled code where there is any.
     view : View
+        Weights are those of entries as given, or of any entry of the shape.
     """
+
+    takes_weights = True
 
     def __init__(
         self,
@@ -120,10 +154,12 @@ class ObservedEngine(Engine):
         compiled: bool = True,
         view: View = View(),  # noqa: B008 - it is frozen
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads: must be at least 1, got {threads}")
+        if threads is not None:
+            threads = _checks.whole_number("threads", threads, 1)
         self._given: dict[str, Any] = {"threads": threads, "compiled": compiled}
-        self._data, self.view = data, view
+        self._whole, self.view = data, view
+        self._data, self._w = _weighed(data, view)
+        data = self._data
         self.xp: Any = xp
         self.shape = data.shape
         self.dtype: Any = data.sorted_values.dtype
@@ -132,7 +168,7 @@ class ObservedEngine(Engine):
         self._orders: dict[int, np.ndarray] = {}
 
     def __repr__(self) -> str:
-        return f"ObservedEngine({self._data!r}, {self.tiles.threads} threads)"
+        return f"ObservedEngine({self._whole!r}, {self.tiles.threads} threads)"
 
     @cached_property
     def largest(self) -> float:
@@ -150,7 +186,13 @@ class ObservedEngine(Engine):
         return np.ascontiguousarray(array, dtype=self.dtype)
 
     def viewed(self, view: View) -> ObservedEngine:
-        return ObservedEngine(self._data, **self._given, view=view)
+        return ObservedEngine(self._whole, **self._given, view=view)
+
+    def weighted(self, weights: Any) -> ObservedEngine:
+        """The same data with weights of the entries; also one for each, in the order given."""
+        listed = listed_weights(weights, self._whole.values.size)
+        found = as_weights(weights, self.shape) if listed is None else listed
+        return self.viewed(replace(self.view, weights=found))
 
     # Samples and reductions
 
@@ -181,9 +223,15 @@ class ObservedEngine(Engine):
         return np.concatenate(list(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES))))
 
     def slab_sums(
-        self, work: Callable[[Array], Array], factors: Factors | None = None
+        self,
+        work: Callable[[Array], Array],
+        factors: Factors | None = None,
+        *,
+        weighted: bool = False,
     ) -> list[np.ndarray]:
         cost = work(self._residuals(factors))
+        if weighted and self._w is not None:
+            cost = cost * self._w
         return [
             np.bincount(index, weights=cost, minlength=size)
             for index, size in zip(self._data.sorted_indices, self.shape, strict=True)
@@ -191,6 +239,9 @@ class ObservedEngine(Engine):
 
     def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
         """One for each entry, in the order in which they were given."""
+        if self._whole is not self._data:
+            every = self.viewed(replace(self.view, weights=None))
+            return every.entrywise(work, factors)
         found = work(self._residuals(factors))
         given = np.empty_like(found)
         given[self._data.sorting] = found
@@ -235,6 +286,8 @@ class ObservedEngine(Engine):
                     K *= np.take(A, index[entries], axis=0)
             r = self._x[entries] - np.einsum("er,er->e", K, np.take(factors[mode], row, axis=0))
             cost, slope, curvature = loss.majorize(r)
+            if self._w is not None:
+                cost, slope, curvature = (x * self._w[entries] for x in (cost, slope, curvature))
             begins = np.flatnonzero(np.diff(row, prepend=-1))
             S = K[:, i] * K[:, j]
             S *= curvature[:, None]
@@ -256,7 +309,10 @@ class ObservedEngine(Engine):
     def value(self, factors: Factors, loss: Loss) -> float:
         def work(tile: slice) -> float:
             r = self._x[tile] - self._model(factors, tile).astype(self.dtype)
-            return float(np.sum(loss.value(r), dtype=np.float64))
+            cost = loss.value(r)
+            if self._w is not None:
+                cost = cost * self._w[tile]
+            return float(np.sum(cost, dtype=np.float64))
 
         return sum(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES)))
 
@@ -280,7 +336,10 @@ class ObservedEngine(Engine):
             keep &= place[index] >= 0
             shape.append(len(chosen))
         part = Observed(np.stack(columns, axis=1)[keep], self._data.sorted_values[keep], shape)
-        return ObservedEngine(part, **self._given, view=self.view)
+        view = self.view
+        if self._w is not None:
+            view = replace(view, weights=Listed(self._w[keep]))
+        return ObservedEngine(part, **self._given, view=view)
 
     # Singular vectors of an unfolding, missing entries taken as zero
 

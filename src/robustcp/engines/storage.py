@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -16,6 +16,7 @@ from robustcp.engines.arrays import check_dtype, storage_order, to_host, working
 from robustcp.engines.base import View
 from robustcp.engines.threads import Tiles
 from robustcp.engines.tiles import Tile, TileFactors, Tiling, boxes, even_split, pass_tiles
+from robustcp.engines.weights import TileWeights, Weights
 from robustcp.normal import pack_indices
 
 
@@ -29,6 +30,27 @@ def _settle_allocator() -> None:
     threshold. Elsewhere this does nothing.
     """
     np.empty(1 << 24, dtype=np.uint8)
+
+
+class Extent(NamedTuple):
+    """What there is in an array, whatever its scaling.
+
+    Attributes
+    ----------
+    largest : float
+        The largest magnitude.
+    gaps : bool
+        Whether entries are missing: NaN, or of weight 0.
+    holes : bool
+        Whether there is NaN where the weight is not 0.
+    of_all : float
+        The largest magnitude, entries of weight 0 included; NaN if there is NaN.
+    """
+
+    largest: float
+    gaps: bool
+    holes: bool
+    of_all: float
 
 
 class Storage:
@@ -56,6 +78,7 @@ class Storage:
         self.device = array_api_compat.device(data)
         self.view, self.tiling, self.tiles = view, tiling, tiles
         self.order = storage_order(data)
+        self.weights = self._weights(view)
         self.stored = self.xp.permute_dims(data, self.order)
         self.shape: tuple[int, ...] = tuple(int(size) for size in self.stored.shape)
         self.split = even_split(self.shape)
@@ -70,46 +93,82 @@ class Storage:
 
     def viewed(self, view: View) -> Storage:
         """The same array, looked at in another way."""
-        _ = self._extent  # so that the other one knows it too
+        same = view.weights is self.view.weights
+        if same:
+            _ = self._extent  # so that the other one knows it too
         other = copy(self)
         other.view = view
+        if not same:
+            other.weights = self._weights(view)
+            other.__dict__.pop("_extent", None)
         return other
+
+    def _weights(self, view: View) -> TileWeights | None:
+        weights, shape = view.weights, tuple(self.array.shape)
+        if weights is None:
+            return None
+        if not isinstance(weights, Weights) or weights.shape != shape:
+            raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
+        return TileWeights(weights, self.order, self.xp, self.dtype, self.device)
 
     # What the data is
 
     @cached_property
-    def _extent(self) -> tuple[float, bool]:
-        """The largest magnitude, whatever the view, and whether there are gaps (NaN)."""
+    def _extent(self) -> Extent:
         xp = self.xp
 
-        def work(tile: Tile) -> tuple[float, bool]:
+        def work(tile: Tile) -> Extent:
             x = self.stored[tile]
             size = xp.abs(x if x.dtype == self.dtype else xp.astype(x, self.dtype))
-            largest = float(xp.max(size))
-            if not math.isnan(largest):
-                return largest, False
-            return float(xp.max(xp.where(xp.isnan(size), -xp.ones_like(size), size))), True
+            of_all = float(xp.max(size))
+            zeros = self.weights is not None and self.weights.zeros
+            if not zeros and not math.isnan(of_all):
+                return Extent(of_all, False, False, of_all)
+            missing, holes = xp.isnan(size), True
+            if self.weights is not None and zeros:
+                ignored = self.weights.box(tile) == 0
+                holes = bool(xp.any(missing & ~ignored))
+                missing = missing | ignored
+            seen = xp.where(missing, -xp.ones_like(size), size)
+            return Extent(float(xp.max(seen)), bool(xp.any(missing)), holes, of_all)
 
         found = list(self.tiles.map(work, boxes(self.shape, self.tile_entries)))
-        largest, gaps = max(size for size, _ in found), any(gap for _, gap in found)
-        if largest < 0:
-            raise ValueError("X: all entries are missing (NaN)")
-        if math.isinf(largest):
+        whole = Extent(
+            max(part.largest for part in found),
+            any(part.gaps for part in found),
+            any(part.holes for part in found),
+            float(np.max([part.of_all for part in found])),
+        )
+        if whole.largest < 0:
+            weightless = "" if self.weights is None else " or of weight 0"
+            raise ValueError(f"X: all entries are missing (NaN){weightless}")
+        if math.isinf(whole.largest):
             raise ValueError(f"X: has infinite entries, {self._example(xp.isinf)}")
-        return largest, gaps
+        return whole
 
     @property
     def largest(self) -> float:
-        return self.view.size(self._extent[0])
+        return self.view.size(self._extent.largest)
 
     @property
     def gaps(self) -> bool:
-        return self._extent[1]
+        return self._extent.gaps
+
+    @property
+    def separable(self) -> bool:
+        """Whether the weights of entries, 0 for missing ones, are an outer product."""
+        outer = self.weights is None or self.weights.array is None
+        return outer and not self._extent.holes
+
+    @property
+    def harmless(self) -> bool:
+        """Whether even entries of weight 0 are numbers that may be multiplied by 0."""
+        return self._extent.of_all <= 2.0**100 * self._extent.largest
 
     def _example(self, test: Callable[[Array], Array]) -> str:
         """The first entry that passes a test, in words."""
         for tile in boxes(self.shape, self.tile_entries):
-            hits = np.argwhere(to_host(test(self.read(tile, self.dtype))))
+            hits = np.argwhere(to_host(test(self.seen(tile, self.dtype))))
             if hits.size:
                 at = [0] * len(self.shape)
                 for mode, part, index in zip(self.order, tile, hits[0], strict=True):
@@ -146,14 +205,36 @@ class Storage:
             x = self.xp.astype(x, dtype)
         return self.view.apply(x, self.xp)
 
+    def seen(self, tile: Tile, dtype: Any) -> Array:
+        """The same, with NaN also where the weight is 0."""
+        x = self.read(tile, dtype)
+        if self.weights is None or not self.weights.zeros:
+            return x
+        return self.xp.where(self.weights.box(tile) == 0, self.xp.full_like(x, math.nan), x)
+
     def matrix(self, tile: Tile) -> Array:
-        x = self.read(tile, self.dtype)
+        return self._flat(self.seen(tile, self.dtype))
+
+    def whole_matrix(self, tile: Tile) -> Array:
+        """The same, with entries of weight 0."""
+        return self._flat(self.read(tile, self.dtype))
+
+    def _flat(self, x: Array) -> Array:
         return self.xp.reshape(x, (math.prod(x.shape[: self.split]), -1))
 
-    def residual(self, tile: Tile, factors: TileFactors) -> Array:
+    def residual(self, tile: Tile, factors: TileFactors, *, whole: bool = False) -> Array:
         r = factors.minus_model(tile)
-        r += self.matrix(tile)
+        r += self.whole_matrix(tile) if whole else self.matrix(tile)
         return r
+
+    def weighed(self, tile: Tile, *parts: Array) -> Sequence[Array]:
+        """What there is of a tile's entries, times their weights."""
+        if self.weights is None:
+            return parts
+        w = self.xp.reshape(self.weights.box(tile), parts[0].shape)
+        if w.dtype != parts[0].dtype:
+            w = self.xp.astype(w, parts[0].dtype)
+        return [part * w for part in parts]
 
     def holes(self, x: Array) -> Array | None:
         return self.xp.isnan(x) if self.gaps else None
@@ -167,6 +248,19 @@ class Storage:
     def in_order(self, factors: Factors) -> list[Array]:
         """Factors in storage order."""
         return [factors[m] for m in self.order]
+
+    def times_vectors(self, stored: Sequence[Array]) -> list[Array]:
+        """Factors in storage order, rows times the weights of their mode."""
+        if self.weights is None:
+            return list(stored)
+        return [
+            A if w is None else w[:, None] * A
+            for w, A in zip(self.weights.vectors, stored, strict=True)
+        ]
+
+    def row_weights(self, n: int) -> Array | None:
+        """The vector of weights of stored mode n, if there is one."""
+        return None if self.weights is None else self.weights.vectors[n]
 
     def tile_factors(self, stored: Sequence[Array]) -> TileFactors:
         """Factors in storage order, as tiles need them."""

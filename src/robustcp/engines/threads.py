@@ -1,14 +1,25 @@
-"""Tile threads and BLAS threads: one BLAS thread per tile, as many tiles at once as allowed."""
+"""Tile threads and BLAS threads: one BLAS thread per tile, as many tiles at once as allowed.
+
+Ctrl-C can strike wherever Python code runs in the main thread, at the first line of an `__exit__`
+too. So nothing here is a count that goes wrong when a line is missed: who is inside is known by
+objects that die with the `with` they belong to, and each step may be cut short and done again.
+"""
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
+import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from threading import get_ident
+from typing import Any, Generic, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -18,58 +29,221 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-@cache
-def _blas() -> ThreadpoolController:
-    if (
-        compiled_code() is not None
-    ):  # compiled passes use SciPy's BLAS, which must be loaded to be seen here
-        import scipy.linalg.cython_blas  # noqa: F401
-    return ThreadpoolController().select(user_api="blas")
+@dataclass(frozen=True)
+class _Library:
+    """A BLAS that is loaded.
+
+    Attributes
+    ----------
+    path : str
+    get, set : functions
+        Its number of threads.
+    per_thread : bool
+        Whether each thread has a number of its own.
+    """
+
+    path: str
+    get: Callable[[], int]
+    set: Callable[[int], object]
+    per_thread: bool
+
+
+def _library(found: Any) -> _Library:
+    """A library that threadpoolctl found.
+
+    OpenBLAS is called directly. From 3.8 on, threadpoolctl lets only the thread that set a limit
+    first change it; before, it changed the number of the process in an OpenBLAS built with
+    OpenMP, where that of the thread counts. MKL has a number per thread. So has BLIS, or if not
+    (old versions), whoever enters next sets it to one again.
+    """
+    get, set_, per_thread = found.get_num_threads, found.set_num_threads, True
+    if found.internal_api == "openblas":
+        per_thread = found.threading_layer == "openmp"
+        names = [("omp_get_max_threads", "omp_set_num_threads")] if per_thread else []
+        names += [
+            (name, name.replace("_get_", "_set_"))
+            for name in found.check_symbols
+            if "get_num_threads" in name
+        ]
+        for getter, setter in names:
+            if hasattr(found.dynlib, getter) and hasattr(found.dynlib, setter):
+                get, set_ = getattr(found.dynlib, getter), getattr(found.dynlib, setter)
+                break
+    return _Library(found.filepath, get, set_, per_thread)
+
+
+#: What loads a BLAS of its own, after NumPy's.
+_LOADERS = "scipy.linalg", "torch"
+#: How many modules and which loaders there were when libraries were looked for, and the libraries.
+_known: tuple[int, list[str], tuple[_Library, ...]] = 0, [], ()
+
+
+def _libraries() -> tuple[_Library, ...]:
+    """The BLAS libraries that may be called here; looked for again when one may be new.
+
+    Not while they are being imported, also by other threads: before 3.8 threadpoolctl could
+    block for good there (it holds the lock of the loader and waits for Python's).
+    """
+    global _known
+    count, loaders, libraries = _known
+    if count != len(sys.modules):
+        count, before = len(sys.modules), loaders if count else None
+        if before is None and compiled_code() is not None:  # compiled passes call SciPy's
+            import scipy.linalg.cython_blas  # noqa: F401
+        loaders = [name for name in _LOADERS if name in sys.modules]
+        if loaders != before:
+            for name in loaders:
+                importlib.import_module(name)
+            found = ThreadpoolController().select(user_api="blas").lib_controllers
+            libraries = tuple(_library(lib) for lib in found if lib.num_threads is not None)
+        _known = count, loaders, libraries
+    return libraries
+
+
+def _at_one(libraries: Sequence[_Library]) -> bool:
+    return {lib.get() for lib in libraries} <= {1}
+
+
+class _Hold:
+    """Looks up `__exit__` for one `with`: a new object each time, registered as being inside.
+
+    The interpreter keeps it on the stack of the frame until the `with` is left, however that
+    happens, and no traceback keeps it (as it would `self` of a method in Python). When it dies
+    unused, because Ctrl-C came first, its weak reference leaves in its place.
+    """
+
+    def __get__(self, owner: _SingleBlasThread | None, _: object = None) -> Callable[..., None]:
+        if owner is None:  # contextlib.ExitStack would keep the method without the object
+            raise AttributeError("__exit__ is for `with` statements only")
+        key, thread = next(owner._keys), get_ident()
+        hold = partial(owner._leave, key)
+        ref = weakref.ref(hold, owner._leave)
+        owner._refs[key] = ref  # no call, and so no Ctrl-C, from here to the return
+        owner.inside[key] = thread
+        return hold
 
 
 class _SingleBlasThread:
     """Holds BLAS to one thread while anybody is inside; the last one out restores it.
 
-    The setting belongs to the process, so concurrent passes must share it: if each restored
-    what it found, the last could put back another's limit for good.
+    The number belongs to the process (to a thread, with OpenMP and MKL), so concurrent fits must
+    share it: if each restored what it found, the last could put back another's limit for good.
+
+    Others may set a number meanwhile. It lasts until the next pass, so that a fit's bits do not
+    depend on it; it stays if it stands when the last one leaves, or if BLAS was at one thread to
+    begin with (a limit from before the fit that ends during it). Otherwise what was found first
+    is restored, since mostly it will be a limit that began and ended during the fit.
     """
 
+    __exit__ = _Hold()
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._limit: Any = None
-        self._before = 1
+        self._keys = itertools.count()
+        self._lock = threading.RLock()  # reentrant: garbage that is collected may leave any time
+        #: The thread of each `with`, and the weak reference that leaves for it in need.
+        self.inside: dict[int, int] = {}
+        self._refs: dict[int, weakref.ref[partial[None]]] = {}
+        #: By library (and thread, where it has a number of its own) what is to be restored.
+        self._found: dict[tuple[str, int], int] = {}
+        #: By thread inside, how many threads its caller allows.
+        self._allowed: dict[int, int] = {}
 
     def __enter__(self) -> None:
+        libraries, me = _libraries(), get_ident()
+        nested = list(self.inside.values()).count(me) > 1
+        if nested and _at_one(libraries):
+            return
         with self._lock:
-            if self._inside == 0:
-                self._before = self._threads_now()
-                self._limit = _blas().limit(limits=1)
-            self._inside += 1
+            if not nested:
+                self._allowed[me] = self._outside(libraries)
+            self._settle(libraries)
 
-    def __exit__(self, *exc: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._limit.restore_original_limits()
+    def held(self) -> bool:
+        """Whether this thread is inside, and nobody has set another number since."""
+        return get_ident() in list(self.inside.values()) and _at_one(_libraries())
 
-    @staticmethod
-    def _threads_now() -> int:
-        return max((lib.num_threads or 1 for lib in _blas().lib_controllers), default=1)
+    def _leave(self, key: object, *_: object) -> None:
+        """Leave a `with`, and those of this thread that have died.
+
+        What Ctrl-C cuts short is done again: by the weak reference, or by the next one to leave.
+        """
+        me = get_ident()
+        gone = [
+            k
+            for k, ref in list(self._refs.items())
+            if k == key or (ref() is None and self.inside.get(k, me) == me)
+        ]
+        for k in gone:
+            if _pool.jobs:  # some may be of generators that an exception left behind
+                _pool.close(k)
+            self.inside.pop(k, None)
+        if me not in self.inside.values():
+            with self._lock:
+                self._settle(_known[2])
+        for k in gone:
+            self._refs.pop(k, None)
+
+    def _settle(self, libraries: Sequence[_Library]) -> None:
+        """Limit or restore each library, as who is inside asks for."""
+        me, inside = get_ident(), self.inside.values()
+        here = me in inside
+        for lib in libraries:
+            at = (lib.path, me if lib.per_thread else 0)
+            if here if lib.per_thread else inside:
+                number = lib.get()
+                if number != 1:
+                    if self._found.get(at, 1) == 1:
+                        self._found[at] = number
+                    lib.set(1)
+            elif at in self._found:
+                if lib.get() == 1:
+                    lib.set(self._found[at])
+                self._found.pop(at, None)
+        if not here:
+            self._allowed.pop(me, None)
+
+    def _outside(self, libraries: Sequence[_Library]) -> int:
+        me, numbers = get_ident(), [1]
+        for lib in libraries:
+            number = lib.get()
+            if number == 1:
+                number = self._found.get((lib.path, me if lib.per_thread else 0), 1)
+            numbers.append(number)
+        return max(numbers)
+
+    def innermost(self) -> int:
+        """The innermost `with` of this thread; -1 if there is none."""
+        me = get_ident()
+        return max((key for key, thread in list(self.inside.items()) if thread == me), default=-1)
 
     def threads_outside(self) -> int:
         """How many threads BLAS may use when no pass is running."""
+        libraries, me = _libraries(), get_ident()
         with self._lock:
-            return self._before if self._inside else self._threads_now()
+            outside = self._outside(libraries)
+            if me in self.inside.values():
+                outside = self._allowed.get(me, outside)
+        return outside
 
+    @staticmethod
+    def _threads_now() -> int:
+        return max((lib.get() for lib in _libraries()), default=1)
 
-single_blas_thread = _SingleBlasThread()
-if hasattr(os, "register_at_fork"):  # a child must not inherit a count of its parent's threads
-    os.register_at_fork(after_in_child=single_blas_thread.__init__)  # type: ignore[misc]
+    def after_fork(self) -> None:
+        """In a child only this thread is left, and what it is inside of."""
+        me = get_ident()
+        self._lock = threading.RLock()
+        self.inside = {key: thread for key, thread in self.inside.items() if thread == me}
+        self._refs = {key: ref for key, ref in self._refs.items() if key in self.inside}
+        self._allowed = {thread: n for thread, n in self._allowed.items() if thread == me}
+        self._settle(_known[2])
 
 
 def available_threads() -> int:
-    """The processors of this process, or fewer when BLAS is held to fewer threads."""
+    """The processors of this process, or fewer when the caller holds BLAS to fewer threads.
+
+    A limit of one thread that is set while another thread's fit has BLAS at one is not seen.
+    """
     if hasattr(os, "sched_getaffinity"):
         processors = len(os.sched_getaffinity(0))
     else:
@@ -77,8 +251,167 @@ def available_threads() -> int:
     return max(1, min(processors, single_blas_thread.threads_outside()))
 
 
-#: What is true of one thread: whether its work is a piece among others, see `side_by_side`.
-_here = threading.local()
+class _Here(threading.local):
+    """What is true of one thread.
+
+    Attributes
+    ----------
+    piece : int
+        The `with` around a piece of work among others, see `side_by_side`.
+    job : _Job or None
+        Of which it does a tile, in the pool.
+    """
+
+    piece: int = -1
+    job: _Job[Any, Any] | None = None
+
+
+_here = _Here()
+
+
+class _Abandoned(BaseException):
+    """Ends work in the pool that nobody waits for any more."""
+
+
+class _Job(Generic[S, T]):
+    """Tiles that are open to the threads of the pool, while the thread that has them works too."""
+
+    def __init__(self, work: Callable[[S], T], helpers: int) -> None:
+        self.hold, self._outer = single_blas_thread.innermost(), _here.job
+        self._work = work
+        self._open: deque[tuple[int, S]] = deque()
+        self._finished: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
+        self._results: dict[int, tuple[T | None, BaseException | None]] = {}
+        #: Held by the threads that help.
+        self._seats = [threading.Lock() for _ in range(helpers)]
+        self._closed = False
+
+    def offer(self, k: int, tile: S) -> None:
+        self._open.append((k, tile))
+        _pool.wake()
+
+    def result(self, k: int) -> T:
+        """The result of a tile; while that takes time, this thread works on others."""
+        while k not in self._results:
+            mine = None if self._finished.qsize() else self._claim()
+            if mine is None:  # one is finished, or will be: another thread has it
+                done, result, error = self._finished.get()
+            else:
+                done, result, error = mine[0], None, None
+                try:
+                    result = _tile(self._work, mine[1])
+                except Exception as caught:  # it comes out when its tile's turn comes
+                    error = caught
+            self._results[done] = result, error
+        result, error = self._results.pop(k)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # not in its own traceback
+        return result  # type: ignore[return-value]
+
+    def _claim(self) -> tuple[int, S] | None:
+        try:
+            return self._open.popleft()
+        except IndexError:
+            return None
+
+    def help(self) -> None:
+        """Work on open tiles, in a thread of the pool, if there is a seat."""
+        for seat in self._seats:
+            if seat.acquire(blocking=False):
+                try:
+                    self._help()
+                finally:
+                    seat.release()
+                return
+
+    def _help(self) -> None:
+        _here.job = self
+        try:
+            while not self._closed and (mine := self._claim()) is not None:
+                try:
+                    self._finished.put((mine[0], _tile(self._work, mine[1]), None))
+                except _Abandoned:
+                    self._open.appendleft(mine)
+                    self._finished.put((-1, None, None))  # wakes the owner, who may wait for it
+                except BaseException as error:
+                    self._finished.put((mine[0], None, error))
+        finally:
+            _here.job = None
+
+    def abandoned(self) -> bool:
+        return self._closed or (self._outer is not None and self._outer.abandoned())
+
+    def close(self) -> None:
+        """Send the helpers away; what is open is left to the owner."""
+        self._closed = True
+
+    def wait(self) -> None:
+        """Wait until the helpers have gone."""
+        for seat in self._seats:
+            with seat:
+                pass
+        _pool.jobs.pop(id(self), None)
+
+
+def _tile(work: Callable[[S], T], tile: S) -> T:
+    if _here.job is not None and _here.job.abandoned():
+        raise _Abandoned
+    if single_blas_thread.held():
+        return work(tile)
+    with single_blas_thread:
+        return work(tile)
+
+
+class _Pool:
+    """The threads that help with tiles, shared by all that is done in this process."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, weakref.ref[_Job[Any, Any]]] = {}
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._calls: SimpleQueue[None] = SimpleQueue()
+
+    def open(self, job: _Job[Any, Any], helpers: int) -> None:
+        with self._lock:
+            while len(self._threads) < helpers:
+                name = f"robustcp-{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        self.jobs[id(job)] = weakref.ref(job, partial(self.jobs.pop, id(job)))
+
+    def wake(self) -> None:
+        """Let a thread look for work. Enough calls that wait will do: they are answered later."""
+        if self._calls.qsize() < len(self._threads):
+            self._calls.put(None)
+
+    def _serve(self) -> None:
+        while True:
+            self._calls.get()
+            for ref in list(self.jobs.values()):
+                job = ref()
+                if job is not None:
+                    job.help()
+                del job  # and its memory, before the next call
+
+    def close(self, hold: int) -> None:
+        """Close the jobs that were begun inside some `with`."""
+        for ref in list(self.jobs.values()):
+            job = ref()
+            if job is not None and job.hold == hold:
+                job.close()
+                if job is not _here.job:  # one cannot wait for oneself
+                    job.wait()
+
+
+single_blas_thread = _SingleBlasThread()
+_pool = _Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.__init__)  # type: ignore[misc]
+    os.register_at_fork(after_in_child=single_blas_thread.after_fork)
 
 
 class Tiles:
@@ -86,53 +419,43 @@ class Tiles:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._pool: ThreadPoolExecutor | None = None
 
     def map(self, work: Callable[[S], T], tiles: Sequence[S]) -> Iterator[T]:
-        with single_blas_thread:
-            if self.threads == 1 or len(tiles) == 1 or getattr(_here, "alone", False):
-                yield from map(work, tiles)
-            else:
-                yield from self._threaded(work, tiles)
+        """The results; BLAS is held to one thread while there is work, not between results."""
+        alone = _here.piece in single_blas_thread.inside
+        if self.threads == 1 or len(tiles) == 1 or alone:
+            return (_tile(work, tile) for tile in tiles)
+        return self._threaded(work, tiles)
 
     def side_by_side(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """The same for larger pieces of work, which map over tiles themselves: in one thread."""
 
         def alone(item: S) -> T:
-            before = getattr(_here, "alone", False)
-            _here.alone = True
+            before, _here.piece = _here.piece, single_blas_thread.innermost()
             try:
                 return work(item)
             finally:
-                _here.alone = before
+                _here.piece = before
 
         return list(self.map(alone, items))
 
     def _threaded(self, work: Callable[[S], T], tiles: Sequence[S]) -> Iterator[T]:
-        if self._pool is None:  # its threads end when the pool is garbage
-            self._pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="robustcp")
-        waiting: deque[tuple[S, Future[T]]] = deque()
-        done: dict[Future[T], T] = {}
-
-        def first() -> T:
-            """The result of the tile that is next; while it takes time, this thread works too."""
-            while not waiting[0][1].done():
-                free = next(
-                    (pair for pair in waiting if pair[1] not in done and pair[1].cancel()), None
-                )
-                if free is None:
-                    break
-                done[free[1]] = work(free[0])
-            _, future = waiting.popleft()
-            return done.pop(future) if future in done else future.result()
-
+        ahead = 4 * self.threads  # bounds the memory of finished results
+        job = _Job(work, self.threads - 1)
         try:
-            for tile in tiles:
-                waiting.append((tile, self._pool.submit(work, tile)))
-                if len(waiting) > 4 * self.threads:  # bounds the memory of finished results
-                    yield first()
-            while waiting:
-                yield first()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+            _pool.open(job, self.threads - 1)
+            for k, tile in enumerate(tiles):
+                job.offer(k, tile)
+                if k >= ahead:
+                    yield job.result(k - ahead)
+            for k in range(max(0, len(tiles) - ahead), len(tiles)):
+                yield job.result(k)
+        except GeneratorExit:  # perhaps by the garbage collector, which must not wait
+            job.close()
+            raise
+        except BaseException:
+            job.close()
+            job.wait()
+            raise
+        job.close()
+        _pool.jobs.pop(id(job), None)

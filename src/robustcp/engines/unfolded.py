@@ -73,6 +73,6 @@ class Unfolded:
 
     def _unfold(self, tile: Tile, mode: int) -> Array:
         storage = self._storage
-        x = storage.read(tile, storage.xp.float64)
+        x = storage.seen(tile, storage.xp.float64)
         x = storage.xp.moveaxis(storage.filled(x, storage.holes(x)), storage.order.index(mode), 0)
         return storage.xp.reshape(x, (x.shape[0], -1))

@@ -19,13 +19,13 @@ from robustcp import losses
 from robustcp._typing import Array
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
 from robustcp.engines import to_host
+from robustcp.files.errors import FileError, reason
+from robustcp.files.writing import whole, write_bytes
 from robustcp.fitted import Fit
-from robustcp.io.errors import FileError, reason
 from robustcp.io.labels import decoded, encoded, for_netcdf
-from robustcp.io.writing import whole, write_bytes
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
-from robustcp.outcome import Outcome
+from robustcp.outcome import STOPPED, Outcome
 from robustcp.search import Starts
 from robustcp.simulation import Simulation
 
@@ -202,7 +202,8 @@ def _result(about: dict[str, Any]) -> Outcome:
     """How a fit ended; files of the first version hold only words, and whether it converged."""
     if "result" in about:
         return Outcome(str(about["result"]["name"]), str(about["result"]["sentence"]))
-    name = "converged" if about["converged"] else "max_sweeps"
+    stopped = str(about["status"]).startswith(STOPPED.sentence)
+    name = "converged" if about["converged"] else "stopped" if stopped else "max_sweeps"
     return Outcome(name, str(about["status"]))
 
 

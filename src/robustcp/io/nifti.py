@@ -1,4 +1,4 @@
-"""4-D images: masks, voxel x time, and maps that go back to where they came from."""
+"""4-D images: masks, weights, voxel x time, and maps that go back to where they came from."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from robustcp.engines import Weights, as_weights
+from robustcp.files.errors import FileError
+from robustcp.files.writing import write_bytes
 from robustcp.fitted import Fit
-from robustcp.io.errors import FileError
 from robustcp.io.reading import Loaded, read
-from robustcp.io.writing import write_bytes
 
 
 def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) -> Loaded:
@@ -45,6 +46,24 @@ def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) 
         )  # fmt: skip
     real = data.astype(np.float32 if data.dtype == np.float32 else np.float64)
     return replace(loaded, data=np.where(inside[..., None], real, np.nan))
+
+
+def weights_for(path: Path, loaded: Loaded) -> Weights | None:
+    """The weights of entries in a file, for a tensor; what is not listed there has weight 0.
+
+    Those of an image that was flattened may have its shape in space.
+    """
+    w = read(path, absent="zero").data
+    if loaded.space is not None and w.ndim == 4:
+        try:
+            w = np.broadcast_to(w, (*loaded.space, loaded.data.shape[1]))
+        except ValueError:
+            raise FileError(path, f"weights of shape {w.shape} do not fit the image") from None
+        w = w[np.unravel_index(np.asarray(loaded.labels[0]), loaded.space)]
+    try:
+        return as_weights(w, tuple(loaded.data.shape))
+    except ValueError as error:
+        raise FileError(path, str(error).replace("entry_weights:", "weights", 1)) from None
 
 
 def check_maps(maps: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from robustcp.engines import Observed, names_and_labels
-from robustcp.io.errors import FileError, reason
+from robustcp.files.errors import FileError, reason
 
 __all__ = ["FileError", "Labels", "Loaded", "read"]
 

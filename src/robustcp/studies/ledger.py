@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from robustcp.io.writing import write_bytes, write_errors
+from robustcp.files.writing import write_bytes, write_errors
 
 COLUMNS = (
     "study", "seed", "settings", "method", "fms", "fms_unweighted", "l1", "sweeps", "seconds",

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robustcp.io.errors import OutputError
-from robustcp.io.writing import Outputs, make_folder, write_bytes, write_picture
+from robustcp.files.errors import OutputError
+from robustcp.files.writing import Outputs, make_folder, write_bytes, write_picture
 from robustcp.studies.ledger import Ledger, Row, carry_out, same_settings
 from robustcp.studies.paper import STUDIES, Scale, Study
 

@@ -31,7 +31,8 @@ class Passes:
         """The pass for a loss, over the whole of a mode or some of its rows."""
         storage = self._storage
         # In float32 too many digits would cancel.
-        if loss.quadratic and whole and not storage.gaps and storage.dtype == storage.xp.float64:
+        precise = storage.dtype == storage.xp.float64
+        if loss.quadratic and whole and precise and storage.separable and storage.harmless:
             return self._squares
         if self._compiled is not None and self._compiled.takes(loss):
             return self._compiled

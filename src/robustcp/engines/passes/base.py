@@ -12,7 +12,7 @@ from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
 #: What a tile adds to the rows of the own mode that it has a part in: those rows, gradients,
-#: packed Gram matrices (None where all rows share one), and the value.
+#: packed Gram matrices (None where they are known without the data), and the value.
 Part = tuple[slice, Array, Array | None, float]
 
 
@@ -30,24 +30,30 @@ class Pass(ABC):
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         """The loss summed over the data."""
 
-    def shares_gram(self, loss: Loss) -> bool:
-        """Whether all rows have the same Gram matrix."""
-        return loss.quadratic and not self.storage.gaps
+    def shares_gram(self, loss: Loss, n: int) -> bool:
+        """Whether all rows of mode n have the same Gram matrix."""
+        separable = loss.quadratic and self.storage.separable
+        return separable and self.storage.row_weights(n) is None
 
     def shared_gram(self, factors: Sequence[Array], n: int) -> Array:
-        """The Gram matrix of all rows where the curvature is 1 everywhere."""
-        return math.prod(A.T @ A for m, A in enumerate(factors) if m != n)
+        """The Gram matrix of rows of weight 1 where the curvature is 1 everywhere."""
+        pairs = zip(factors, self.storage.times_vectors(factors), strict=True)
+        return math.prod(A.T @ B for m, (A, B) in enumerate(pairs) if m != n)
+
+    def grams(self, shared: Array, n: int, rows: slice) -> Array:
+        """The shared Gram matrix, packed; of each row, if mode n has weights."""
+        gram = shared[self.storage.pack(shared.shape[0])][None, :]
+        w = self.storage.row_weights(n)
+        return gram if w is None else w[rows][:, None] * gram
 
     def added(
-        self, parts: Iterable[Part], rows: slice, rank: int, shared: Array | None = None
+        self, parts: Iterable[Part], rows: slice, rank: int, gram: Array | None = None
     ) -> NormalEquations:
-        """The sum of the parts of all tiles, in their order."""
+        """The sum of the parts of all tiles, in their order; `gram` if it is known already."""
         storage, count = self.storage, rows.stop - rows.start
         gradient, value = storage.zeros(count, rank), 0.0
-        if shared is None:
+        if gram is None:
             gram = storage.zeros(count, rank * (rank + 1) // 2)
-        else:
-            gram = shared[storage.pack(rank)][None, :]
         for part, g, G, v in parts:
             here = slice(part.start - rows.start, part.stop - rows.start)
             gradient[here, :] += g

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from robustcp.engines.base import View
 from robustcp.engines.installed import compiled_code
 from robustcp.engines.passes.base import Part, Pass
 from robustcp.engines.tiles import Tiling, khatri_rao, ranges
+from robustcp.engines.weights import MatrixWeights
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
@@ -89,16 +90,28 @@ class CompiledPass(Pass):
         """Whether the compiled code can read the data itself."""
         kind = self.storage.array.dtype
         native = kind.isnative and (kind.kind in "iu" or kind in (np.float32, np.float64))
-        return native and self.storage.view == View()
+        weights = self.storage.weights
+        zeros = weights is not None and weights.zeros
+        return native and not zeros and replace(self.storage.view, weights=None) == View()
 
-    def _read(self, block: Block) -> tuple[np.ndarray, tuple[int, int]]:
-        """A C-ordered matrix that holds a block, and where in it the block begins."""
+    def _read(self, block: Block) -> tuple[np.ndarray, np.ndarray | None, tuple[int, int]]:
+        """A C-ordered matrix that holds a block, its weights, and where in it the block begins."""
         whole, storage = self.storage.as_matrix, self.storage
         assert whole is not None
+        here = tuple(slice(a, b) for a, b in zip(block.corner, block.end, strict=True))
+        w = None if self._weights is None else self._weights.block(*here)
+        line = None if w is None else w.reshape(-1)
         if self._as_it_is:
-            return whole, block.corner
-        part = whole[block.corner[0] : block.end[0], block.corner[1] : block.end[1]]
-        return np.ascontiguousarray(storage.converted(part, storage.dtype)), (0, 0)
+            return whole, line, block.corner
+        part = storage.converted(whole[here], storage.dtype)
+        if w is not None and storage.weights is not None and storage.weights.zeros:
+            part = np.where(w == 0, part.dtype.type(np.nan), part)
+        return np.ascontiguousarray(part), line, (0, 0)
+
+    @cached_property
+    def _weights(self) -> MatrixWeights | None:
+        weights, storage = self.storage.weights, self.storage
+        return None if weights is None else MatrixWeights(weights, storage.shape, storage.split)
 
 
 @lru_cache

@@ -2,9 +2,9 @@
 """What Numba compiles: the pass of each loss in `FORMULAS`, and small linear algebra.
 
 To give a loss a compiled pass, write its formula for one row of residuals and add it to
-`FORMULAS`, at the end. Where the data is NaN, value, slope and curvature must be 0. Exponential
-and logarithm are written out: a call would keep the loop around it from becoming vector
-instructions.
+`FORMULAS`, at the end. Where the data is NaN, value, slope and curvature must be 0; elsewhere all
+three go through `weighed`. Exponential and logarithm are written out: a call would keep the loop
+around it from becoming vector instructions.
 """
 
 import math
@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numba import types as numba_types
 from numba.core.caching import FunctionCache
 from numba.core.errors import NumbaError
+from numba.extending import overload
 
 from robustcp.losses import L1, Contaminated
 
@@ -100,8 +102,32 @@ def _log(y):
     return 2.0 * s * p + n * _LN2
 
 
+def weighed(value, weights, j):
+    """A value times the weight of entry j; the value where there are no weights (None)."""
+    return value if weights is None else value * weights[j]
+
+
+@overload(weighed, inline="always")
+def _weighed(value, weights, j):
+    if isinstance(weights, numba_types.NoneType):
+        return lambda value, weights, j: value
+    return lambda value, weights, j: value * weights[j]
+
+
+def _line(weights, first, count):
+    """Some of the weights, if there are any."""
+    return None if weights is None else weights[first : first + count]
+
+
+@overload(_line, inline="always")
+def _compiled_line(weights, first, count):
+    if isinstance(weights, numba_types.NoneType):
+        return lambda weights, first, count: None
+    return lambda weights, first, count: weights[first : first + count]
+
+
 @njit(**_INLINE)
-def _l1(x, s, w, numbers):
+def _l1(x, s, w, numbers, weights):
     """One row of the smoothed 1-norm; `s` holds the model and gets the slope."""
     # A plain 1 or 0 would make float64 of float32; a constant 0 keeps the loop from vectors.
     epsilon, one = numbers[0], s.dtype.type(1)
@@ -111,14 +137,14 @@ def _l1(x, s, w, numbers):
         seen = x[j] == x[j]
         root = math.sqrt(r * r + epsilon)
         inverse = one / root
-        total += root if seen else zero
-        w[j] = inverse if seen else zero
-        s[j] = r * inverse if seen else zero
+        total += weighed(root, weights, j) if seen else zero
+        w[j] = weighed(inverse, weights, j) if seen else zero
+        s[j] = weighed(r * inverse, weights, j) if seen else zero
     return total
 
 
 @njit(**_INLINE)
-def _contaminated(x, s, w, numbers):
+def _contaminated(x, s, w, numbers, weights):
     """One row of `Contaminated`, in units of sigma^2; `higher` is the sign of the raised side."""
     rate, above, below, height, reach, higher = numbers
     zero, total = rate * 0, 0.0
@@ -132,9 +158,9 @@ def _contaminated(x, s, w, numbers):
         away = reach + abs(r)
         rise = height / (away * away)
         curvature = clean + (rise if r * higher >= 0 else zero)
-        total += _log((1 + k) * inverse) if seen else 0.0
-        w[j] = curvature if seen else zero
-        s[j] = r * clean if seen else zero
+        total += weighed(_log((1 + k) * inverse), weights, j) if seen else 0.0
+        w[j] = weighed(curvature, weights, j) if seen else zero
+        s[j] = weighed(r * clean, weights, j) if seen else zero
     return total
 
 
@@ -212,8 +238,11 @@ def _collapse(begin, first, Y, Z, low, left, own, around, pairs, inner, gradient
 
 
 @njit(**_INLINE)
-def _majorize(formula, numbers, X, row, column, slope, curvature):
-    """The loss on a block of X: a row at a time, or as one line if the rows follow each other."""
+def _majorize(formula, numbers, X, weights, row, column, first, slope, curvature):
+    """The loss on a block of X: a row at a time, or as one line if the rows follow each other.
+
+    The weights, row after row of the tile, are those from `first` on.
+    """
     rows, columns = slope.shape
     s, w, x = slope.reshape(-1), curvature.reshape(-1), X.reshape(-1)
     begin, stride = row * X.shape[1] + column, X.shape[1]
@@ -224,7 +253,7 @@ def _majorize(formula, numbers, X, row, column, slope, curvature):
         here, there = i * columns, begin + i * stride
         x_part = x[there : there + columns]
         s_part, w_part = s[here : here + columns], w[here : here + columns]
-        total += formula(x_part, s_part, w_part, numbers)
+        total += formula(x_part, s_part, w_part, numbers, _line(weights, first + here, columns))
     return total
 
 
@@ -232,10 +261,13 @@ def _majorize(formula, numbers, X, row, column, slope, curvature):
 formula: Any = None
 
 
-def rows_pass(numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram):
+def rows_pass(
+    numbers, X, weights, at, corner, end, low, block, left, own, right, K, gradient, gram
+):
     """Add a tile's part of the normal equations of a mode among those of the rows.
 
-    The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix; in X it begins at `at`. Rows
+    The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix; in X it begins at `at`, and
+    `weights` has a weight for each of its entries, in a line, or is None. Rows
     of the matrix run over left x own x right, columns over K's rows; `gradient` and `gram` begin
     at row `low` of the own mode. So that nothing leaves the cache, `block` entries are done at
     once. Returns the sum of the values; with an empty `gram` that is all.
@@ -258,7 +290,7 @@ def rows_pass(numbers, X, at, corner, end, low, block, left, own, right, K, grad
         s, w, u = slope[:size], curvature[:size], U[:size]
         _side(corner[0] + a, u, left, own, right)
         np.dot(u, K.T, s)
-        total += _majorize(formula, numbers, X, at[0] + a, at[1], s, w)
+        total += _majorize(formula, numbers, X, weights, at[0] + a, at[1], a * columns, s, w)
         if packed:
             np.dot(s, K, Y[:size])
             np.dot(w, S, Z[:size])
@@ -269,7 +301,9 @@ def rows_pass(numbers, X, at, corner, end, low, block, left, own, right, K, grad
     return total
 
 
-def columns_pass(numbers, X, at, corner, end, low, block, left, own, right, K, gradient, gram):
+def columns_pass(
+    numbers, X, weights, at, corner, end, low, block, left, own, right, K, gradient, gram
+):
     """The same for a mode among those of the columns; rows of the matrix run over K's rows."""
     rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
     packed = gram.shape[1]
@@ -287,7 +321,7 @@ def columns_pass(numbers, X, at, corner, end, low, block, left, own, right, K, g
         s, w = slope[:size], curvature[:size]
         u = K[corner[0] + a : corner[0] + a + size]
         np.dot(u, U.T, s)
-        total += _majorize(formula, numbers, X, at[0] + a, at[1], s, w)
+        total += _majorize(formula, numbers, X, weights, at[0] + a, at[1], a * columns, s, w)
         _products(u, S[:size])
         np.dot(s.T, u, y)
         np.dot(w.T, S[:size], z)
@@ -430,9 +464,9 @@ class Formula:
     Attributes
     ----------
     name : str
-    row : function of (x, s, w, numbers)
+    row : function of (x, s, w, numbers, weights)
         For one row: x holds the data, s the model, and gets the slopes; w gets the curvatures.
-        Returns the sum of the values.
+        Returns the sum of the values. All are `weighed` by the weights of the entries.
     numbers : function of a loss
         Its parameters, as `row` takes them. They must be finite, the first one not 0.
     weight : function of a loss

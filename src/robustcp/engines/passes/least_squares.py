@@ -1,7 +1,8 @@
 """The pass for half the square: sum (x - m)^2 = sum x^2 - 2 <x, m> + <m, m>.
 
 So it is the product of the data with the other factors. What is contracted over one side of the
-matrix serves all modes of the other side, until a factor of it changes.
+matrix serves all modes of the other side, until a factor of it changes. Weights that are a vector
+per mode go with the rows of the factors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ CACHED_ENTRIES, CACHED_SHARE = 1 << 20, 0.03
 
 
 class LeastSquaresPass(Pass):
-    """Two contractions instead of three; for whole modes of float64 data without gaps."""
+    """Two contractions instead of three; for whole modes of float64 data without gaps.
+
+    Gaps that weights of modes make are none: what is there is multiplied by 0.
+    """
 
     def __init__(self, storage: Storage, *, compiled: bool) -> None:
         super().__init__(storage)
@@ -36,13 +40,15 @@ class LeastSquaresPass(Pass):
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
         storage, u = self.storage, factors[n]
         product = self.shared_gram(factors, n)
-        projected = self._collapsed(factors, n)
+        projected = self._collapsed(storage.times_vectors(factors), n)
         fitted = u @ product
+        w = storage.row_weights(n)
+        if w is not None:
+            projected, fitted = w[:, None] * projected, w[:, None] * fitted
         value = self._half_square + float(storage.xp.sum((0.5 * fitted - projected) * u))
         if value < 1e-7 * self._half_square:  # most digits have cancelled
             value = self.value(factors, loss)
-        gram = product[storage.pack(u.shape[1])][None, :]
-        return NormalEquations(gram, projected - fitted, value)
+        return NormalEquations(self.grams(product, n, rows), projected - fitted, value)
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         return PlainPass(self.storage).value(factors, loss)
@@ -53,7 +59,8 @@ class LeastSquaresPass(Pass):
 
         def work(tile: Tile) -> float:
             x = storage.read(tile, storage.xp.float64)
-            return float(storage.xp.sum(x * x))
+            (square,) = storage.weighed(tile, x * x)
+            return float(storage.xp.sum(square))
 
         return 0.5 * math.fsum(storage.map(work, boxes(storage.shape, storage.tile_entries)))
 
@@ -111,7 +118,7 @@ class LeastSquaresPass(Pass):
             return first
 
         def work(tile: Tile) -> tuple[int, Array]:
-            y, K = storage.matrix(tile), held.K(tile, columns=own_rows)
+            y, K = storage.whole_matrix(tile), held.K(tile, columns=own_rows)
             return first_line(tile), (y if own_rows else y.T) @ K
 
         return storage.map(work, storage.pass_tiles())

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from robustcp._typing import Array
 from robustcp.engines.passes.base import Part, Pass
-from robustcp.engines.tiles import Tile
+from robustcp.engines.tiles import Tile, TileFactors
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
@@ -29,19 +29,21 @@ class PlainPass(Pass):
         storage = self.storage
         held = storage.tile_factors(factors)
         own_rows = n < storage.split
-        shared = self.shared_gram(factors, n) if self.shares_gram(loss) else None
+        known = None
+        if loss.quadratic and storage.separable:
+            known = self.grams(self.shared_gram(factors, n), n, rows)
 
         def work(tile: Tile) -> Part:
             def reduce(y: Array, packed: bool) -> Array:
                 K = held.K(tile, columns=own_rows, packed=packed)
                 return held.collapse((y if own_rows else y.T) @ K, n, tile, packed=packed)
 
-            value, slope, curvature = self._majorize(loss, storage.residual(tile, held))
-            gram = reduce(curvature, True) if shared is None else None
+            value, slope, curvature = self._majorize(loss, tile, held)
+            gram = reduce(curvature, True) if known is None else None
             return tile[n], reduce(slope, False), gram, value
 
         parts = storage.map(work, storage.pass_tiles(n, rows))
-        return self.added(parts, rows, factors[0].shape[1], shared)
+        return self.added(parts, rows, factors[0].shape[1], known)
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         storage = self.storage
@@ -50,14 +52,17 @@ class PlainPass(Pass):
         def work(tile: Tile) -> float:
             r = storage.residual(tile, held)
             cost = storage.filled(loss.value(r), storage.holes(r))
+            (cost,) = storage.weighed(tile, cost)
             return float(storage.xp.sum(cost, dtype=storage.xp.float64))
 
         return float(sum(storage.map(work, storage.pass_tiles())))
 
-    def _majorize(self, loss: Loss, r: Array) -> tuple[float, Array, Array]:
-        """The sum of the values, slopes and curvatures; all zero where the data has a gap."""
+    def _majorize(self, loss: Loss, tile: Tile, factors: TileFactors) -> tuple[float, Array, Array]:
+        """The sum of the values, slopes and curvatures, by their weights; 0 where X has a gap."""
         storage = self.storage
+        r = storage.residual(tile, factors)
         holes = storage.holes(r)
         parts = loss.majorize(storage.filled(r, holes))
-        value, slope, curvature = (storage.filled(part, holes) for part in parts)
+        parts = tuple(storage.filled(part, holes) for part in parts)
+        value, slope, curvature = storage.weighed(tile, *parts)
         return float(storage.xp.sum(value, dtype=storage.xp.float64)), slope, curvature

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from robustcp.io.errors import ExistsError, FileError, OutputError, WriteError, reason
+from robustcp.files.errors import ExistsError, FileError, OutputError, WriteError, reason
 
 # What may be written
 
@@ -38,7 +38,7 @@ class Outputs:
     >>> outputs.add("out", data.with_name("fit.npz"))
     >>> outputs.add("out", data)
     Traceback (most recent call last):
-    robustcp.io.errors.OutputError: out ...x.npz: is an input, which would be lost
+    robustcp.files.errors.OutputError: out ...x.npz: is an input, which would be lost
     """
 
     def __init__(self, *inputs: str | Path | None, force: bool = False) -> None:
@@ -46,9 +46,12 @@ class Outputs:
         self.force = force
         self._declared: list[Path] = []
 
-    def add(self, argument: str, path: Path) -> None:
-        """Declare a file in a folder that exists; `argument` is the one that names it."""
-        self._declare(argument, path)
+    def add(self, argument: str, path: Path, *, replaced: bool = False) -> None:
+        """Declare a file in a folder that exists; `argument` is the one that names it.
+
+        With `replaced` it may exist, whatever `force` says.
+        """
+        self._declare(argument, path, replaced=replaced)
 
     def add_folder(self, argument: str, folder: Path, names: Sequence[str]) -> None:
         """Declare files of a folder, which need not exist yet."""
@@ -62,7 +65,9 @@ class Outputs:
         for name in names:
             self._declare(argument, folder / name, made)
 
-    def _declare(self, argument: str, path: Path, made: Path | None = None) -> None:
+    def _declare(
+        self, argument: str, path: Path, made: Path | None = None, *, replaced: bool = False
+    ) -> None:
         """Check a file, in a folder that will be made if it is not there."""
         with _refusal(argument, path):
             found, parent = _status(path), _target(path).parent
@@ -79,7 +84,7 @@ class Outputs:
                     )
             if found and not stat.S_ISREG(found.st_mode):
                 raise OutputError(path, "is not a regular file", argument)
-            if found and not self.force:
+            if found and not (self.force or replaced):
                 raise ExistsError(path, "exists", argument)
             if not _accessible(_nearest(parent)) or (found and not os.access(path, os.W_OK)):
                 raise OutputError(path, "cannot be written (Permission denied)", argument)

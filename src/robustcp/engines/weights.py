@@ -1,0 +1,306 @@
+"""Weights of entries: what the loss of each one is multiplied by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from robustcp import _checks
+from robustcp._typing import Array
+from robustcp.engines.arrays import check_dtype, plain_array, to_host
+from robustcp.engines.tiles import Tile, length
+
+_NAME = "entry_weights"
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing.
+
+    An entry's weight is what `array` holds for it or, without one, the product of what
+    `vectors` hold; they are never made up for all entries at once.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        That of the data.
+    vectors : tuple of (float64 array or None), one for each mode
+        On the host.
+    array : array, optional
+        Of any library, with the modes of the data; a mode of size 1 stands for all its indices.
+    zeros : bool
+        Whether a weight may be 0.
+    """
+
+    shape: tuple[int, ...]
+    vectors: tuple[np.ndarray | None, ...]
+    array: Array | None = None
+    zeros: bool = False
+
+    def part(self, indices: Sequence[np.ndarray | None]) -> Weights:
+        """The weights at some indices of each mode; None takes a mode whole."""
+        shape, vectors, array = [], [], self.array
+        for mode, (size, vector, at) in enumerate(
+            zip(self.shape, self.vectors, indices, strict=True)
+        ):
+            shape.append(size if at is None else len(at))
+            vectors.append(vector if at is None or vector is None else vector[at])
+            if at is not None and array is not None and array.shape[mode] > 1:
+                xp, device = array_api_compat.array_namespace(array), array_api_compat.device(array)
+                array = xp.take(array, xp.asarray(at, device=device), axis=mode)
+        return Weights(tuple(shape), tuple(vectors), array, self.zeros)
+
+    def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """The weights of some entries, on the host."""
+        if self.array is not None:
+            return np.asarray(to_host(self.array)[_clamped(self.array, indices)], dtype=np.float64)
+        product = np.ones(len(indices[0]))
+        for vector, index in zip(self.vectors, indices, strict=True):
+            if vector is not None:
+                product *= vector[index]
+        return product
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Weights of entries that are listed, in the order in which they were given."""
+
+    values: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+
+class TileWeights:
+    """Weights as the tiles of a stored array need them: its modes, its library, its device."""
+
+    def __init__(
+        self, weights: Weights, order: Sequence[int], xp: Any, dtype: Any, device: Any
+    ) -> None:
+        self._xp, self.dtype = xp, dtype
+        vectors = (weights.vectors[mode] for mode in order)
+        self.vectors = [
+            None if w is None else xp.asarray(np.array(w), dtype=dtype, device=device)
+            for w in vectors
+        ]
+        self.array = None
+        if weights.array is not None:
+            self.array = xp.permute_dims(_moved(weights.array, xp, device), tuple(order))
+        self.zeros = weights.zeros
+
+    def box(self, tile: Tile) -> Array:
+        """The weights of a tile, in its shape."""
+        xp, order, sizes = self._xp, len(tile), tuple(map(length, tile))
+        if self.array is not None:
+            here = tuple(
+                part if size > 1 else slice(0, 1)
+                for part, size in zip(tile, self.array.shape, strict=True)
+            )
+            return xp.broadcast_to(xp.astype(self.array[here], self.dtype), sizes)
+        parts = [
+            xp.reshape(w[part], (1,) * n + (-1,) + (1,) * (order - n - 1))
+            for n, (w, part) in enumerate(zip(self.vectors, tile, strict=True))
+            if w is not None
+        ]
+        return xp.broadcast_to(math.prod(parts[1:], start=parts[0]), sizes)
+
+    def at(self, indices: Sequence[Array]) -> Array:
+        """The weights of some entries."""
+        if self.array is not None:
+            found = self.array[_clamped(self.array, indices)]
+            return self._xp.astype(found, self.dtype)
+        parts = [
+            self._xp.take(w, index, axis=0)
+            for w, index in zip(self.vectors, indices, strict=True)
+            if w is not None
+        ]
+        return math.prod(parts[1:], start=parts[0])
+
+
+class MatrixWeights:
+    """Weights as blocks of the matrix view need them, of a NumPy array; see `Storage`."""
+
+    def __init__(self, weights: TileWeights, shape: Sequence[int], split: int) -> None:
+        dtype, array = weights.dtype, weights.array
+        sides = slice(0, split), slice(split, None)
+        self._products = [_outer_product(weights.vectors[s], shape[s], dtype) for s in sides]
+        self._dtype, self._matrix, self._line = dtype, None, None
+        if array is not None and array.shape == tuple(shape) and array.flags.c_contiguous:
+            self._matrix = array.reshape(math.prod(shape[:split]), -1)
+        elif array is not None:
+            self._line, steps = _in_line(array)
+            self._offsets = [_outer_sum(steps[s], shape[s]) for s in sides]
+
+    def block(self, rows: slice, columns: slice) -> np.ndarray:
+        """The weights of a block, C-ordered."""
+        if self._matrix is not None:
+            return np.ascontiguousarray(self._matrix[rows, columns], self._dtype)
+        if self._line is not None:
+            down, across = self._offsets
+            found = self._line.take(np.add.outer(down[rows], across[columns]))
+            return np.asarray(found, dtype=self._dtype)
+        left, right = self._products
+        return np.asarray(np.multiply.outer(left[rows], right[columns]))
+
+
+def _outer_product(vectors: Sequence[Array], shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """The outer product of vectors as one line; ones for None."""
+    line = np.ones(1, dtype)
+    for vector, size in zip(vectors, shape, strict=True):
+        line = np.multiply.outer(line, np.ones(size, dtype) if vector is None else vector).ravel()
+    return line
+
+
+def _outer_sum(steps: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """Where the entries of an array are, from where it begins, as one line."""
+    line = np.zeros(1, np.int64)
+    for step, size in zip(steps, shape, strict=True):
+        line = np.add.outer(line, step * np.arange(size)).ravel()
+    return line
+
+
+def _in_line(array: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """The memory of an array, in a line, and how far apart neighbours are in each mode of it."""
+    width = array.itemsize
+    if any(step < 0 or step % width for step in array.strides):
+        array = np.ascontiguousarray(array)
+    steps = [
+        step // width if size > 1 else 0
+        for step, size in zip(array.strides, array.shape, strict=True)
+    ]
+    last = sum(step * (size - 1) for step, size in zip(steps, array.shape, strict=True))
+    line = np.lib.stride_tricks.as_strided(array, (last + 1,), (width,), writeable=False)
+    return line, steps
+
+
+def _clamped(array: Array, indices: Sequence[Array] | Array) -> tuple[Array, ...]:
+    """Indices of entries, 0 where a mode of size 1 stands for all."""
+    return tuple(
+        index if size > 1 else 0 * index for index, size in zip(indices, array.shape, strict=True)
+    )
+
+
+def _moved(array: Array, xp: Any, device: Any) -> Array:
+    """An array in another library, or on another device; the same one where it is there already."""
+    if array_api_compat.array_namespace(array) is not xp:
+        held = to_host(array)  # a library may not take memory that it must not write to
+        return xp.asarray(held if held.flags.writeable else held.copy(), device=device)
+    if array_api_compat.device(array) == device:
+        return array
+    return array_api_compat.to_device(array, device)
+
+
+# What users give
+
+
+def as_weights(given: Any, shape: tuple[int, ...]) -> Weights | None:
+    """Checked weights from an array that broadcasts to a shape, or from one vector per mode.
+
+    None if there is nothing in them.
+    """
+    if isinstance(given, Weights):
+        return given
+    if isinstance(given, list | tuple):
+        return _outer(given, shape)
+    array = _real(given)
+    sizes = (1,) * (len(shape) - array.ndim) + tuple(array.shape)
+    if len(sizes) > len(shape) or any(
+        size not in (1, whole) for size, whole in zip(sizes, shape, strict=True)
+    ):
+        raise ValueError(
+            f"{_NAME}: of shape {tuple(array.shape)} do not broadcast to that of X, {shape}"
+        )
+    least = _least(array)
+    xp = array_api_compat.array_namespace(array)
+    array = _unrepeated(xp.reshape(array, sizes))
+    long = [mode for mode, size in enumerate(array.shape) if size > 1]
+    if len(long) > 1:
+        return Weights(shape, (None,) * len(shape), array, zeros=least == 0)
+    # One mode: its vector, for which least squares has a Gram matrix that rows share.
+    mode = long[0] if long else 0
+    vector = np.asarray(to_host(array), dtype=np.float64).ravel()
+    vectors = [None if m != mode else np.broadcast_to(vector, shape[m]) for m in range(len(shape))]
+    return Weights(shape, tuple(vectors), zeros=least == 0)
+
+
+def listed_weights(given: Any, count: int) -> Listed | None:
+    """Checked weights of listed entries; None if `given` is not a vector of so many."""
+    if isinstance(given, Weights | list | tuple):
+        return None
+    array = _real(given)
+    if tuple(array.shape) != (count,):
+        return None
+    _least(array)
+    return Listed(np.array(to_host(array), dtype=np.float64))
+
+
+def _outer(given: Sequence[Any], shape: tuple[int, ...]) -> Weights | None:
+    if len(given) != len(shape):
+        raise ValueError(
+            f"{_NAME}: a list must have a vector, or None, for each of {len(shape)} modes, "
+            f"got {len(given)}"
+        )
+    vectors: list[np.ndarray | None] = []
+    zeros, most = False, 1.0
+    for mode, (w, size) in enumerate(zip(given, shape, strict=True)):
+        if w is None:
+            vectors.append(None)
+            continue
+        array = _real(w)
+        if tuple(array.shape) != (size,):
+            raise ValueError(
+                f"{_NAME}: the vector of mode {mode} must have shape {(size,)}, "
+                f"got {tuple(array.shape)}"
+            )
+        zeros = _least(array, f" in mode {mode}") == 0 or zeros
+        vector = np.array(to_host(array), dtype=np.float64)
+        most *= float(vector.max())
+        vectors.append(vector)
+    if math.isinf(most):
+        raise ValueError(f"{_NAME}: products of the vectors are infinite")
+    if all(vector is None for vector in vectors):
+        return None
+    return Weights(shape, tuple(vectors), zeros=zeros)
+
+
+def _real(given: Any) -> Array:
+    """An array of real numbers."""
+    with _checks.about(_NAME):
+        array = plain_array(given)
+        check_dtype(array)
+    if 0 in array.shape:
+        raise ValueError(f"{_NAME}: are empty (shape {tuple(array.shape)})")
+    return array
+
+
+def _least(array: Array, where: str = "") -> float:
+    """The least of some weights, which must be finite, none negative and not all 0."""
+    xp = array_api_compat.array_namespace(array)
+    if array.dtype == xp.bool:
+        least, most = float(xp.all(array)), float(xp.any(array))
+    else:
+        with np.errstate(invalid="ignore"):
+            least, most = float(xp.min(array)), float(xp.max(array))
+    if math.isnan(least) or least < 0:
+        wrong = "must not be NaN" if math.isnan(least) else f"must not be negative, got {least:g}"
+        index = np.unravel_index(int(xp.argmin(array)), tuple(array.shape))
+        raise ValueError(f"{_NAME}: {wrong}{where} at {tuple(map(int, index))}")
+    if math.isinf(most):
+        index = np.unravel_index(int(xp.argmax(array)), tuple(array.shape))
+        raise ValueError(f"{_NAME}: must be finite, got inf{where} at {tuple(map(int, index))}")
+    if most == 0:
+        raise ValueError(f"{_NAME}: are all 0{where}")
+    return least
+
+
+def _unrepeated(array: Array) -> Array:
+    """Size 1 for modes along which an array repeats itself in memory (`np.broadcast_to`)."""
+    if not isinstance(array, np.ndarray):
+        return array
+    return array[tuple(slice(0, None if step else 1) for step in array.strides)]
