@@ -149,8 +149,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     solver, state = best.solver, best.state
     problem, units = solver.problem, solver.problem.units
     engine = problem.seen_by(state.loss)
-    signed = [mode for mode, constraint in enumerate(solver.constraints) if constraint.signed]
-    model = KruskalTensor.from_factors(state.factors).normalized(signed[-1] if signed else -1)
+    model = _canonical(solver, state)
     loss = units.loss_of_data(state.loss)
     notes = [
         *problem.notes,
@@ -172,6 +171,15 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         starts=best.tried or Starts(solver.reported(value, furthest) for value in objectives),
         scale=sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,
     )
+
+
+def _canonical(solver: Solver, state: State) -> KruskalTensor:
+    """The model in canonical form; columns are not turned around where that is not allowed."""
+    modes = range(len(state.factors))
+    turned = [mode for mode in modes if solver.constraints[mode].symmetric]
+    oriented = set(modes) - set(turned)
+    model = KruskalTensor.from_factors(state.factors)
+    return model.normalized(turned[-1] if turned else -1, oriented)
 
 
 def _where(run: _Run, loss: Loss) -> Outcome:

@@ -58,7 +58,7 @@ def storage_order(array: Array) -> tuple[int, ...]:
 
 def is_labelled(data: Any) -> bool:
     """Whether it is a tensor that was read from a file, `robustcp.io.reading.Loaded`."""
-    return all(hasattr(data, name) for name in ("labels", "modes", "data"))
+    return all(hasattr(data, name) for name in ("modes", "labels", "data"))
 
 
 def names_and_labels(data: Any) -> tuple[tuple[str, ...], tuple[list[Any] | None, ...]]:
