@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +72,14 @@ def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
         return np.random.default_rng(0 if rng is None else rng).spawn(1)[0]
     except (TypeError, ValueError):
         raise ArgumentError("rng", f"must be a seed or a NumPy Generator, got {rng!r}") from None
+
+
+def warn(message: str) -> None:
+    """A warning that points at the line of the user's that called."""
+    depth, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("robustcp."):
+        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(message, stacklevel=depth)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -240,7 +239,7 @@ class _File:
         except (WriteError, UnknownError) as error:
             if not self._warned:
                 problem = error.problem if isinstance(error, WriteError) else str(error)
-                warnings.warn(f"checkpoint: {self.path}: {problem}; the fit goes on", stacklevel=10)
+                _checks.warn(f"checkpoint: {self.path}: {problem}; the fit goes on")
             self._warned = True
         self._last = time.monotonic()
         self._cost = self._last - begin

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from robustcp import _checks
 from robustcp import init as starting
 from robustcp._typing import Factors
 from robustcp.constraints import Constraints
@@ -211,10 +211,9 @@ def cleared(
         empty = np.flatnonzero(engine.counts(mode) == 0) if alone else np.array([])
         if empty.size:
             shown = ", ".join(map(str, empty[:5])) + (", ..." if empty.size > 5 else "")
-            warnings.warn(
+            _checks.warn(
                 f"X: {empty.size} slabs of mode {mode} have no observed entry ({shown}); "
-                "their rows of the factor are 0",
-                stacklevel=5,
+                "their rows of the factor are 0"
             )
             keep = np.ones((engine.shape[mode], 1))
             keep[empty] = 0.0

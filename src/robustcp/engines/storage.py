@@ -77,6 +77,7 @@ class Storage:
         self.dtype: Any = working_dtype(data)
         self.device = array_api_compat.device(data)
         self.view, self.tiling, self.tiles = view, tiling, tiles
+        self._packs: dict[int, tuple[Array, Array]] = {}
         self.order = storage_order(data)
         self.weights = self._weights(view)
         self.stored = self.xp.permute_dims(data, self.order)
@@ -273,13 +274,10 @@ class Storage:
 
     def pack(self, rank: int) -> tuple[Array, Array]:
         """Rows and columns of the packed upper triangle, as arrays of the library."""
-        return _pack(self.xp, self.device, rank)
+        if rank not in self._packs:
+            i, j = (self.xp.asarray(part, device=self.device) for part in pack_indices(rank))
+            self._packs[rank] = i, j
+        return self._packs[rank]
 
     def zeros(self, *shape: int) -> Array:
         return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
-
-
-@cache
-def _pack(xp: Any, device: Any, rank: int) -> tuple[Array, Array]:
-    i, j = (xp.asarray(part, device=device) for part in pack_indices(rank))
-    return i, j
