@@ -119,7 +119,7 @@ class TestRecovery:
     def test_rows_that_nothing_fits_are_reported(self):
         sim = simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=1)
         X = sim.data.copy()
-        X[3] = 100 * X.max() * np.random.default_rng(1).choice([-1, 1], X[3].shape)
+        X[3] = 3 * X.max() * np.random.default_rng(1).choice([-1, 1], X[3].shape)
         fit = cp(X, 2, init=sim.truth, fixed=(1, 2))
         assert "1 rows of mode 0 have no entry that fits" in fit.status
         assert "(3)" in fit.status

@@ -285,7 +285,8 @@ def test_wild_entries_that_are_cut_cost_their_weight():
     X[0, 0, 0] = 1e12
     w = np.ones(X.shape)
     w[0, 0, 0] = 3.0
-    fit = cpal1(X, 2, init=factors, entry_weights=w)
+    options = {"smoothing": "fixed", "mu": 0.0, "max_sweeps": 3}
+    fit = cpal1(X, 2, init=factors, entry_weights=w, **options)
     r = X - model(fit)
     expected = (w * np.sqrt(r * r + fit.loss.epsilon)).sum()
     assert fit.objective == pytest.approx(expected, rel=1e-9)

@@ -141,7 +141,7 @@ def _fit(
         return Plan(Problem.of(engine), [stage], in_turn(init, count))
 
     kept = asked(checkpoint, name, tol=tol)
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, kept)
+    return estimate(X, rank, plan, init, max_sweeps, rng, callback, checkpoint=kept)
 
 
 @dataclass(frozen=True)

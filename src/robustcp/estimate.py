@@ -50,6 +50,7 @@ def estimate(
     max_sweeps: int,
     rng: Seed,
     callback: Callback | None,
+    *,
     entry_weights: Any = None,
     checkpoint: Asked | None = None,
 ) -> Fit:

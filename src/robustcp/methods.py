@@ -123,7 +123,10 @@ def cp(
         )
 
     kept = asked(checkpoint, "cp", loss=loss, tol=tol)
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)
+    return estimate(
+        X, rank, plan, init, max_sweeps, rng, callback, entry_weights=entry_weights,
+        checkpoint=kept,
+    )  # fmt: skip
 
 
 def _stages_given(loss: Any, tol: float) -> list[Stage]:
@@ -264,7 +267,10 @@ def cpal1(
         checkpoint, "cpal1", epsilon=epsilon, mu=mu, smoothing=smoothing, inner=inner,
         inner_tol=inner_tol, tol=tol,
     )  # fmt: skip
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)
+    return estimate(
+        X, rank, plan, init, max_sweeps, rng, callback, entry_weights=entry_weights,
+        checkpoint=kept,
+    )  # fmt: skip
 
 
 def cpals(
@@ -313,4 +319,7 @@ def cpals(
         return Plan(problem, [stage], in_turn(init, count), constraints=modes)
 
     kept = asked(checkpoint, "cpals", mu=mu, tol=tol)
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, entry_weights, kept)
+    return estimate(
+        X, rank, plan, init, max_sweeps, rng, callback, entry_weights=entry_weights,
+        checkpoint=kept,
+    )  # fmt: skip
