@@ -108,12 +108,13 @@ class Objective:
 
     def _costs(self, factors: Factors) -> dict[int, np.ndarray]:
         """What the columns cost, for each mode whose constraint has a penalty."""
-        found = {mode: self.constraints[mode].penalty(factors[mode]) for mode in self.modes}
-        return {
-            mode: np.asarray(to_host(cost), dtype=np.float64)
-            for mode, cost in found.items()
-            if cost is not None
-        }
+        costs = {}
+        for mode in self.__dict__.get("_priced", self.modes):
+            cost = self.constraints[mode].penalty(factors[mode])
+            if cost is not None:
+                costs[mode] = np.asarray(to_host(cost), dtype=np.float64)
+        self.__dict__["_priced"] = tuple(costs)  # a constraint has a penalty always or never
+        return costs
 
     def progress(self, before: float, after: float) -> float:
         """How far the objective has fallen: relatively, or per entry if it has no zero.

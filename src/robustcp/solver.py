@@ -163,6 +163,8 @@ class Solver:
     stages: Sequence[Stage]
     modes: tuple[int, ...] = ()
     constraints: Constraints = ()
+    #: The stage and loss that were asked for last, and their objective.
+    _known: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         order = self.problem.units.order
@@ -212,10 +214,6 @@ class Solver:
         """One more sweep."""
         stage, objective = self._stage(state), self.objective_of(state)
         swept, kept = self._sweep(state, stage.update, objective)
-        state = replace(
-            state, kept=kept, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1,
-            stages=state.counted(),
-        )  # fmt: skip
         moved = None
         if stage.extrapolate and state.momentum > 0:
             beyond = state.momentum / (state.momentum + 3)
@@ -223,14 +221,18 @@ class Solver:
                 new + beyond * (new - old) if mode in self.modes else new
                 for mode, (new, old) in enumerate(zip(swept, state.swept, strict=True))
             )
-            leap = objective.feasible(leap)
-            moved = self._accept(state, objective, leap, swept, state.momentum + 1)
+            moved = self._accept(state, objective, objective.feasible(leap), state.momentum + 1)
         if moved is None:
-            moved = self._accept(state, objective, swept, swept, 1)
+            moved = self._accept(state, objective, swept, 1)
         if moved is None:  # only rounding makes a plain sweep rise: this is as low as it gets
-            moved = replace(state, fall=0.0, momentum=0)
-        reported = self.reported(moved.objective, moved.loss)
-        return replace(moved, trace=(*state.trace, reported))
+            moved = {"objective": state.objective, "fall": 0.0, "momentum": 0}
+        else:
+            moved["swept"] = swept
+        reported = self.reported(moved["objective"], state.loss)
+        return replace(
+            state, **moved, kept=kept, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1,
+            stages=state.counted(), trace=(*state.trace, reported),
+        )  # fmt: skip
 
     def level_done(self, state: State) -> bool:
         """Whether the level has converged, or has had its share of sweeps."""
@@ -272,7 +274,11 @@ class Solver:
 
     def objective_of(self, state: State) -> Objective:
         """What is minimised in a state."""
-        return self._objective(self._stage(state), state.loss)
+        stage, known = self._stage(state), self._known
+        if not known or known[0] is not stage or known[1] is not state.loss:
+            known[:] = stage, state.loss, self._objective(stage, state.loss)
+        found: Objective = known[2]
+        return found
 
     def value(self, state: State, loss: Loss) -> float:
         """The objective at a state for another loss, in the units of the fit."""
@@ -310,17 +316,17 @@ class Solver:
     # Steps
 
     def _accept(
-        self, state: State, objective: Objective, factors: Factors, swept: Factors, momentum: int
-    ) -> State | None:
-        """The state at these factors, if the objective is not higher there."""
+        self, state: State, objective: Objective, factors: Factors, momentum: int
+    ) -> dict[str, Any] | None:
+        """What changes in a state that moves to these factors, if that is not higher up."""
         value, ahead = _total(objective, self._stage(state).update, factors)
         if not value <= state.objective:
             return None
         fall = objective.progress(state.objective, value)
-        return replace(
-            state, factors=factors, swept=swept, objective=value, fall=fall, momentum=momentum,
-            ahead=ahead,
-        )  # fmt: skip
+        return {
+            "factors": factors, "objective": value, "fall": fall, "momentum": momentum,
+            "ahead": ahead,
+        }  # fmt: skip
 
     def _enter(self, old: State, loss: Loss, number: int, level: int) -> State:
         """The state at the beginning of a level."""

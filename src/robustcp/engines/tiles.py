@@ -110,8 +110,10 @@ def length(part: slice) -> int:
 
 def khatri_rao(factors: Sequence[Array]) -> Array:
     """The Khatri-Rao product, rows of the last factor fastest."""
-    xp = array_namespace(factors[0])
     product = factors[0]
+    if len(factors) == 1:
+        return product
+    xp = array_namespace(product)
     for A in factors[1:]:
         product = xp.reshape(product[:, None, :] * A[None, :, :], (-1, A.shape[1]))
     return product
