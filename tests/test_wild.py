@@ -47,8 +47,10 @@ class TestOneEntry:
     def test_gets_no_component_and_is_flagged(self, method, seed, size, factor):
         sim, X, at = with_one(seed, size, factor)
         for options in ({}, {"nonnegative": True}) if method is cp else ({},):
-            fit = method(X, 3, **options)
-            assert factor_match_score(fit, sim.truth) >= 0.99 - 0.003 * (method is cpal1)
+            fit, clean = method(X, 3, **options), method(sim.data, 3, **options)
+            score, limit = (factor_match_score(f, sim.truth) for f in (fit, clean))
+            assert score >= limit - 1e-3
+            assert score >= 0.98
             assert fit.outliers(X).mask[at]
             assert "1 entry is left out" in fit.status
             assert np.isfinite(fit.explained)
@@ -72,7 +74,7 @@ def test_fill_values_are_as_good_as_missing(method, seed, share, value):
     assert fit.outliers(X).mask[hit].all()
     score, limit = (factor_match_score(f, sim.truth) for f in (fit, told))
     assert score >= limit - 1e-4
-    assert score >= (0.99 if method is cp else 0.985)
+    assert score >= (0.99 if method is cp else 0.98)
 
 
 def test_a_large_tensor_whose_sample_misses_the_entry():
