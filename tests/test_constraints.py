@@ -34,7 +34,7 @@ from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 from robustcp.updates import MajorizeMinimize
 
-AMINO = Path("/work/shared/data/aminoacids.mat")
+AMINO = Path(__file__).parents[2] / "shared" / "data" / "aminoacids.mat"  # not in the repository
 
 
 class Capped:
