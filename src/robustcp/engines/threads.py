@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +27,9 @@ from robustcp.engines.installed import compiled_code
 
 T = TypeVar("T")
 S = TypeVar("S")
+
+#: Threads of the pool end after so many seconds without work.
+IDLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -388,9 +391,24 @@ class _Pool:
         if self._calls.qsize() < len(self._threads):
             self._calls.put(None)
 
+    def _called(self) -> bool:
+        """Wait for a call; a thread that none reaches for a while ends.
+
+        One that has slept is woken on the core of the thread that calls, and then waits for it;
+        a new one begins on a free core.
+        """
+        try:
+            self._calls.get(timeout=IDLE)
+        except Empty:
+            with self._lock:
+                if self._calls.empty():
+                    me = threading.current_thread()
+                    self._threads = [thread for thread in self._threads if thread is not me]
+                    return False
+        return True
+
     def _serve(self) -> None:
-        while True:
-            self._calls.get()
+        while self._called():
             for ref in list(self.jobs.values()):
                 job = ref()
                 if job is not None:
