@@ -1,4 +1,4 @@
-"""How large residuals are: the noise, whatever outliers are among them."""
+"""The noise of residuals that all have the same one, whatever outliers are among them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import numpy as np
 
 from robustcp.engines import Engine
 
-#: The core of the noise is looked at within this many sigmas, the outliers beside it.
-CORE, NEAR, FAR = 2.0, 3.0, 5.0
+#: The core of the noise is looked at within this many sigmas.
+CORE = 2.0
+#: Outliers are looked for between these; their floor is the lower of the two densities. That of
+#: the first alone would be taken for outliers where the noise itself has long tails, and the core
+#: would shrink from one round of a fit to the next.
+WINDOWS = ((3.0, 5.0), (5.0, 8.0))
 #: Of a standard normal variable: the chance to lie in the core, and its mean square there.
 CORE_CHANCE = math.erf(CORE / math.sqrt(2))
 CORE_SQUARE = 1 - 2 * CORE * math.exp(-CORE * CORE / 2) / math.sqrt(2 * math.pi) / CORE_CHANCE
 
 
 @dataclass(frozen=True)
-class Noise:
+class Core:
     """Residuals as a Gaussian of mean 0 on a floor of outliers, which may be one-sided.
 
     Attributes
@@ -38,13 +42,13 @@ class Noise:
     beyond: float
 
 
-def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -> Noise:
+def core_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -> Core:
     """What noise residuals show, whatever outliers are among them.
 
     The median magnitude, 1.4 sigma with 20% outliers and 3 sigma with 40%, only begins: then
     sigma is the root of the mean square within 2 sigma, corrected for the cut, with what the
-    outliers add there taken off. Their density is read beside the core, between 3 and 5 sigma,
-    on each side by itself, and carried inwards.
+    outliers add there taken off. Their density is read beside the core (see `WINDOWS`), on each
+    side by itself, and carried inwards.
 
     Parameters
     ----------
@@ -58,7 +62,7 @@ def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -
     median = float(np.median(np.abs(r)))
     unit = max(median, least) or float(np.abs(r).max()) or 1.0
     r, least = r / unit, least / unit  # so that no square of an ordinary one vanishes
-    size, positive = np.sort(np.abs(r)), np.sort(r[r > 0])
+    size, sides = np.sort(np.abs(r)), (np.sort(r[r > 0]), np.sort(-r[r < 0]))
     with np.errstate(over="ignore"):
         squares = np.concatenate([[0.0], np.cumsum(size * size)])
 
@@ -70,12 +74,12 @@ def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -
         count = below_bound(CORE * sigma)
         return count / r.size, float(squares[count]) / r.size
 
-    def beside(sigma: float) -> tuple[float, float]:
-        """The density of residuals between 3 and 5 sigma, on either side."""
-        width = (FAR - NEAR) * sigma * r.size
-        right = int(np.diff(np.searchsorted(positive, [NEAR * sigma, FAR * sigma]))[0])
-        left = below_bound(FAR * sigma) - below_bound(NEAR * sigma) - right
-        return right / width, left / width
+    def beside(sigma: float) -> list[float]:
+        """The density of outliers above and below."""
+        bounds = sigma * np.array(WINDOWS)
+        widths = r.size * np.diff(bounds)[:, 0]
+        counts = (np.diff(np.searchsorted(side, bounds))[:, 0] for side in sides)
+        return [float(np.min(count / widths)) for count in counts]
 
     tiny = max(least, 1e-100)
     sigma = max(1.4826 * median / unit, tiny)
@@ -102,7 +106,7 @@ def noise_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -
     rare = max(1e-4, 1 / r.size)
     beyond = 1.0 - below_bound(4.685 * sigma) / r.size
     floor_above, floor_below = (float(max(height / peak, rare)) for height in (above, below))
-    return Noise(sigma * unit, floor_above, floor_below, float(clean), beyond)
+    return Core(sigma * unit, floor_above, floor_below, float(clean), beyond)
 
 
 def typical(residuals: np.ndarray) -> float:

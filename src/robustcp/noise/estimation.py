@@ -1,0 +1,406 @@
+"""The noise that residuals show: its kind chosen by them, its numbers estimated robustly.
+
+The model of a residual r_i is a Gaussian of standard deviation s_i on a floor of outliers, with
+s_i^2 = (a + b |m_i| + c m_i^2) times the squares of the scales of its slabs. It is fitted as
+mixtures are: entries count by their probability of being clean, and the scales of the slabs and
+the variance function are the ratios of weighted squares, in turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import combinations
+
+import numpy as np
+
+from robustcp._typing import Factors
+from robustcp.engines import Engine, to_host
+from robustcp.noise.core import Core, core_of
+from robustcp.noise.model import COMMON, Kind, Noise
+
+#: Entries that a kind is chosen by, and that its numbers are estimated from.
+SOME, ENOUGH = 1 << 15, 1 << 16
+#: The variance function is read from so many groups of entries, by the size of the signal.
+GROUPS = 24
+#: Scales differ if their logarithms have at least this standard deviation, so many times as sure.
+UNEVEN, SURE = 0.1, 5.0
+#: Slabs with fewer entries than this on average get no scale of their own.
+FEW = 8
+#: Rounds of an estimate, and the change of log standard deviations at which they end.
+ROUNDS, SAME = 8, 0.005
+#: Degrees of freedom of the t distribution by whose likelihood kinds are compared.
+HEAVY = 3.0
+#: In units of its estimate, a standard deviation is not below this.
+LOWEST = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Some residuals, where they are, and what the model says there.
+
+    Attributes
+    ----------
+    values, model : float64 array (count,)
+    indices : tuple of integer arrays (count,), one for each mode
+    shape : tuple of int
+    least : float
+        The least standard deviation of an entry.
+    step : float
+        The quantisation step of counts, which are not negative; 0 for other data.
+    """
+
+    values: np.ndarray
+    model: np.ndarray
+    indices: tuple[np.ndarray, ...]
+    shape: tuple[int, ...]
+    least: float
+    step: float = 0.0
+
+    @classmethod
+    def of(cls, engine: Engine, factors: Factors, least: float, step: float = 0.0) -> Residuals:
+        """At the engine's sample of entries."""
+        data, sample = engine.sample().values, engine.sample(factors)
+        return cls(
+            sample.values, data - sample.values, sample.indices, engine.shape, least, step
+        ).some(ENOUGH)
+
+    def some(self, most: int) -> Residuals:
+        """Not more than so many of them, drawn at random."""
+        if self.values.size <= most:
+            return self
+        at = _drawn(self.values.size, most)
+        indices = tuple(index[at] for index in self.indices)
+        return replace(self, values=self.values[at], model=self.model[at], indices=indices)
+
+    @cached_property
+    def size(self) -> np.ndarray:
+        """The size of the signal."""
+        return np.abs(self.model)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Which of the groups of entries with a signal of about the same size each is in."""
+        shares = np.linspace(0, 1, GROUPS + 1)[1:-1]
+        return np.searchsorted(np.quantile(self.size, shares), self.size)
+
+    @cached_property
+    def group_means(self) -> np.ndarray:
+        """The mean of 1, |m| and m^2 in each group."""
+        count = np.maximum(np.bincount(self.groups, minlength=GROUPS), 1)
+        parts = (np.ones_like(self.size), self.size, self.size**2)
+        sums = [np.bincount(self.groups, part, minlength=GROUPS) for part in parts]
+        return np.stack(sums, axis=1) / count[:, None]
+
+
+@lru_cache(maxsize=4)
+def _drawn(count: int, most: int) -> np.ndarray:
+    found = np.sort(np.random.default_rng(0).permutation(count)[:most])
+    found.setflags(write=False)
+    return found
+
+
+# What residuals show
+
+
+def look(residuals: Residuals, kind: Kind | None = None, begin: Noise | None = None) -> Noise:
+    """The noise that residuals show: of a kind, or of the kind that they show.
+
+    `begin` is what it was before, if that is known.
+    """
+    if begin is not None and begin.known:
+        return _with_core(begin, residuals)
+    if kind is None:
+        kind, begin = chosen(residuals)
+    if kind == COMMON:
+        return _common(residuals)
+    return _Mixture(residuals, kind, begin).settled()
+
+
+def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
+    """The kind of noise that some of the residuals show, and what they say of it.
+
+    Kinds grow by the mode whose slabs differ most, with and without a part by signal, as long as
+    there is a difference; the best is that of the highest likelihood, less a price for each
+    number (Schwarz's criterion).
+    """
+    some = residuals.some(SOME)
+    common = _common(some)
+    if common.sigma <= some.least:  # nothing but roundings
+        return COMMON, common
+    counts = some.step > 0
+    modes, by_signal = _differing(some, common)
+    if not (modes or by_signal or counts):
+        return COMMON, common
+    found = [common, *_grown(some, common, signal=False)]
+    if by_signal or counts or _differing(some, found[-1])[1]:
+        found += _grown(some, common, signal=True)
+    best = min(found, key=lambda noise: _cost(some, noise))
+    return best.kind, best
+
+
+def _grown(some: Residuals, common: Noise, *, signal: bool) -> list[Noise]:
+    """Noises of kinds that grow, one mode at a time."""
+    found, kind = [], Kind(signal=signal)
+    if signal:
+        found.append(_Mixture(some, kind).settled())
+    while True:
+        modes, _ = _differing(some, found[-1] if found else common)
+        new = [mode for mode in modes if mode not in kind.modes]
+        if not new:
+            return found
+        kind = Kind(tuple(sorted((*kind.modes, new[0]))), signal)
+        found.append(_Mixture(some, kind).settled())
+
+
+def _differing(some: Residuals, noise: Noise) -> tuple[list[int], bool]:
+    """Modes whose slabs have noise of different size, most different first; and the signal."""
+    z = np.minimum(np.abs(some.values) / deviations(some, noise), 2.5)
+    by_mode = [
+        _spread(z, index, size) if z.size >= FEW * size else 0.0
+        for index, size in zip(some.indices, some.shape, strict=True)
+    ]
+    modes = [int(n) for n in np.argsort(by_mode)[::-1] if by_mode[n] >= UNEVEN]
+    return modes, _spread(z, some.groups, GROUPS) >= UNEVEN
+
+
+def _spread(z: np.ndarray, group: np.ndarray, size: int) -> float:
+    """The standard deviation of the log scales of groups, of what is not chance; 0 if it may be."""
+    count = np.bincount(group, minlength=size)
+    full = count > 1
+    mean = np.bincount(group, z, minlength=size)[full] / count[full]
+    count, free = count[full], int(full.sum()) - 1
+    whole, variance = float(np.average(mean, weights=count)), float(z.var())
+    if free < 1 or variance == 0 or whole == 0:
+        return 0.0
+    excess = float(np.sum(count * (mean - whole) ** 2)) / variance - free
+    if excess < SURE * math.sqrt(2 * free):
+        return 0.0
+    # Cut at 2.5 sigma, the mean of |z| grows a tenth less than the scale.
+    return math.sqrt(excess * variance / float(count.sum())) / (0.9 * whole)
+
+
+def _cost(some: Residuals, noise: Noise) -> float:
+    """Minus the log likelihood of a heavy-tailed distribution, and a price for each number."""
+    s = deviations(some, noise)
+    square = (some.values / s) ** 2
+    unit = 0.7
+    for _ in range(30):
+        weights = (HEAVY + 1) / (HEAVY + square / unit)
+        new = max(float(np.mean(weights * square)), LOWEST)
+        if abs(new / unit - 1) < 1e-4:
+            break
+        unit = new
+    tails = (HEAVY + 1) / 2 * np.log1p(square / (HEAVY * unit))
+    minus = float(np.sum(np.log(s) + tails)) + 0.5 * s.size * math.log(unit)
+    numbers = sum(some.shape[n] - 1 for n in noise.kind.modes) + 2 * noise.kind.signal
+    return minus + 0.5 * numbers * math.log(s.size)
+
+
+def deviations(residuals: Residuals, noise: Noise) -> np.ndarray:
+    """The standard deviation of each residual."""
+    a, b, c = noise.variance
+    v = a + (b + c * residuals.size) * residuals.size if noise.kind.signal else a
+    for scales, index in zip(noise.slabs, residuals.indices, strict=True):
+        if scales is not None:
+            v = v * scales[index] ** 2
+    return np.broadcast_to(_floored(v, noise.least), residuals.values.shape)
+
+
+def _floored(variance: np.ndarray | float, least: float) -> np.ndarray:
+    """Standard deviations that do not go below the least one, smoothly."""
+    return np.sqrt(np.hypot(variance, least**2))
+
+
+def change(residuals: Residuals, one: Noise, other: Noise) -> float:
+    """How different two noises are: the root mean square of the ratio's logarithm."""
+    ratio = deviations(residuals, one) / deviations(residuals, other)
+    return float(np.sqrt(np.mean(np.log(ratio) ** 2)))
+
+
+# Estimates
+
+
+def _common(residuals: Residuals) -> Noise:
+    core = core_of(residuals.values, residuals.least)
+    return Noise(
+        core.sigma, (core.sigma**2, 0.0, 0.0), (None,) * len(residuals.shape), 0.0, core.above,
+        core.below, core.clean, beyond=core.beyond,
+    )  # fmt: skip
+
+
+def _with_core(noise: Noise, residuals: Residuals) -> Noise:
+    """Known standard deviations, and the outliers beside them."""
+    assert noise.given is not None
+    scales = noise.scales(residuals.shape)
+    assert scales is not None
+    core = core_of(residuals.values / (noise.sigma * scales.at(residuals.indices)), LOWEST)
+    return replace(
+        noise, above=core.above, below=core.below, clean=core.clean, beyond=core.beyond
+    )
+
+
+class _Mixture:
+    """Noise of one kind and a floor of outliers, fitted to some residuals."""
+
+    def __init__(self, residuals: Residuals, kind: Kind, begin: Noise | None = None) -> None:
+        self.residuals, self.kind = residuals, kind
+        order = len(residuals.shape)
+        self.slabs: list[np.ndarray | None] = [None] * order
+        if begin is not None and begin.kind == kind:
+            self.variance, self.slabs = begin.variance, list(begin.slabs)
+            return
+        r = np.abs(residuals.values)
+        self.variance = (core_of(r, residuals.least).sigma ** 2, 0.0, 0.0)
+        if kind.signal:
+            self.variance = (0.0, residuals.step, 0.0)
+            if residuals.step == 0:
+                median = _group_medians(r, residuals.groups, GROUPS)
+                count = np.bincount(residuals.groups, minlength=GROUPS)
+                self._fit_variance((1.4826 * median) ** 2, count)
+        for mode in kind.modes:
+            size, index = residuals.shape[mode], residuals.indices[mode]
+            median = _group_medians(r / self._deviations(), index, size)
+            middle = float(np.median(median))
+            logs = np.log(np.maximum(median, 1e-3 * middle))
+            self.slabs[mode] = _scales(logs, np.bincount(index, minlength=size))[0]
+
+    def _deviations(self) -> np.ndarray:
+        return deviations(self.residuals, self._noise(COMMON_CORE))
+
+    def _noise(self, core: Core) -> Noise:
+        a, b, c = (part * core.sigma**2 for part in self.variance)
+        if self.kind.signal and b == c == 0:  # of this kind still
+            c = 1e-12 * a / max(float(self.residuals.size.max()) ** 2, 1e-300)
+        return Noise(
+            1.0, (a, b, c), tuple(self.slabs), self.residuals.least, core.above, core.below,
+            core.clean, beyond=core.beyond,
+        )  # fmt: skip
+
+    def settled(self) -> Noise:
+        """The noise after some rounds."""
+        before = self._deviations()
+        for _ in range(ROUNDS):
+            self._round()
+            now = self._deviations()
+            moved = float(np.sqrt(np.mean(np.log(now / before) ** 2)))
+            before = now
+            if moved < SAME:
+                break
+        noise = self._noise(self._core(before))
+        return replace(noise, sigma=float(np.exp(np.mean(np.log(deviations(self.residuals, noise))))))
+
+    def _round(self) -> None:
+        residuals = self.residuals
+        if self.kind.signal:
+            weights, _ = self._clean()
+            slabs = np.ones_like(weights)
+            for scales, index in zip(self.slabs, residuals.indices, strict=True):
+                slabs = slabs if scales is None else slabs * scales[index]
+            squares = weights * (residuals.values / slabs) ** 2
+            count = np.bincount(residuals.groups, weights, minlength=GROUPS)
+            sums = np.bincount(residuals.groups, squares, minlength=GROUPS)
+            self._fit_variance(sums / np.maximum(count, 1e-300), count)
+        for mode in self.kind.modes:
+            weights, z = self._clean()
+            index, size = residuals.indices[mode], residuals.shape[mode]
+            count = np.bincount(index, weights, minlength=size)
+            sums = np.bincount(index, weights * z * z, minlength=size)
+            old = self.slabs[mode]
+            assert old is not None
+            ratio = np.clip(sums / np.maximum(count, 1e-300), 0.01, 100.0)
+            ratio[count == 0] = 1.0
+            self.slabs[mode], level = _scales(np.log(old) + 0.5 * np.log(ratio), count)
+            if not self.kind.signal:
+                self.variance = (self.variance[0] * level**2, 0.0, 0.0)
+
+    def _clean(self) -> tuple[np.ndarray, np.ndarray]:
+        """The probability of each residual to be clean, and it in standard deviations."""
+        s = self._deviations()
+        core = self._core(s)
+        z = self.residuals.values / s
+        peak = np.exp(-0.5 * (z / core.sigma) ** 2)
+        return peak / (peak + np.where(z >= 0, core.above, core.below)), z
+
+    def _core(self, s: np.ndarray) -> Core:
+        """The core of residuals in units of their standard deviations.
+
+        Counts are skewed: where they are not small, the square root takes that away; where they
+        are, nothing can be told. Their standard deviations are by signal, and need no other unit.
+        """
+        residuals = self.residuals
+        if residuals.step == 0:
+            return core_of(residuals.values / s, LOWEST)
+        some = residuals.model > residuals.step
+        if int(some.sum()) < 200:
+            return COMMON_CORE
+        m = residuals.model[some]
+        unit = np.maximum(s[some] ** 2 / m, 0.5 * residuals.step)
+        x = np.maximum(m + residuals.values[some], 0.0)
+        z = 2 * (np.sqrt(x / unit + 0.375) - np.sqrt(m / unit + 0.375))
+        return replace(core_of(z, LOWEST), sigma=1.0)
+
+    def _fit_variance(self, squares: np.ndarray, count: np.ndarray) -> None:
+        """The variance function that explains the mean squares of the groups.
+
+        None of its numbers is negative. Relative errors count, as they do for variances.
+        """
+        terms, floor = self.residuals.group_means, self.residuals.least**2
+        seen = count > 0
+        terms, squares, count = terms[seen], squares[seen], count[seen]
+        fitted = np.hypot(squares, floor)
+        found = np.zeros(3)
+        for _ in range(8):
+            weights = np.sqrt(count) / fitted
+            found = _nonnegative_least_squares(terms * weights[:, None], squares * weights)
+            fitted = np.hypot(terms @ found, floor)
+        self.variance = (float(found[0]), float(found[1]), float(found[2]))
+
+
+#: Where nothing is known of outliers.
+COMMON_CORE = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
+
+
+def _scales(logs: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, float]:
+    """Scales of slabs of geometric mean 1, and that mean, from the logarithms of estimates.
+
+    Estimates from few entries are shrunk to the mean: they have a variance of about 0.65 over
+    the number of entries, and the scales as much as there is beyond that.
+    """
+    count = np.maximum(count, 1e-9)
+    mean = float(np.average(logs, weights=np.minimum(count, np.median(count))))
+    chance = 0.65 / count
+    true = max(0.0, float(np.mean((logs - mean) ** 2 - np.minimum(chance, 1.0))))
+    shrunk = mean + (logs - mean) * (true / (true + chance) if true else 0.0)
+    level = float(np.mean(shrunk))
+    return np.exp(shrunk - level), math.exp(level)
+
+
+def _group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
+    """The median of each group; of an empty one, that of the others."""
+    order = np.lexsort((x, group))
+    count = np.bincount(group, minlength=size)
+    first = np.cumsum(count) - count
+    found = x[order][np.minimum(first + count // 2, x.size - 1)]
+    full = count > 0
+    return np.where(full, found, np.median(found[full]))
+
+
+def _nonnegative_least_squares(terms: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The best of few nonnegative coefficients: the best of those that use some of the terms."""
+    size = np.sqrt(np.sum(terms**2, axis=0))
+    used = [k for k in range(terms.shape[1]) if size[k] > 0]
+    best, least = np.zeros(terms.shape[1]), math.inf
+    for count in range(1, len(used) + 1):
+        for some in map(list, combinations(used, count)):
+            part = np.linalg.lstsq(terms[:, some] / size[some], wanted, rcond=None)[0]
+            if np.any(part < 0):
+                continue
+            error = float(np.sum((terms[:, some] / size[some] @ part - wanted) ** 2))
+            if error < least * (1 - 1e-9):
+                least = error
+                best = np.zeros(terms.shape[1])
+                best[some] = part / size[some]
+    return best

@@ -1,0 +1,192 @@
+"""What the noise of each entry is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from robustcp.engines import Listed, Scales, Signal, Weights
+from robustcp.noise.core import Core
+
+#: No outliers, and no floor of them to speak of.
+CLEAN = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the noise depends on; on nothing if it is common to all entries.
+
+    Attributes
+    ----------
+    modes : tuple of int
+        Modes whose slabs have scales of their own.
+    signal : bool
+        Whether the variance depends on the model's entry.
+    """
+
+    modes: tuple[int, ...] = ()
+    signal: bool = False
+
+    def words(self, names: Sequence[str] = ()) -> str:
+        """What it is, with the names of modes."""
+        shown = [names[n] if names else f"mode {n}" for n in self.modes]
+        slabs = "differs between the slabs of " + _listed(shown) if shown else ""
+        signal = "grows with the signal" if self.signal else ""
+        return " and ".join(filter(None, (signal, slabs))) or "common to all entries"
+
+
+COMMON = Kind()
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """The standard deviation of each entry's noise, outliers left out.
+
+    An entry's variance is the variance function a + b |m| + c m^2 at the model's entry m, times
+    the squares of its slabs' scales; or what was known. It has a floor, `least`, below which it
+    is rounded off.
+
+    Attributes
+    ----------
+    sigma : float
+        The typical standard deviation: the geometric mean over the entries.
+    variance : (a, b, c)
+        Of the variance function; b = c = 0 unless the noise depends on the signal.
+    slabs : tuple of (array or None), one for each mode
+        The relative scales of the slabs of a mode, of geometric mean 1; None if they have none.
+    least : float
+        The least standard deviation: half a quantisation step, or the size of roundings.
+    above, below : float
+        The height of the floor of outliers on either side, beside the peak of the noise.
+    clean : float
+        The share of entries that are not outliers.
+    known : bool
+        Whether the standard deviations were given.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.1, gamma=2.0, rng=0)
+    >>> robustcp.cp(sim.data, 2).noise.kind
+    Kind(modes=(), signal=False)
+    """
+
+    sigma: float
+    variance: tuple[float, float, float]
+    slabs: tuple[np.ndarray | None, ...]
+    least: float = 0.0
+    above: float = 1e-4
+    below: float = 1e-4
+    clean: float = 1.0
+    #: Known standard deviations, in place of all that.
+    given: Weights | Listed | None = field(repr=False, default=None)
+    #: The share of entries that have no influence.
+    beyond: float = field(repr=False, default=0.0)
+    #: The model whose entries the variance depends on; in a `Fit` it is the fit's own.
+    held: tuple[np.ndarray, ...] = field(repr=False, default=())
+
+    @property
+    def known(self) -> bool:
+        return self.given is not None
+
+    @property
+    def kind(self) -> Kind:
+        modes = tuple(n for n, scales in enumerate(self.slabs) if scales is not None)
+        return Kind(modes, self.variance[1] > 0 or self.variance[2] > 0)
+
+    @property
+    def core(self) -> Core:
+        """Of residuals in units of their own standard deviation."""
+        return Core(1.0, self.above, self.below, self.clean, self.beyond)
+
+    @property
+    def even(self) -> bool:
+        """Whether all entries have the same standard deviation."""
+        return not self.known and self.kind == COMMON
+
+    def words(self, names: Sequence[str] = ()) -> str:
+        """What was found, in a sentence."""
+        text = f"standard deviation {self.sigma:.3g}, "
+        if self.known:
+            return text + "known"
+        text += self.kind.words(names)
+        a, b, c = self.variance
+        if self.kind.signal:
+            terms = [f"{a:.3g}"] * (a > 0) + [f"{b:.3g} |m|"] * (b > 0) + [f"{c:.3g} m^2"] * (c > 0)
+            text += f" (variance {' + '.join(terms)} at the model's entry m)"
+        for n, scales in enumerate(self.slabs):
+            if scales is not None:
+                name = names[n] if names else f"mode {n}"
+                text += f"; {name}: {scales.min():.3g} to {scales.max():.3g} times that"
+        return text
+
+    def __str__(self) -> str:
+        return self.words()
+
+    def scaled(self, factor: float) -> Noise:
+        """The same noise of data that is multiplied by a factor."""
+        a, b, c = self.variance
+        given = self.given
+        if given is not None:
+            given = given.times(factor)
+        root = factor ** (1 / max(len(self.held), 1))
+        return replace(
+            self, sigma=self.sigma * factor, least=self.least * factor,
+            variance=(a * factor**2, b * factor, c), given=given,
+            held=tuple(root * A for A in self.held),
+        )  # fmt: skip
+
+    def inflated(self, factor: float) -> Noise:
+        """With standard deviations that are larger by a factor, but for known ones."""
+        if self.known:
+            return self
+        square = factor**2
+        a, b, c = (square * part for part in self.variance)
+        return replace(self, sigma=self.sigma * factor, variance=(a, b, c))
+
+    def scales(self, shape: tuple[int, ...], held: Sequence[np.ndarray] = ()) -> Scales | None:
+        """Each entry's standard deviation in units of `sigma`; None if they are all the same.
+
+        `held` are the factors of the model whose entries the variance depends on, if they are
+        not those that this noise holds itself.
+        """
+        if self.even:
+            return None
+        least = self.least / self.sigma
+        if self.given is not None:
+            return Scales(self.given.times(1 / self.sigma), least=least)
+        a, b, c = (part / self.sigma**2 for part in self.variance)
+        signal = Signal(tuple(held or self.held), a, b, c) if self.kind.signal else None
+        slabs = None
+        if self.kind.modes:
+            level = math.sqrt(a) if signal is None else 1.0
+            first = self.kind.modes[0]
+            vectors = [v if n != first or v is None else level * v for n, v in enumerate(self.slabs)]
+            slabs = Weights(shape, tuple(vectors))
+        return Scales(slabs, signal, least)
+
+    def without_outlying_slabs(self, beyond: float = 4.0, factor: float = 2.0) -> Noise:
+        """With slabs whose scale is itself outlying at the median scale of their mode.
+
+        Those are slabs whose log scale is above the mode's median by so many robust standard
+        deviations, and by that factor: a bad sample does not hide behind its own spread.
+        """
+        return replace(self, slabs=tuple(_usual(v, beyond, factor) for v in self.slabs))
+
+
+def _usual(scales: np.ndarray | None, beyond: float, factor: float) -> np.ndarray | None:
+    if scales is None:
+        return None
+    logs = np.log(scales)
+    middle = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
+    limit = middle + max(beyond * spread, math.log(factor))
+    return np.where(logs > limit, math.exp(middle), scales)
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
