@@ -249,7 +249,7 @@ class MatrixScales:
         self._outer = [np.ones(size, dtype) for size in self._size]
         if scales.slabs is not None:
             slabs = MatrixWeights(scales.slabs, shape, split)
-            self._outer = slabs.products
+            self._outer = [1 / product for product in slabs.products]
             self._slabs = None if scales.slabs.array is None else slabs
         sides = (held[:split], held[split:])
         self._signal = [
@@ -270,7 +270,7 @@ class MatrixScales:
         if self._slabs is None:
             h = np.empty((length(rows), length(columns)), self._dtype)
         else:
-            h = np.array(self._slabs.block(rows, columns))
+            h = 1 / self._slabs.block(rows, columns)
         (down, across), (left, right) = self._outer, self._signal
         compiled_code().inverse_scales(
             h, self._slabs is None, down[rows], across[columns], left[rows], right[columns],

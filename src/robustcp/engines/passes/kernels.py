@@ -30,6 +30,7 @@ _INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
 #: Entries that are standardized at once, so that the first level of the cache holds them.
 _SCALED = 1 << 10
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
+_ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
@@ -102,6 +103,17 @@ def _log(y):
     p = p * q + 1 / 3.0
     p = p * q + 1.0
     return 2.0 * s * p + n * _LN2
+
+
+@njit(**_INLINE)
+def _inverse_root(y):
+    """1 / sqrt(y), large for 0: Newton's method, faster than square root and division."""
+    z = np.int64(_ROOT_BITS - (np.float64(y).view(np.int64) >> 1)).view(np.float64)
+    half = 0.5 * y
+    z *= 1.5 - half * z * z
+    z *= 1.5 - half * z * z
+    z *= 1.5 - half * z * z
+    return z * (1.5 - half * z * z)
 
 
 def weighed(value, weights, j):
@@ -426,10 +438,11 @@ def columns_pass(
 def inverse_scales(h, outer, down, across, left, right, numbers):
     """1 / max(least, u sqrt(constant + linear |m| + quadratic m^2)) of a block, into h.
 
-    u is the outer product of `down` and `across`, or what h holds; m = left right', and without
-    columns there is no variance by it.
+    1 / u is the outer product of `down` and `across`, or what h holds; m = left right', and
+    without columns there is no variance by it.
     """
     constant, linear, quadratic, least = numbers
+    most = 1 / least  # infinity for 0
     rows, columns = h.shape
     step = max(1, min(rows, 4 * _SCALED // columns))
     m = np.empty((step if left.shape[1] else 0, columns), h.dtype)
@@ -439,16 +452,16 @@ def inverse_scales(h, outer, down, across, left, right, numbers):
             for i in range(a, a + size):
                 for j in range(columns):
                     h[i, j] = down[i] * across[j]
-        u = h[a : a + size].reshape(-1)
+        v = h[a : a + size].reshape(-1)
         if left.shape[1]:
             np.dot(left[a : a + size], right.T, m[:size])
             model = m[:size].reshape(-1)
-            for j in range(u.shape[0]):
+            for j in range(v.shape[0]):
                 t = abs(np.float64(model[j]))
-                u[j] = 1 / max(least, u[j] * math.sqrt((quadratic * t + linear) * t + constant))
-        else:
-            for j in range(u.shape[0]):
-                u[j] = 1 / max(least, np.float64(u[j]))
+                v[j] = min(most, v[j] * _inverse_root((quadratic * t + linear) * t + constant))
+        elif least > 0:
+            for j in range(v.shape[0]):
+                v[j] = min(most, np.float64(v[j]))
 
 
 @_compiled
