@@ -13,7 +13,18 @@ from threadpoolctl import threadpool_limits
 
 from conftest import brute_force, host
 from halves import Halves
-from robustcp.engines import DenseEngine, Engine, Observed, Tiling, View, as_engine, storage
+from robustcp.engines import (
+    DenseEngine,
+    Engine,
+    Observed,
+    Scales,
+    Signal,
+    Tiling,
+    View,
+    as_engine,
+    as_weights,
+    storage,
+)
 from robustcp.engines.threads import available_threads, single_blas_thread
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss, Tail, as_loss
 
@@ -240,6 +251,124 @@ class TestContract:
         equations = engine.normal(ours, 0, LOSS)
         assert type(equations.gradient) is type(ours[0])
         assert equations.gram.dtype == equations.gradient.dtype == engine.dtype
+
+
+class InUnits(Loss):
+    """A loss of residuals that are divided by scales."""
+
+    def __init__(self, loss, u):
+        self.loss, self.u = loss, u
+
+    def value(self, r):
+        return self.loss.value(r / self.u)
+
+    def slope(self, r):
+        return self.loss.slope(r / self.u) / self.u
+
+    def curvature(self, r):
+        return self.loss.curvature(r / self.u) / self.u**2
+
+
+HELD = problem((6, 5, 4), 2, seed=5)[1]
+SLABS = [np.linspace(0.5, 2, 6), None, np.linspace(3, 0.1, 4)]
+#: Scales of a tensor of shape (6, 5, 4), and the same for each entry.
+SCALES = {
+    "vectors": Scales(as_weights(SLABS, (6, 5, 4))),
+    "array": Scales(as_weights(np.random.default_rng(6).uniform(0.1, 3, (5, 4)), (6, 5, 4))),
+    "signal": Scales(None, Signal(HELD, 0.1, 0.5, 0.2)),
+    "all": Scales(as_weights(SLABS, (6, 5, 4)), Signal(HELD, 0.0, 1.0, 0.3), least=0.4),
+}
+ENTRY_SCALES = {
+    "vectors": np.einsum("i,j,k->ijk", SLABS[0], np.ones(5), SLABS[2]),
+    "array": np.broadcast_to(np.random.default_rng(6).uniform(0.1, 3, (5, 4)), (6, 5, 4)),
+}
+_held = np.einsum("ir,jr,kr->ijk", *HELD)
+ENTRY_SCALES["signal"] = (0.1 + 0.5 * np.abs(_held) + 0.2 * _held**2) ** 0.5
+ENTRY_SCALES["all"] = np.maximum(
+    0.4, ENTRY_SCALES["vectors"] * (np.abs(_held) + 0.3 * _held**2) ** 0.5
+)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ENGINES if kind != "of the test"])
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("weights", ["none", "array"])
+@pytest.mark.parametrize("scales", SCALES)
+class TestContractOfScales:
+    """What every engine that takes scales must do."""
+
+    shape = (6, 5, 4)
+    weights_of = TestContract.weights_of
+
+    def data(self, kind, gaps, weights, scales):
+        X, factors, engine, ours = TestContract.data(self, kind, gaps, weights)
+        return X, factors, engine.standardized(SCALES[scales]), ours, ENTRY_SCALES[scales]
+
+    @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+    def test_normal_equations_and_value(self, kind, gaps, weights, scales, loss):
+        X, factors, engine, ours, u = self.data(kind, gaps, weights, scales)
+        standardized = Masked(InUnits(loss, u), self.weights_of(weights, X))
+        for mode in range(X.ndim):
+            expected = brute_force(np.nan_to_num(X), factors, mode, standardized)
+            assert_equal(engine.normal(ours, mode, loss), expected)
+            rows = slice(1, X.shape[mode])
+            part = engine.normal(ours, mode, loss, rows)
+            np.testing.assert_allclose(host(part.gradient), expected[1][rows], atol=1e-10)
+            np.testing.assert_allclose(host(part.gram), expected[0][rows], atol=1e-10)
+        assert engine.value(ours, loss) == pytest.approx(expected[2], rel=1e-12)
+
+    def test_what_is_asked_with_factors_is_standardized(self, kind, gaps, weights, scales):
+        X, factors, engine, ours, u = self.data(kind, gaps, weights, scales)
+        r = (X - np.einsum("ir,jr,kr->ijk", *factors)) / u
+        w, xp = self.weights_of(weights, X), engine.xp
+        sample = engine.sample(ours)
+        np.testing.assert_allclose(sample.values, r[sample.indices], rtol=1e-10)
+        sums = engine.slab_sums(lambda e: xp.where(xp.isnan(e), xp.zeros_like(e), e * e), ours)
+        hits = engine.flagged(ours, 1.5)
+        for mode in range(3):
+            others = tuple(m for m in range(3) if m != mode)
+            np.testing.assert_allclose(sums[mode], np.nansum((w > 0) * r * r, axis=others))
+            assert np.array_equal(hits[mode], ((w > 0) & (np.abs(r) > 1.5)).sum(axis=others))
+        known = ~np.isnan(X) if kind == "Observed" else ...
+        each = host(engine.entrywise(lambda e: 2 * e, ours))
+        np.testing.assert_allclose(each, 2 * r[known].reshape(each.shape), rtol=1e-10)
+        found = engine.entry_scales()
+        assert type(found) is type(ours[0])
+        np.testing.assert_allclose(host(found), u[known].reshape(each.shape), rtol=1e-12)
+
+    def test_what_is_asked_without_is_the_data(self, kind, gaps, weights, scales):
+        _, _, engine, ours, _ = self.data(kind, gaps, weights, scales)
+        plain = engine.standardized(None)
+        assert plain.view.scales is None
+        assert engine.largest == plain.largest
+        assert engine.excess(1.0, Tail(1, 1)) == plain.excess(1.0, Tail(1, 1))
+        assert np.array_equal(engine.sample().values, plain.sample().values)
+        xp = engine.xp
+        for mode in range(3):
+            assert np.array_equal(engine.counts(mode), plain.counts(mode))
+            assert np.array_equal(engine.gram(mode), plain.gram(mode))
+            a, b = (e.slab_sums(lambda x: xp.abs(x) > 1)[mode] for e in (engine, plain))
+            assert np.array_equal(a, b)
+        assert np.all(host(plain.entry_scales()) == 1)
+        assert plain.normal(ours, 0, LOSS).value != engine.normal(ours, 0, LOSS).value
+
+    def test_views_and_parts(self, kind, gaps, weights, scales):
+        X, factors, engine, _, u = self.data(kind, gaps, weights, scales)
+        chosen = [np.array([5, 0, 3]), None, np.array([1, 2])]
+        part = engine.saturated(1.0).subtensor(chosen)
+        here = np.ix_(chosen[0], np.arange(5), chosen[2])
+        few = [A if at is None else A[at] for A, at in zip(factors, chosen, strict=True)]
+        loss = Masked(InUnits(LOSS, u[here]), self.weights_of(weights, X)[here])
+        expected = brute_force(np.nan_to_num(X[here]).clip(-1, 1), few, 2, loss)
+        assert_equal(part.normal(tuple(map(part.asarray, few)), 2, LOSS), expected)
+        with pytest.raises(ValueError, match="scale the data first"):
+            engine.scaled(2)
+
+
+def test_an_engine_that_takes_no_scales_says_so():
+    engine = Halves(problem((6, 5, 4))[0])
+    with pytest.raises(TypeError, match=r"^scales: Halves does not take any"):
+        engine.standardized(SCALES["vectors"])
+    assert np.array_equal(engine.standardized(None).entry_scales(), np.ones((6, 5, 4)))
 
 
 @pytest.mark.parametrize("loss", [LOSS, LeastSquares(), PLAIN, UNEVEN], ids=lambda loss: loss.name)

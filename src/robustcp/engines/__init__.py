@@ -18,16 +18,20 @@ from robustcp.engines.arrays import (
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.observed import Observed, ObservedEngine
+from robustcp.engines.scales import Scales, Signal
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
-from robustcp.engines.weights import Weights, as_weights
+from robustcp.engines.weights import Listed, Weights, as_weights
 
 __all__ = [
     "DenseEngine",
     "Engine",
+    "Listed",
     "Observed",
     "ObservedEngine",
     "Sample",
+    "Scales",
+    "Signal",
     "Tiling",
     "View",
     "Weights",

@@ -13,6 +13,7 @@ import numpy as np
 
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
+from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles
 from robustcp.engines.weights import Listed, Weights, as_weights
 from robustcp.losses import Loss, Tail
@@ -26,13 +27,14 @@ class View:
     """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
 
     Entries count by their weights, those of weight 0 as missing; so do magnitudes beyond `wild`,
-    before the cut.
+    before the cut. Residuals are in units of the scales.
     """
 
     exponent: int = 0
     limit: float = math.inf
     weights: Weights | Listed | None = None
     wild: float = math.inf
+    scales: Scales | None = None
 
     def apply(self, x: Array, xp: Any) -> Array:
         """Data as it is seen."""
@@ -52,10 +54,12 @@ class View:
         return math.ldexp(size, -self.exponent) > self.wild
 
     def part(self, indices: Sequence[np.ndarray | None]) -> View:
-        """The view of a part of the data, which the weights follow; see `Engine.subtensor`."""
-        if not isinstance(self.weights, Weights):
-            return self
-        return replace(self, weights=self.weights.part(indices))
+        """The view of a part of the data, which weights follow, and scales; see `subtensor`."""
+        weights, scales = self.weights, self.scales
+        if isinstance(weights, Weights):
+            weights = weights.part(indices)
+        scales = None if scales is None else scales.part(indices)
+        return replace(self, weights=weights, scales=scales)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +103,9 @@ class Engine(ABC):
     takes_weights : bool
         Whether the engine heeds `view.weights`: losses and what is made of them count by the
         weights; an entry of weight 0 is missing, in everything but `entrywise`.
+    takes_scales : bool
+        Whether the engine heeds `view.scales`: with u the scale of an entry, whatever is asked
+        with factors is about (x - model) / u, normal equations included; the rest about x.
     """
 
     shape: tuple[int, ...]
@@ -107,6 +114,7 @@ class Engine(ABC):
     view: View = View()
     tiles: Tiles = Tiles(1)
     takes_weights: bool = False
+    takes_scales: bool = False
 
     # What an engine must say
 
@@ -189,8 +197,10 @@ class Engine(ABC):
         return algebra(self.xp)
 
     def scaled(self: E, exponent: int) -> E:
-        """The same data times 2**-exponent."""
+        """The same data times 2**-exponent, before any scales: they are in its units."""
         view = self.view
+        if view.scales is not None:
+            raise ValueError("scales: are in the units of the data; scale the data first")
         limit, wild = (math.ldexp(size, -exponent) for size in (view.limit, view.wild))
         return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit, wild=wild))
 
@@ -212,6 +222,20 @@ class Engine(ABC):
         if not self.takes_weights:
             raise TypeError(f"entry_weights: {type(self).__name__} does not take any")
         return self.viewed(replace(self.view, weights=as_weights(weights, self.shape)))
+
+    def standardized(self: E, scales: Scales | None) -> E:
+        """The same data with residuals in units of scales, in place of any; None for none."""
+        if scales is not None and not self.takes_scales:
+            raise TypeError(f"scales: {type(self).__name__} does not take any")
+        return self.viewed(replace(self.view, scales=scales))
+
+    def entry_scales(self) -> Array:
+        """The scale of every entry, an array of the data's shape and library; 1 without any."""
+        if self.view.scales is not None:
+            every = np.indices(self.shape).reshape(self.order, -1)
+            return self.asarray(self.view.scales.at(every).reshape(self.shape))
+        zeros = tuple(self.asarray(np.zeros((size, 1))) for size in self.shape)
+        return self.entrywise(self.xp.ones_like, zeros)
 
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the data."""

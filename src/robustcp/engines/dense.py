@@ -43,6 +43,7 @@ class DenseEngine(Engine):
     """
 
     takes_weights = True
+    takes_scales = True
 
     def __init__(
         self,
@@ -189,6 +190,8 @@ class DenseEngine(Engine):
             if factors is not None:
                 rows = (xp.take(A, i, axis=0) for A, i in zip(factors, here, strict=True))
                 r = r - xp.sum(math.prod(rows, start=1.0), axis=-1)
+            if factors is not None and storage.scales is not None:
+                r = r / storage.scales.at([here[mode] for mode in storage.order])
             if storage.weights is not None and storage.weights.zeros:
                 w = storage.weights.at([here[mode] for mode in storage.order])
                 r = xp.where(w == 0, xp.full_like(r, math.nan), r)
@@ -199,7 +202,7 @@ class DenseEngine(Engine):
         if factors is None:
             return storage.matrix
         held = storage.tile_factors(storage.in_order(factors))
-        return lambda tile: storage.residual(tile, held, whole=whole)
+        return lambda tile: storage.residual(tile, held, storage.scale(tile), whole=whole)
 
     def slab_sums(
         self,
@@ -229,11 +232,21 @@ class DenseEngine(Engine):
         return [totals[storage.order.index(mode)] for mode in range(self.order)]
 
     def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        xp, storage = self.xp, self._storage
         read = self._reader(factors, whole=True)
+        return self._gathered(lambda tile: work(read(tile)))
+
+    def entry_scales(self) -> Array:
+        storage = self._storage
+        if storage.scales is None:
+            return self.xp.ones(self.shape, dtype=self.dtype, device=storage.device)
+        return self._gathered(storage.scales.box)
+
+    def _gathered(self, part_of: Callable[[Tile], Array]) -> Array:
+        """An array of the data's shape from what there is for each tile."""
+        xp, storage = self.xp, self._storage
 
         def box(tile: Tile) -> tuple[Tile, Array]:
-            return tile, xp.reshape(work(read(tile)), tuple(map(length, tile)))
+            return tile, xp.reshape(part_of(tile), tuple(map(length, tile)))
 
         out = None
         for tile, part in storage.map(box, storage.pass_tiles()):

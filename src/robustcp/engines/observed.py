@@ -17,6 +17,7 @@ from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import check_dtype, working_dtype
 from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import ranges
 from robustcp.engines.weights import Listed, as_weights, listed_weights
@@ -112,32 +113,45 @@ def _some(indices: np.ndarray, bad: np.ndarray) -> str:
     return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
-def _seen(data: Observed, view: View) -> tuple[Observed, np.ndarray | None]:
-    """The entries that a view does not leave out, and the weights of the sorted ones."""
-    found, w = _weighed(data, view)
-    size = float(np.abs(found.sorted_values).max())
-    if not view.leaves_out(size):
-        return found, w
-    keep = ~np.isnan(view.apply(found.sorted_values, np))
-    return found.kept(keep), None if w is None else w[keep]
+def _seen(data: Observed, view: View) -> tuple[Observed, np.ndarray | None, np.ndarray | None]:
+    """The entries that a view does not leave out; weights and scales of the sorted ones."""
+    w, u = _weights(data, view), _scales(data, view)
+    keep = np.ones(data.values.size, dtype=bool) if w is None else w > 0
+    if not keep.any():
+        raise ValueError("entry_weights: all observed entries have weight 0")
+    if view.leaves_out(float(np.abs(data.sorted_values[keep]).max())):
+        keep &= ~np.isnan(view.apply(data.sorted_values, np))
+    if keep.all():
+        return data, w, u
+    return data.kept(keep), None if w is None else w[keep], None if u is None else u[keep]
 
 
-def _weighed(data: Observed, view: View) -> tuple[Observed, np.ndarray | None]:
-    """The entries whose weight is not 0, and the weights of the sorted ones."""
+def _weights(data: Observed, view: View) -> np.ndarray | None:
+    """The weights of the sorted entries."""
     weights = view.weights
     if weights is None:
-        return data, None
+        return None
     shape = data.values.shape if isinstance(weights, Listed) else data.shape
     if weights.shape != shape:
         raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
     if isinstance(weights, Listed):
-        w = weights.values[data.sorting].astype(data.values.dtype)
+        w = weights.values[data.sorting]
     else:
-        w = weights.at(data.sorted_indices).astype(data.values.dtype)
-    keep = w > 0
-    if not keep.any():
-        raise ValueError("entry_weights: all observed entries have weight 0")
-    return (data, w) if keep.all() else (data.kept(keep), w[keep])
+        w = weights.at(data.sorted_indices)
+    return w.astype(data.values.dtype)
+
+
+def _scales(data: Observed, view: View) -> np.ndarray | None:
+    """The scales of the sorted entries."""
+    scales = view.scales
+    if scales is None:
+        return None
+    scales.check(data.shape, data.values.shape)
+    if isinstance(scales.slabs, Listed):
+        u = scales.by_signal(scales.slabs.values[data.sorting], data.sorted_indices)
+    else:
+        u = scales.at(data.sorted_indices)
+    return u.astype(data.values.dtype)
 
 
 class ObservedEngine(Engine):
@@ -151,10 +165,11 @@ class ObservedEngine(Engine):
     compiled : bool
         Whether rows are solved by compiled code where there is any.
     view : View
-        Weights are those of entries as given, or of any entry of the shape.
+        Weights and scales are those of entries as given, or of any entry of the shape.
     """
 
     takes_weights = True
+    takes_scales = True
 
     def __init__(
         self,
@@ -168,7 +183,7 @@ class ObservedEngine(Engine):
             threads = _checks.whole_number("threads", threads, 1)
         self._given: dict[str, Any] = {"threads": threads, "compiled": compiled}
         self._whole, self.view = data, view
-        self._data, self._w = _seen(data, view)
+        self._data, self._w, self._u = _seen(data, view)
         data = self._data
         self.xp: Any = xp
         self.shape = data.shape
@@ -212,6 +227,7 @@ class ObservedEngine(Engine):
         if factors is not None:
             for piece in ranges(r.size, TILE_ENTRIES):
                 r[piece] -= self._model(factors, picked[piece])
+            r = r if self._u is None else r / self._u[picked]
         return Sample(r, lambda: tuple(index[picked] for index in self._data.sorted_indices))
 
     @cached_property
@@ -228,7 +244,7 @@ class ObservedEngine(Engine):
             return np.asarray(self._x)
 
         def work(tile: slice) -> np.ndarray:
-            return np.asarray(self._x[tile] - self._model(factors, tile).astype(self.dtype))
+            return self._residual(factors, tile)
 
         return np.concatenate(list(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES))))
 
@@ -253,12 +269,26 @@ class ObservedEngine(Engine):
             every = self.viewed(replace(self.view, weights=None, wild=math.inf))
             return every.entrywise(work, factors)
         found = work(self._residuals(factors))
+        return self._as_given(found)
+
+    def entry_scales(self) -> Array:
+        """One for each entry, in the order in which they were given."""
+        u = _scales(self._whole, self.view)
+        return np.ones(self._whole.values.size, self.dtype) if u is None else self._as_given(u)
+
+    def _as_given(self, found: np.ndarray) -> np.ndarray:
+        """What there is for all sorted entries, in the order in which they were given."""
         given = np.empty_like(found)
-        given[self._data.sorting] = found
+        given[self._whole.sorting] = found
         return given
 
     def counts(self, mode: int) -> np.ndarray:
         return np.bincount(self._data.sorted_indices[mode], minlength=self.shape[mode])
+
+    def _residual(self, factors: Factors, tile: slice) -> np.ndarray:
+        """Residuals of some of the sorted entries."""
+        r = self._x[tile] - self._model(factors, tile).astype(self.dtype)
+        return np.asarray(r if self._u is None else r / self._u[tile])
 
     def _model(self, factors: Factors, picked: Any) -> np.ndarray:
         product: Any = 1.0
@@ -295,7 +325,10 @@ class ObservedEngine(Engine):
                 if m != mode:
                     K *= np.take(A, index[entries], axis=0)
             r = self._x[entries] - np.einsum("er,er->e", K, np.take(factors[mode], row, axis=0))
-            cost, slope, curvature = loss.majorize(r)
+            u = None if self._u is None else self._u[entries]
+            cost, slope, curvature = loss.majorize(r if u is None else r / u)
+            if u is not None:
+                slope, curvature = slope / u, curvature / (u * u)
             if self._w is not None:
                 cost, slope, curvature = (x * self._w[entries] for x in (cost, slope, curvature))
             begins = np.flatnonzero(np.diff(row, prepend=-1))
@@ -318,8 +351,7 @@ class ObservedEngine(Engine):
 
     def value(self, factors: Factors, loss: Loss) -> float:
         def work(tile: slice) -> float:
-            r = self._x[tile] - self._model(factors, tile).astype(self.dtype)
-            cost = loss.value(r)
+            cost = loss.value(self._residual(factors, tile))
             if self._w is not None:
                 cost = cost * self._w[tile]
             return float(np.sum(cost, dtype=np.float64))
@@ -346,9 +378,11 @@ class ObservedEngine(Engine):
             keep &= place[index] >= 0
             shape.append(len(chosen))
         part = Observed(np.stack(columns, axis=1)[keep], self._data.sorted_values[keep], shape)
-        view = self.view
+        view = self.view.part(indices)
         if self._w is not None:
             view = replace(view, weights=Listed(self._w[keep]))
+        if self._u is not None and view.scales and isinstance(view.scales.slabs, Listed):
+            view = replace(view, scales=Scales(Listed(self._u[keep])))
         return ObservedEngine(part, **self._given, view=view)
 
     # Singular vectors of an unfolding, missing entries taken as zero

@@ -14,6 +14,7 @@ import numpy as np
 from robustcp._typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
 from robustcp.engines.base import View
+from robustcp.engines.scales import TileScales
 from robustcp.engines.threads import Tiles
 from robustcp.engines.tiles import Tile, TileFactors, Tiling, boxes, even_split, pass_tiles
 from robustcp.engines.weights import TileWeights, Weights
@@ -83,6 +84,7 @@ class Storage:
         self.stored = self.xp.permute_dims(data, self.order)
         self.shape: tuple[int, ...] = tuple(int(size) for size in self.stored.shape)
         self.split = even_split(self.shape)
+        self.scales = self._scales(view)
         half = -(-math.prod(self.shape) // 2)
         self.tile_entries = (
             min(tiling.entries, max(tiling.smallest, half))
@@ -102,6 +104,8 @@ class Storage:
         if not same:
             other.weights = self._weights(view)
             other.__dict__.pop("_extent", None)
+        if view.scales is not self.view.scales:
+            other.scales = self._scales(view)
         return other
 
     def _weights(self, view: View) -> TileWeights | None:
@@ -111,6 +115,12 @@ class Storage:
         if not isinstance(weights, Weights) or weights.shape != shape:
             raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
         return TileWeights(weights, self.order, self.xp, self.dtype, self.device)
+
+    def _scales(self, view: View) -> TileScales | None:
+        if view.scales is None:
+            return None
+        view.scales.check(tuple(self.array.shape))
+        return TileScales(view.scales, self.order, self.split, self.xp, self.dtype, self.device)
 
     # What the data is
 
@@ -162,8 +172,8 @@ class Storage:
 
     @property
     def separable(self) -> bool:
-        """Whether the weights of entries, 0 for missing ones, are an outer product."""
-        outer = self.weights is None or self.weights.array is None
+        """Whether the weights of squares, 0 for missing entries, are an outer product."""
+        outer = self.scales is None and (self.weights is None or self.weights.array is None)
         return outer and not self._extent.holes and not self._wild
 
     @property
@@ -228,10 +238,16 @@ class Storage:
     def _flat(self, x: Array) -> Array:
         return self.xp.reshape(x, (math.prod(x.shape[: self.split]), -1))
 
-    def residual(self, tile: Tile, factors: TileFactors, *, whole: bool = False) -> Array:
+    def scale(self, tile: Tile) -> Array | None:
+        """The scales of a tile's entries, as a matrix."""
+        return None if self.scales is None else self._flat(self.scales.box(tile))
+
+    def residual(
+        self, tile: Tile, factors: TileFactors, scale: Array | None, *, whole: bool = False
+    ) -> Array:
         r = factors.minus_model(tile)
         r += self.whole_matrix(tile) if whole else self.matrix(tile)
-        return r
+        return r if scale is None else r / scale
 
     def weighed(self, tile: Tile, *parts: Array) -> Sequence[Array]:
         """What there is of a tile's entries, times their weights."""

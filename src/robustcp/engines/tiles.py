@@ -122,11 +122,16 @@ def khatri_rao(factors: Sequence[Array]) -> Array:
 class TileFactors:
     """The factors of one pass, as tiles need them. Modes are in storage order.
 
-    `pack` holds the pairs of columns whose products make the packed Gram matrices.
+    `pack` holds the pairs of columns whose products make the packed Gram matrices, if any are
+    wanted.
     """
 
     def __init__(
-        self, xp: Any, factors: Sequence[Array], split: int, pack: tuple[Array, Array]
+        self,
+        xp: Any,
+        factors: Sequence[Array],
+        split: int,
+        pack: tuple[Array, Array] | None = None,
     ) -> None:
         self._xp = xp
         self._factors = factors
@@ -169,5 +174,6 @@ class TileFactors:
         A = A[part, :]
         if not packed:
             return A
+        assert self._pack is not None
         i, j = self._pack
         return self._xp.take(A, i, axis=1) * self._xp.take(A, j, axis=1)

@@ -124,12 +124,15 @@ class TileWeights:
 
 
 class MatrixWeights:
-    """Weights as blocks of the matrix view need them, of a NumPy array; see `Storage`."""
+    """Weights as blocks of the matrix view need them, of a NumPy array; see `Storage`.
+
+    `products` are the vectors, multiplied out for the rows and for the columns.
+    """
 
     def __init__(self, weights: TileWeights, shape: Sequence[int], split: int) -> None:
         dtype, array = weights.dtype, weights.array
         sides = slice(0, split), slice(split, None)
-        self._products = [_outer_product(weights.vectors[s], shape[s], dtype) for s in sides]
+        self.products = [_outer_product(weights.vectors[s], shape[s], dtype) for s in sides]
         self._dtype, self._matrix, self._line = dtype, None, None
         if array is not None and array.shape == tuple(shape) and array.flags.c_contiguous:
             self._matrix = array.reshape(math.prod(shape[:split]), -1)
@@ -145,7 +148,7 @@ class MatrixWeights:
             down, across = self._offsets
             found = self._line.take(np.add.outer(down[rows], across[columns]))
             return np.asarray(found, dtype=self._dtype)
-        left, right = self._products
+        left, right = self.products
         return np.asarray(np.multiply.outer(left[rows], right[columns]))
 
 

@@ -19,6 +19,7 @@ from robustcp._typing import Array
 from robustcp.engines.base import View
 from robustcp.engines.installed import compiled_code
 from robustcp.engines.passes.base import Part, Pass
+from robustcp.engines.scales import MatrixScales
 from robustcp.engines.tiles import Tiling, khatri_rao, ranges
 from robustcp.engines.weights import MatrixWeights
 from robustcp.losses import Loss
@@ -75,6 +76,7 @@ class CompiledPass(Pass):
         compiled = formula.rows_pass if sides.own_rows else formula.columns_pass
         numbers, weight = _numbers(loss, self.storage.dtype), formula.weight(loss)
         size, parts, read = self.storage.tiling.block, sides.parts, self._read
+        _ = self._scales  # made here: not by a tile's thread
 
         def run(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
             total = compiled(
@@ -92,21 +94,32 @@ class CompiledPass(Pass):
         native = kind.isnative and (kind.kind in "iu" or kind in (np.float32, np.float64))
         weights = self.storage.weights
         zeros = weights is not None and weights.zeros
-        return native and not zeros and replace(self.storage.view, weights=None) == View()
+        plain = replace(self.storage.view, weights=None, scales=None)
+        return native and not zeros and plain == View()
 
-    def _read(self, block: Block) -> tuple[np.ndarray, np.ndarray | None, tuple[int, int]]:
-        """A C-ordered matrix that holds a block, its weights, and where in it the block begins."""
+    def _read(self, block: Block) -> tuple[Any, ...]:
+        """A C-ordered matrix that holds a block, and where in it the block begins.
+
+        After the matrix come the weights of the block in a line, and its inverse scales as a
+        matrix with where the block begins in that one; None where there are none.
+        """
         whole, storage = self.storage.as_matrix, self.storage
         assert whole is not None
         here = tuple(slice(a, b) for a, b in zip(block.corner, block.end, strict=True))
         w = None if self._weights is None else self._weights.block(*here)
         line = None if w is None else w.reshape(-1)
+        scales = (None, (0, 0)) if self._scales is None else self._scales.block(*here)
         if self._as_it_is:
-            return whole, line, block.corner
+            return whole, line, *scales, block.corner
         part = storage.converted(whole[here], storage.dtype)
         if w is not None and storage.weights is not None and storage.weights.zeros:
             part = np.where(w == 0, part.dtype.type(np.nan), part)
-        return np.ascontiguousarray(part), line, (0, 0)
+        return np.ascontiguousarray(part), line, *scales, (0, 0)
+
+    @cached_property
+    def _scales(self) -> MatrixScales | None:
+        scales, storage = self.storage.scales, self.storage
+        return None if scales is None else scales.as_matrix(storage.shape, storage.split)
 
     @cached_property
     def _weights(self) -> MatrixWeights | None:

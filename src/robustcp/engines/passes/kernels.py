@@ -27,7 +27,10 @@ from robustcp.losses import L1, Contaminated
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
+#: Entries that are standardized at once, so that the first level of the cache holds them.
+_SCALED = 1 << 10
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
+_ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
@@ -102,6 +105,17 @@ def _log(y):
     return 2.0 * s * p + n * _LN2
 
 
+@njit(**_INLINE)
+def _inverse_root(y):
+    """1 / sqrt(y), large for 0: Newton's method, faster than square root and division."""
+    z = np.int64(_ROOT_BITS - (np.float64(y).view(np.int64) >> 1)).view(np.float64)
+    half = 0.5 * y
+    z *= 1.5 - half * z * z
+    z *= 1.5 - half * z * z
+    z *= 1.5 - half * z * z
+    return z * (1.5 - half * z * z)
+
+
 def weighed(value, weights, j):
     """A value times the weight of entry j; the value where there are no weights (None)."""
     return value if weights is None else value * weights[j]
@@ -124,6 +138,76 @@ def _compiled_line(weights, first, count):
     if isinstance(weights, numba_types.NoneType):
         return lambda weights, first, count: None
     return lambda weights, first, count: weights[first : first + count]
+
+
+def _scratch(scales, count):
+    """A line that standardized data goes to, if there are scales."""
+    return None if scales is None else np.empty(count, scales.dtype)
+
+
+@overload(_scratch, inline="always")
+def _compiled_scratch(scales, count):
+    if isinstance(scales, numba_types.NoneType):
+        return lambda scales, count: None
+    return lambda scales, count: np.empty(count, scales.dtype)
+
+
+def _together(scales, rows, columns):
+    """How many rows of a block that follow each other are one line: with scales, a short one."""
+    raise NotImplementedError
+
+
+@overload(_together, inline="always")
+def _compiled_together(scales, rows, columns):
+    if isinstance(scales, numba_types.NoneType):
+        return lambda scales, rows, columns: rows
+
+    def few(scales, rows, columns):
+        return max(1, min(rows, _SCALED // columns)) if scales.shape[1] == columns else 1
+
+    return few
+
+
+def _standardize(x, s, scales, row, column, scratch):
+    """Data and model in units of the scales: the model in place, the data into a scratch line."""
+    raise NotImplementedError
+
+
+@overload(_standardize, inline="always")
+def _compiled_standardize(x, s, scales, row, column, scratch):
+    if isinstance(scales, numba_types.NoneType):
+        return lambda x, s, scales, row, column, scratch: x
+
+    def standardize(x, s, scales, row, column, scratch):
+        first = row * scales.shape[1] + column
+        h = scales.reshape(-1)[first : first + s.shape[0]]
+        y = scratch[: s.shape[0]]
+        for j in range(s.shape[0]):
+            y[j] = x[j] * h[j]
+            s[j] *= h[j]
+        return y
+
+    return standardize
+
+
+def _restore(s, w, scales, row, column):
+    """Slopes and curvatures in the units of the data again."""
+    raise NotImplementedError
+
+
+@overload(_restore, inline="always")
+def _compiled_restore(s, w, scales, row, column):
+    if isinstance(scales, numba_types.NoneType):
+        return lambda s, w, scales, row, column: None
+
+    def restore(s, w, scales, row, column):
+        first = row * scales.shape[1] + column
+        h = scales.reshape(-1)[first : first + s.shape[0]]
+        for j in range(s.shape[0]):
+            s[j] *= h[j]
+            w[j] *= h[j] * h[j]
+
+    return restore
 
 
 @njit(**_INLINE)
@@ -238,22 +322,27 @@ def _collapse(begin, first, Y, Z, low, left, own, around, pairs, inner, gradient
 
 
 @njit(**_INLINE)
-def _majorize(formula, numbers, X, weights, row, column, first, slope, curvature):
+def _majorize(
+    formula, numbers, X, weights, scales, row, column, at, first, slope, curvature, scratch
+):
     """The loss on a block of X: a row at a time, or as one line if the rows follow each other.
 
-    The weights, row after row of the tile, are those from `first` on.
+    The weights, row after row of the tile, are those from `first` on; the inverse scales those
+    from `at` on.
     """
     rows, columns = slope.shape
     s, w, x = slope.reshape(-1), curvature.reshape(-1), X.reshape(-1)
     begin, stride = row * X.shape[1] + column, X.shape[1]
-    if columns == stride:
-        rows, columns = 1, rows * columns
+    lines = _together(scales, rows, columns) if columns == stride else 1
     total = 0.0
-    for i in range(rows):
+    for i in range(0, rows, lines):
         here, there = i * columns, begin + i * stride
-        x_part = x[there : there + columns]
-        s_part, w_part = s[here : here + columns], w[here : here + columns]
-        total += formula(x_part, s_part, w_part, numbers, _line(weights, first + here, columns))
+        size = min(lines, rows - i) * columns
+        x_part = x[there : there + size]
+        s_part, w_part = s[here : here + size], w[here : here + size]
+        x_part = _standardize(x_part, s_part, scales, at[0] + i, at[1], scratch)
+        total += formula(x_part, s_part, w_part, numbers, _line(weights, first + here, size))
+        _restore(s_part, w_part, scales, at[0] + i, at[1])
     return total
 
 
@@ -262,15 +351,17 @@ formula: Any = None
 
 
 def rows_pass(
-    numbers, X, weights, at, corner, end, low, block, left, own, right, K, gradient, gram
-):
+    numbers, X, weights, scales, inside, at, corner, end, low, block, left, own, right, K,
+    gradient, gram,
+):  # fmt: skip
     """Add a tile's part of the normal equations of a mode among those of the rows.
 
     The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix; in X it begins at `at`, and
-    `weights` has a weight for each of its entries, in a line, or is None. Rows
-    of the matrix run over left x own x right, columns over K's rows; `gradient` and `gram` begin
-    at row `low` of the own mode. So that nothing leaves the cache, `block` entries are done at
-    once. Returns the sum of the values; with an empty `gram` that is all.
+    `weights` has a weight for each of its entries, in a line, or is None; `scales`, a matrix in
+    which it begins at `inside`, has their inverse scales, or is None. Rows of the matrix run over
+    left x own x right, columns over K's rows; `gradient` and `gram` begin at row `low` of the own
+    mode. So that nothing leaves the cache, `block` entries are done at once. Returns the sum of
+    the values; with an empty `gram` that is all.
     """
     rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
     packed = gram.shape[1]
@@ -281,6 +372,7 @@ def rows_pass(
     if packed:
         _products(K, S)
     slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
+    scratch = _scratch(scales, max(columns, _SCALED))
     U, Y = np.empty((step, rank), real), np.empty((step, rank), real)
     around, pairs = _around(corner[0], rows if packed else 0, left, right)
     Z = np.empty((step, packed), real)
@@ -290,7 +382,10 @@ def rows_pass(
         s, w, u = slope[:size], curvature[:size], U[:size]
         _side(corner[0] + a, u, left, own, right)
         np.dot(u, K.T, s)
-        total += _majorize(formula, numbers, X, weights, at[0] + a, at[1], a * columns, s, w)
+        total += _majorize(
+            formula, numbers, X, weights, scales, at[0] + a, at[1], (inside[0] + a, inside[1]),
+            a * columns, s, w, scratch,
+        )  # fmt: skip
         if packed:
             np.dot(s, K, Y[:size])
             np.dot(w, S, Z[:size])
@@ -302,8 +397,9 @@ def rows_pass(
 
 
 def columns_pass(
-    numbers, X, weights, at, corner, end, low, block, left, own, right, K, gradient, gram
-):
+    numbers, X, weights, scales, inside, at, corner, end, low, block, left, own, right, K,
+    gradient, gram,
+):  # fmt: skip
     """The same for a mode among those of the columns; rows of the matrix run over K's rows."""
     rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
     packed = gram.shape[1]
@@ -312,6 +408,7 @@ def columns_pass(
     U = np.empty((columns, rank), real)
     _side(corner[1], U, left, own, right)
     slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
+    scratch = _scratch(scales, max(columns, _SCALED))
     Y, Z = np.zeros((columns, rank), real), np.zeros((columns, packed), real)
     y, z = np.empty((columns, rank), real), np.empty((columns, packed), real)
     S = np.empty((step, packed), real)
@@ -321,7 +418,10 @@ def columns_pass(
         s, w = slope[:size], curvature[:size]
         u = K[corner[0] + a : corner[0] + a + size]
         np.dot(u, U.T, s)
-        total += _majorize(formula, numbers, X, weights, at[0] + a, at[1], a * columns, s, w)
+        total += _majorize(
+            formula, numbers, X, weights, scales, at[0] + a, at[1], (inside[0] + a, inside[1]),
+            a * columns, s, w, scratch,
+        )  # fmt: skip
         _products(u, S[:size])
         np.dot(s.T, u, y)
         np.dot(w.T, S[:size], z)
@@ -332,6 +432,36 @@ def columns_pass(
         corner[1], corner[1], Y, Z, low, left, own, around, pairs, right.shape[0], gradient, gram
     )
     return total
+
+
+@_compiled
+def inverse_scales(h, outer, down, across, left, right, numbers):
+    """1 / max(least, u sqrt(constant + linear |m| + quadratic m^2)) of a block, into h.
+
+    1 / u is the outer product of `down` and `across`, or what h holds; m = left right', and
+    without columns there is no variance by it.
+    """
+    constant, linear, quadratic, least = numbers
+    most = 1 / least  # infinity for 0
+    rows, columns = h.shape
+    step = max(1, min(rows, 4 * _SCALED // columns))
+    m = np.empty((step if left.shape[1] else 0, columns), h.dtype)
+    for a in range(0, rows, step):
+        size = min(step, rows - a)
+        if outer:
+            for i in range(a, a + size):
+                for j in range(columns):
+                    h[i, j] = down[i] * across[j]
+        v = h[a : a + size].reshape(-1)
+        if left.shape[1]:
+            np.dot(left[a : a + size], right.T, m[:size])
+            model = m[:size].reshape(-1)
+            for j in range(v.shape[0]):
+                t = abs(np.float64(model[j]))
+                v[j] = min(most, v[j] * _inverse_root((quadratic * t + linear) * t + constant))
+        elif least > 0:
+            for j in range(v.shape[0]):
+                v[j] = min(most, np.float64(v[j]))
 
 
 @_compiled

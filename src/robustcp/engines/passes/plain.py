@@ -8,7 +8,8 @@ On a tile
     gram     = curvature times S of that side    I_n x R(R+1)/2   side is contracted away
 
 where S, the "self Khatri-Rao" product, holds the products of pairs of K's columns. So a pass is
-three thin matrix products around one elementwise formula, whatever the mode.
+three thin matrix products around one elementwise formula, whatever the mode. If entries have
+scales u, residuals and slopes are divided by u, curvatures by u^2.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PlainPass(Pass):
         held = storage.tile_factors(factors)
 
         def work(tile: Tile) -> float:
-            r = storage.residual(tile, held)
+            r = storage.residual(tile, held, storage.scale(tile))
             cost = storage.filled(loss.value(r), storage.holes(r))
             (cost,) = storage.weighed(tile, cost)
             return float(storage.xp.sum(cost, dtype=storage.xp.float64))
@@ -60,9 +61,12 @@ class PlainPass(Pass):
     def _majorize(self, loss: Loss, tile: Tile, factors: TileFactors) -> tuple[float, Array, Array]:
         """The sum of the values, slopes and curvatures, by their weights; 0 where X has a gap."""
         storage = self.storage
-        r = storage.residual(tile, factors)
+        scale = storage.scale(tile)
+        r = storage.residual(tile, factors, scale)
         holes = storage.holes(r)
         parts = loss.majorize(storage.filled(r, holes))
         parts = tuple(storage.filled(part, holes) for part in parts)
         value, slope, curvature = storage.weighed(tile, *parts)
+        if scale is not None:
+            slope, curvature = slope / scale, curvature / (scale * scale)
         return float(storage.xp.sum(value, dtype=storage.xp.float64)), slope, curvature

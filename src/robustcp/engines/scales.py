@@ -1,0 +1,283 @@
+"""Scales of entries: how large the noise of each one is, where it is not the same everywhere.
+
+Data that is looked at with scales has residuals r = (x - m) / u. What a loss costs is the sum of
+w rho(r), whose slope in m is rho'(r) / u and whose curvature is that of the loss over u^2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from robustcp._checks import ArgumentError, real_number
+from robustcp._typing import Array
+from robustcp.engines.arrays import to_host
+from robustcp.engines.installed import compiled_code
+from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, length, ranges
+from robustcp.engines.weights import Listed, MatrixWeights, TileWeights, Weights
+
+_NAME = "scales"
+#: Entries that are looked up at a time.
+PIECE = 1 << 16
+#: Inverse scales of tensors with no more entries are kept for all compiled passes.
+KEPT_ENTRIES = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class Signal:
+    """Variance by signal: constant + linear |m| + quadratic m^2, with m a model that is held.
+
+    Attributes
+    ----------
+    factors : tuple of float64 array (I_n, R)
+        On the host, in the units of the data as it is seen; R need not be the rank of a fit.
+    constant, linear, quadratic : float
+        Not negative, and not all 0.
+    """
+
+    factors: tuple[np.ndarray, ...]
+    constant: float
+    linear: float
+    quadratic: float
+
+    def __post_init__(self) -> None:
+        for name in ("constant", "linear", "quadratic"):
+            real_number(f"{_NAME}: {name}", getattr(self, name), 0.0)
+        if self.constant == self.linear == self.quadratic == 0:
+            raise ArgumentError(_NAME, "a signal without any variance")
+        if len({np.shape(A)[1:] for A in self.factors}) != 1 or np.ndim(self.factors[0]) != 2:
+            shapes = ", ".join(str(np.shape(A)) for A in self.factors)
+            raise ArgumentError(_NAME, f"factors of the signal must be (I_n, R), got {shapes}")
+        if not all(np.isfinite(A).all() for A in self.factors):
+            raise ArgumentError(_NAME, "factors of the signal must be finite")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the data."""
+        return tuple(len(A) for A in self.factors)
+
+    def part(self, indices: Sequence[np.ndarray | None]) -> Signal:
+        """The signal at some indices of each mode; None takes a mode whole."""
+        rows = (A if at is None else A[at] for A, at in zip(self.factors, indices, strict=True))
+        return replace(self, factors=tuple(rows))
+
+    def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """The standard deviations of some entries, on the host."""
+        found = np.empty(len(indices[0]))
+        for piece in ranges(found.size, PIECE) if found.size else []:
+            pairs = zip(self.factors, indices, strict=True)
+            rows = [np.take(A, index[piece], axis=0) for A, index in pairs]
+            product = math.prod(rows[1:], start=rows[0])
+            found[piece] = self.deviation(product.sum(axis=1), np)
+        return found
+
+    def deviation(self, m: Array, xp: Any) -> Array:
+        """The standard deviation by a model of either sign, in float64: squares may be large."""
+        size = xp.astype(xp.abs(m), xp.float64)
+        return xp.sqrt((self.quadratic * size + self.linear) * size + self.constant)
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """How large the noise of each entry is, relative to a common size.
+
+    That is max(least, slabs * sqrt(variance by signal)).
+
+    Attributes
+    ----------
+    slabs : Weights or Listed, optional
+        One vector (or None) for each mode, an array that broadcasts, or a value for each entry of
+        an `Observed` tensor in the order given; all positive.
+    signal : Signal, optional
+    least : float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from robustcp.engines import Scales, Weights, as_engine
+    >>> rows = Weights((2, 3), (np.array([1.0, 4.0]), None))
+    >>> engine = as_engine(np.full((2, 3), 8.0)).standardized(Scales(rows))
+    >>> engine.entrywise(lambda r: r, (np.zeros((2, 1)), np.zeros((3, 1))))
+    array([[8., 8., 8.],
+           [2., 2., 2.]])
+    """
+
+    slabs: Weights | Listed | None = None
+    signal: Signal | None = None
+    least: float = 0.0
+
+    def __post_init__(self) -> None:
+        real_number(f"{_NAME}: least", self.least, 0.0)
+        if self.signal is not None and self.least == self.signal.constant == 0:
+            raise ArgumentError(_NAME, "least must be > 0 where a signal of 0 has no variance")
+        if isinstance(self.slabs, Weights):
+            given = (*self.slabs.vectors, self.slabs.array)
+        else:
+            given = (None if self.slabs is None else self.slabs.values,)
+        for values in given:
+            if values is not None:
+                _check_positive(values)
+
+    def check(self, shape: tuple[int, ...], listed: tuple[int, ...] | None = None) -> None:
+        """Complain if these are not for data of some shape, or of so many listed entries."""
+        for part in (self.slabs, self.signal):
+            expected = listed if isinstance(part, Listed) else shape
+            if part is not None and part.shape != expected:
+                raise ArgumentError(
+                    _NAME, f"are of shape {part.shape}, the data of {expected or shape}"
+                )
+
+    def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """The scales of some entries, on the host; those of listed entries have no indices."""
+        if isinstance(self.slabs, Listed):
+            raise TypeError(f"{_NAME}: of listed entries are not known by indices")
+        return self.by_signal(None if self.slabs is None else self.slabs.at(indices), indices)
+
+    def by_signal(
+        self, slabs: np.ndarray | None, indices: Sequence[np.ndarray] | np.ndarray
+    ) -> np.ndarray:
+        """The scales of some entries, given what `slabs` has for them."""
+        u = np.ones(len(indices[0])) if slabs is None else slabs
+        if self.signal is not None:
+            u = u * self.signal.at(indices)
+        return np.maximum(u, self.least)
+
+    def part(self, indices: Sequence[np.ndarray | None]) -> Scales:
+        """The scales at some indices of each mode; None takes a mode whole.
+
+        Listed ones stay as they are: their engine knows which entries are left.
+        """
+        slabs, signal = self.slabs, self.signal
+        if isinstance(slabs, Weights):
+            slabs = slabs.part(indices)
+        return Scales(slabs, None if signal is None else signal.part(indices), self.least)
+
+
+def _check_positive(values: Array) -> None:
+    xp = array_api_compat.array_namespace(values)
+    least, most = float(xp.min(values)), float(xp.max(values))
+    if not (least > 0 and most < math.inf):
+        bad = to_host(values)
+        first = float(bad[~((bad > 0) & (bad < math.inf))].flat[0])
+        raise ArgumentError(_NAME, f"must be positive and finite, got {first:g}")
+
+
+class TileScales:
+    """Scales as the tiles of a stored array need them: its modes, its library, its device.
+
+    Attributes
+    ----------
+    slabs : TileWeights, optional
+    held : list of arrays
+        The factors of the signal, in storage order; none without a signal.
+    numbers : (constant, linear, quadratic, least)
+    """
+
+    def __init__(
+        self, scales: Scales, order: Sequence[int], split: int, xp: Any, dtype: Any, device: Any
+    ) -> None:
+        self._xp, self.dtype, self._device = xp, dtype, device
+        slabs, signal = scales.slabs, scales.signal
+        self.slabs = None
+        if isinstance(slabs, Weights) and _says_something(slabs):
+            self.slabs = TileWeights(slabs, order, xp, dtype, device)
+        self._signal, self._least = signal, scales.least
+        self.held: list[Array] = []
+        self.numbers: tuple[float, ...] = (1.0, 0.0, 0.0, float(scales.least))
+        if signal is not None:
+            self.held = [
+                xp.asarray(np.array(signal.factors[mode]), dtype=dtype, device=device)
+                for mode in order
+            ]
+            parts = (signal.constant, signal.linear, signal.quadratic, scales.least)
+            self.numbers = tuple(map(float, parts))
+        self._factors = TileFactors(xp, self.held, split)
+        self._kept: MatrixScales | None = None
+
+    def box(self, tile: Tile) -> Array:
+        """The scales of a tile, in its shape."""
+        sizes = tuple(map(length, tile))
+        u = None if self.slabs is None else self.slabs.box(tile)
+        if self._signal is not None:  # minus a model is as good as the model
+            by_signal = self._signal.deviation(self._factors.minus_model(tile), self._xp)
+            by_signal = self._xp.reshape(by_signal, sizes)
+            u = by_signal if u is None else u * by_signal
+        return self._settled(u, sizes)
+
+    def at(self, indices: Sequence[Array]) -> Array:
+        """The scales of some entries."""
+        xp = self._xp
+        u = None if self.slabs is None else self.slabs.at(indices)
+        if self._signal is not None:
+            rows = [xp.take(A, i, axis=0) for A, i in zip(self.held, indices, strict=True)]
+            model = xp.sum(math.prod(rows[1:], start=rows[0]), axis=-1)
+            by_signal = self._signal.deviation(model, xp)
+            u = by_signal if u is None else u * by_signal
+        return self._settled(u, tuple(indices[0].shape))
+
+    def _settled(self, u: Array | None, shape: tuple[int, ...]) -> Array:
+        xp = self._xp
+        if u is None:
+            u = xp.ones(shape, dtype=self.dtype, device=self._device)
+        if self._least > 0:
+            u = xp.clip(u, min=self._least)
+        return u if u.dtype == self.dtype else xp.astype(u, self.dtype)
+
+    def as_matrix(self, shape: Sequence[int], split: int) -> MatrixScales:
+        """As compiled passes need them, kept for those of all views with these scales."""
+        if self._kept is None:
+            self._kept = MatrixScales(self, shape, split)
+        return self._kept
+
+
+class MatrixScales:
+    """Inverse scales as blocks of the matrix view need them, of a NumPy array; see `Storage`.
+
+    Those of a small tensor are made once.
+    """
+
+    def __init__(self, scales: TileScales, shape: Sequence[int], split: int) -> None:
+        held, dtype, self._numbers = scales.held, scales.dtype, scales.numbers
+        self._size = math.prod(shape[:split]), math.prod(shape[split:])
+        self._dtype = dtype
+        self._slabs: MatrixWeights | None = None
+        self._outer = [np.ones(size, dtype) for size in self._size]
+        if scales.slabs is not None:
+            slabs = MatrixWeights(scales.slabs, shape, split)
+            self._outer = [1 / product for product in slabs.products]
+            self._slabs = None if scales.slabs.array is None else slabs
+        sides = (held[:split], held[split:])
+        self._signal = [
+            np.ascontiguousarray(khatri_rao(side)) if held else np.empty((size, 0), dtype)
+            for side, size in zip(sides, self._size, strict=True)
+        ]
+        self._whole: np.ndarray | None = None
+        if math.prod(self._size) <= KEPT_ENTRIES:
+            self._whole = self._made(*(slice(0, size) for size in self._size))
+
+    def block(self, rows: slice, columns: slice) -> tuple[np.ndarray, tuple[int, int]]:
+        """A C-ordered matrix with the inverse scales of a block, and where it begins in it."""
+        if self._whole is not None:
+            return self._whole, (rows.start, columns.start)
+        return self._made(rows, columns), (0, 0)
+
+    def _made(self, rows: slice, columns: slice) -> np.ndarray:
+        if self._slabs is None:
+            h = np.empty((length(rows), length(columns)), self._dtype)
+        else:
+            h = 1 / self._slabs.block(rows, columns)
+        (down, across), (left, right) = self._outer, self._signal
+        compiled_code().inverse_scales(
+            h, self._slabs is None, down[rows], across[columns], left[rows], right[columns],
+            self._numbers,
+        )  # fmt: skip
+        return h
+
+
+def _says_something(slabs: Weights) -> bool:
+    return slabs.array is not None or any(vector is not None for vector in slabs.vectors)
