@@ -12,6 +12,7 @@ from robustcp._typing import Array, Factors
 from robustcp.constraints import Constraints, feasible
 from robustcp.engines import Engine, to_host
 from robustcp.losses import Loss
+from robustcp.noise import Noise
 from robustcp.normal import NormalEquations
 from robustcp.sizes import Problem
 
@@ -26,7 +27,8 @@ class Objective:
     Attributes
     ----------
     engine : Engine
-        The data in the units of the fit, wild entries cut if the loss allows it.
+        The data in the units of the fit, wild entries cut if the loss allows it; residuals in
+        units of the noise, where that differs between entries.
     loss : Loss
     constraints : tuple of Constraint, one for each mode
     modes : tuple of int
@@ -57,9 +59,15 @@ class Objective:
         constraints: Constraints,
         modes: tuple[int, ...],
         mu: float = 0.0,
+        noise: Noise | None = None,
     ) -> Objective:
-        """The objective for a problem's data, with what follows for wild entries."""
+        """The objective for a problem's data, with what follows for wild entries.
+
+        Where entries have noise of different size, residuals are divided by its scales.
+        """
         engine = problem.seen_by(loss)
+        if noise is not None and not noise.even:
+            engine = engine.standardized(noise.scales(engine.shape))
         floor, excess = problem.floor(loss), problem.excess(loss)
         unit = problem.penalty_unit(loss.degree)
         return cls(engine, loss, constraints, modes, mu, floor, excess, unit)

@@ -1,4 +1,4 @@
-"""Schedules: the losses of a stage, level by level."""
+"""Schedules: what residuals cost in a stage, level by level."""
 
 from __future__ import annotations
 
@@ -10,29 +10,49 @@ from typing import cast
 from robustcp._typing import Factors
 from robustcp.engines import Engine
 from robustcp.losses import L1, Contaminated, Loss, as_loss
-from robustcp.noise import noise_of, typical
+from robustcp.noise import COMMON, Asked, Noise, Residuals, change, typical
+from robustcp.sizes import Resolution
 from robustcp.units import Units
 
 #: With a larger share of outliers than this there is no telling what the noise is.
 TOO_MANY = 0.5
-#: Residuals that are looked at between the rounds of a refinement.
-ENOUGH = 1 << 15
+#: Changes of the noise, as logarithms, at which a refinement ends: common, and entry by entry.
+SETTLED, SETTLED_UNEVEN = 0.002, 0.005
+#: The kind of noise is chosen before the first levels of a refinement, then it stays.
+CHOSEN = 2
 
 
 class Skip(Exception):  # noqa: N818 - not an error: the stage is not for this data
     """Raised by a schedule, with the reason: the stage is left out, or undone."""
 
 
+@dataclass(frozen=True)
+class Level:
+    """What residuals cost in a level of a stage.
+
+    Attributes
+    ----------
+    loss : Loss
+        Of residuals in the units of the data.
+    noise : Noise, optional
+        If entries have noise of different size, the loss is of residuals that are divided by
+        its scales.
+    """
+
+    loss: Loss
+    noise: Noise | None = None
+
+
 class Schedule(ABC):
-    """The losses of a stage, level by level."""
+    """What residuals cost in a stage, level by level."""
 
     @abstractmethod
     def __call__(
-        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
-    ) -> Loss | None:
-        """The loss of a level that begins at these factors; None when there is no such level.
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
+        """The level that begins at these factors; None when there is no such level.
 
-        `loss` is that of the level before, of this stage or the one before; None at the start.
+        `before` is the level before, of this stage or the one before; None at the start.
         """
 
     #: By which power of a factor of the data its losses grow (see `Loss.degree`).
@@ -65,9 +85,9 @@ class Single(Schedule):
         return self.loss.degree
 
     def __call__(
-        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
-    ) -> Loss | None:
-        return self.loss if level == 0 else None
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
+        return Level(self.loss) if level == 0 else None
 
     def last(self, level: int) -> bool:
         return True
@@ -98,15 +118,15 @@ class Continuation(Schedule):
         return replace(self, first=first, lowest=lowest)
 
     def __call__(
-        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
-    ) -> Loss | None:
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
         if level > 0 and self.last(level - 1):
             return None
         if level > 0 and self.enough:
             size = typical(engine.sample(factors).values)
             if self._epsilon(level - 1) <= self.enough * size * size:
                 return None
-        return L1(self._epsilon(level))
+        return Level(L1(self._epsilon(level)))
 
     def _epsilon(self, level: int) -> float:
         return max(self.lowest, self.first * self.ratio**level)
@@ -124,34 +144,48 @@ class Continuation(Schedule):
 class Refinement(Schedule):
     """Levels of `Contaminated`, with the noise estimated anew before each, to a fixed point.
 
+    Within a level the noise is frozen, also where it depends on the model's entries.
+
     Attributes
     ----------
-    least : float
-        The least sigma.
+    resolution : Resolution
+        What is too small to be seen.
+    noise : Asked
+        What is known of the noise.
     rounds : int
         The most levels.
     """
 
     degree = 2
-    least: float
+    resolution: Resolution
+    noise: Asked = Asked()  # noqa: RUF009 - it is frozen
     rounds: int = 8
 
     def in_units(self, units: Units) -> Refinement:
-        return replace(self, least=self.least / units.factor)
+        return replace(
+            self, resolution=self.resolution.times(1 / units.factor),
+            noise=self.noise.in_units(units),
+        )  # fmt: skip
 
     def __call__(
-        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
-    ) -> Loss | None:
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
         if level >= self.rounds:
             return None
-        noise = noise_of(engine.sample(factors).values, self.least, ENOUGH)
+        residuals = Residuals.of(engine, factors, self.resolution)
+        old = before.noise if before is not None and level > 0 else None
+        noise = self.noise.noise(residuals, old if level >= CHOSEN else None)
         if noise.beyond > TOO_MANY:
             raise Skip(
                 f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
             )
-        if level > 0 and abs(noise.sigma / cast(Contaminated, loss).sigma - 1) < 0.002:
-            return None
-        return Contaminated(noise.sigma, noise.above, noise.below)
+        if old is not None and noise.kind == old.kind:
+            enough = SETTLED if noise.kind == COMMON else SETTLED_UNEVEN
+            if change(residuals, noise, old) < enough:
+                return None
+        if noise.kind.signal:
+            noise = noise.holding(factors)
+        return Level(Contaminated(noise.sigma, noise.above, noise.below), noise)
 
 
 @dataclass(frozen=True)
@@ -169,9 +203,11 @@ class Finish(Schedule):
         return replace(self, lowest=units.epsilon_of_fit(self.lowest))
 
     def __call__(
-        self, level: int, engine: Engine, factors: Factors, loss: Loss | None
-    ) -> Loss | None:
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
         if level == 0:
-            return L1(max(self.lowest, typical(engine.sample(factors).values) ** 2))
-        before = cast(L1, loss).epsilon
-        return L1(max(self.lowest, self.ratio * before)) if before > self.lowest else None
+            return Level(L1(max(self.lowest, typical(engine.sample(factors).values) ** 2)))
+        epsilon = cast(L1, cast(Level, before).loss).epsilon
+        if epsilon <= self.lowest:
+            return None
+        return Level(L1(max(self.lowest, self.ratio * epsilon)))

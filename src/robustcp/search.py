@@ -16,7 +16,7 @@ from robustcp._typing import Factors
 from robustcp.constraints import Constraints
 from robustcp.engines import Engine
 from robustcp.losses import L1
-from robustcp.schedules import Continuation
+from robustcp.schedules import Continuation, Level
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 
@@ -231,11 +231,13 @@ class Trial:
 
     @property
     def _lowest(self) -> L1:
-        return L1(LOWEST * self.problem.ordinary**2)
+        """Within a quantisation step residuals cannot be told apart."""
+        grain = self.problem.resolution.step / 2
+        return L1(max(LOWEST * self.problem.ordinary**2, grain**2))
 
     def _solver(self, share: float, tol: float) -> Solver:
-        size = self.problem.ordinary**2
-        schedule = Continuation(share * size, LOWEST * size)
+        lowest = self._lowest.epsilon
+        schedule = Continuation(max(lowest, share * self.problem.ordinary**2), lowest)
         stage = Stage("starts", schedule, tol, self.problem.relative_mu(1e-8), 10)
         return Solver(self.problem, (stage,), constraints=self.constraints)
 
@@ -245,7 +247,7 @@ class Trial:
         """Follow a start for so many sweeps: the objective that it gets to, and the factors."""
         solver = self._solver(share, tol)
         state, _ = solver.run(solver.start(factors), most)
-        return solver.value(state, self._lowest), state.factors
+        return solver.value(state, Level(self._lowest)), state.factors
 
     def settled(self, factors: Factors) -> Factors:
         """Follow good factors to where they lead."""
@@ -315,7 +317,8 @@ def _extended(
         rows = engine.asarray(np.zeros((engine.shape[mode], factors[0].shape[1])))
         rows[engine.xp.asarray(chosen), :] = factors[mode]
         size = problem.ordinary**2
-        stage = Stage("rows", Continuation(0.03 * size, LOWEST * size), 1e-3, 0.0, 8)
+        lowest = max(LOWEST * size, (problem.resolution.step / 2) ** 2)
+        stage = Stage("rows", Continuation(max(lowest, 0.03 * size), lowest), 1e-3, 0.0, 8)
         solver = Solver(problem.on(slabs), (stage,), (mode,), constraints)
         begin = (*factors[:mode], rows, *factors[mode + 1 :])
         whole.append(solver.run(solver.start(begin), 40)[0].factors[mode])

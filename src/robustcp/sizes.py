@@ -24,6 +24,8 @@ GAP, MUCH = 4.0, 20.0
 PLENTY = 100
 #: Entries that sizes are taken from; of more, every k-th.
 ENOUGH = 1 << 17
+#: Entries among which a quantisation step is looked for.
+QUANTISED = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,61 @@ class Sizes:
             return cls(engine.largest or 1.0, engine.largest or 1.0)
         return cls(*map(float, np.quantile(sizes, (0.5, 0.9))))
 
-    def least_sigma(self, precision: float) -> float:
-        """The size of roundings, and of what fits leave undone."""
-        return max(8 * precision * self.high, 1e-5 * self.median)
+
+@dataclass(frozen=True)
+class Resolution:
+    """What is too small to be seen in some data.
+
+    Attributes
+    ----------
+    least : float
+        The least standard deviation of noise that all entries have in common: of roundings, and
+        of what fits leave undone; half a quantisation step.
+    entry : float
+        That of one entry's noise, where it is not common: half a quantisation step, or 1e-3 of
+        the median magnitude. Noise that vanishes on exact entries would have all the likelihood.
+    step : float
+        The quantisation step; 0 if there is none.
+    counts : bool
+        Whether the data is quantised and not negative.
+    """
+
+    least: float
+    entry: float
+    step: float = 0.0
+    counts: bool = False
+
+    @classmethod
+    def of(cls, engine: Engine, sizes: Sizes | None = None) -> Resolution:
+        sizes = sizes or Sizes.of(engine)
+        values = engine.sample().values
+        step = quantisation_step(values)
+        least = max(8 * engine.precision * sizes.high, 1e-5 * sizes.median, step / 2)
+        counts = step > 0 and float(values.min()) >= 0
+        return cls(least, max(step / 2, 1e-3 * sizes.median), step, counts)
+
+    def times(self, factor: float) -> Resolution:
+        """That of the data times a factor."""
+        least, entry, step = (factor * part for part in (self.least, self.entry, self.step))
+        return Resolution(least, entry, step, self.counts)
+
+
+def quantisation_step(values: np.ndarray) -> float:
+    """The number that all differences of values are multiples of; 0 if there is none to speak of.
+
+    Values that happen to be multiples of a number a million times smaller are not quantised.
+    """
+    if values.size < PLENTY:
+        return 0.0
+    some = values[:: -(-values.size // QUANTISED)]
+    levels = np.unique(some)
+    if levels.size < 2 or levels.size > some.size / 2:
+        return 0.0
+    step = float(np.diff(levels).min())
+    if step <= 1e-6 * max(abs(levels[0]), abs(levels[-1])):
+        return 0.0
+    multiples = (levels - levels[0]) / step
+    return step if float(np.abs(multiples - np.rint(multiples)).max()) < 1e-3 else 0.0
 
 
 @dataclass(frozen=True)
@@ -172,7 +226,9 @@ class Problem:
         """A part of the same data, in the same units, with the sizes of the whole."""
         if part is self.engine:
             return self
-        return Problem(part, self.units, self.sizes, wild=self.wild)
+        found = Problem(part, self.units, self.sizes, wild=self.wild)
+        found.__dict__["resolution"] = self.resolution
+        return found
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -193,10 +249,10 @@ class Problem:
         """Below the roundings of the data a residual is zero, however small epsilon is."""
         return (self.engine.precision * self.ordinary) ** 2
 
-    @property
-    def least_sigma(self) -> float:
-        """Residuals below this are roundings, or within the smoothing of the 1-norm."""
-        return self.sizes.least_sigma(self.engine.precision)
+    @cached_property
+    def resolution(self) -> Resolution:
+        """What is too small to be seen."""
+        return Resolution.of(self.engine, self.sizes)
 
     def relative_mu(self, mu: float, degree: int = 1) -> float:
         """A mu that is relative to the scale of the data."""

@@ -17,10 +17,11 @@ from robustcp._typing import Factors
 from robustcp.constraints import Constraints, Free, feasible
 from robustcp.engines import Engine
 from robustcp.losses import LeastSquares, Loss
+from robustcp.noise import Noise
 from robustcp.normal import NormalEquations
 from robustcp.objective import Objective
 from robustcp.outcome import CONVERGED, STOPPED, Outcome, max_sweeps
-from robustcp.schedules import Schedule, Skip
+from robustcp.schedules import Level, Schedule, Skip
 from robustcp.sizes import Problem
 from robustcp.units import Units
 from robustcp.updates import MajorizeMinimize, Update
@@ -105,6 +106,8 @@ class State:
     skipped : tuple of int
         Stages in whose place another one is done.
     loss : Loss
+    noise : Noise, optional
+        What residuals are measured in, if their entries have noise of different size.
     level_sweep : int
         Sweeps in this level.
     notes : tuple of str
@@ -123,6 +126,7 @@ class State:
     loss: Loss
     level_sweep: int
     start: int = 0
+    noise: Noise | None = field(repr=False, default=None)
     notes: tuple[str, ...] = ()
     trace: tuple[float, ...] = field(repr=False, default=())
     stages: tuple[tuple[str, int], ...] = ()
@@ -137,6 +141,11 @@ class State:
     ahead: NormalEquations | None = field(repr=False, default=None)
     #: The state before this stage.
     before: State | None = field(repr=False, default=None)
+
+    @property
+    def cost(self) -> Level:
+        """What residuals cost in this level."""
+        return Level(self.loss, self.noise)
 
     def counted(self) -> tuple[tuple[str, int], ...]:
         """The stages so far, with one more sweep of the last."""
@@ -163,7 +172,7 @@ class Solver:
     stages: Sequence[Stage]
     modes: tuple[int, ...] = ()
     constraints: Constraints = ()
-    #: The stage and loss that were asked for last, and their objective.
+    #: The stage, loss and noise that were asked for last, and their objective.
     _known: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -254,7 +263,7 @@ class Solver:
             begun = state.level > NOWHERE
             engine = self.problem.seen_by(state.loss) if begun else self.problem.engine
             try:
-                loss = stage.schedule(level, engine, state.factors, state.loss if begun else None)
+                cost = stage.schedule(level, engine, state.factors, state.cost if begun else None)
             except Skip as reason:
                 notes = (*state.notes, str(reason))
                 if level > 0 and state.before is not None:  # undo what the stage has done so far
@@ -264,9 +273,9 @@ class Solver:
                     state = replace(state, skipped=(*state.skipped, number))
                     level = 0
                     continue
-                loss = None
-            if loss is not None:
-                return self._enter(state, loss, number, level), False
+                cost = None
+            if cost is not None:
+                return self._enter(state, cost, number, level), False
             number, level = number + 1, 0
         return state, True
 
@@ -275,15 +284,16 @@ class Solver:
     def objective_of(self, state: State) -> Objective:
         """What is minimised in a state."""
         stage, known = self._stage(state), self._known
-        if not known or known[0] is not stage or known[1] is not state.loss:
-            known[:] = stage, state.loss, self._objective(stage, state.loss)
-        found: Objective = known[2]
+        now = stage, state.loss, state.noise
+        if not known or any(old is not new for old, new in zip(known, now, strict=False)):
+            known[:] = *now, self._objective(stage, state.cost)
+        found: Objective = known[3]
         return found
 
-    def value(self, state: State, loss: Loss) -> float:
-        """The objective at a state for another loss, in the units of the fit."""
+    def value(self, state: State, cost: Level) -> float:
+        """The objective at a state for other costs of residuals, in the units of the fit."""
         stage = self._stage(state)
-        return _total(self._objective(stage, loss), stage.update, state.factors)[0]
+        return _total(self._objective(stage, cost), stage.update, state.factors)[0]
 
     def reported(self, objective: float, loss: Loss) -> float:
         """An objective in the units of the data, wild entries included."""
@@ -299,6 +309,7 @@ class Solver:
             swept=units.factors_of_data(state.swept) if units.exponent else state.swept,
             objective=self.reported(state.objective, state.loss),
             loss=units.loss_of_data(state.loss).original,
+            noise=state.noise and state.noise.scaled(units.factor),
             ahead=None,
             before=None,
         )
@@ -310,8 +321,10 @@ class Solver:
             stage = stage.otherwise
         return stage
 
-    def _objective(self, stage: Stage, loss: Loss) -> Objective:
-        return Objective.of(self.problem, loss, self.constraints, self.modes, stage.mu)
+    def _objective(self, stage: Stage, cost: Level) -> Objective:
+        return Objective.of(
+            self.problem, cost.loss, self.constraints, self.modes, stage.mu, cost.noise
+        )
 
     # Steps
 
@@ -328,16 +341,16 @@ class Solver:
             "ahead": ahead,
         }  # fmt: skip
 
-    def _enter(self, old: State, loss: Loss, number: int, level: int) -> State:
+    def _enter(self, old: State, cost: Level, number: int, level: int) -> State:
         """The state at the beginning of a level."""
         stage = self._stage(replace(old, stage=number))
-        value, ahead = _total(self._objective(stage, loss), stage.update, old.factors)
+        value, ahead = _total(self._objective(stage, cost), stage.update, old.factors)
         first = old.level == NOWHERE
         stages = (*old.stages, (stage.name, 0)) if level == 0 else old.stages
         return replace(
             old, objective=value, stages=stages, fall=math.inf, stage=number, level=level,
-            name=stage.name, loss=loss, level_sweep=0, kept=(), swept=old.factors, momentum=0,
-            ahead=ahead,
+            name=stage.name, loss=cost.loss, noise=cost.noise, level_sweep=0, kept=(),
+            swept=old.factors, momentum=0, ahead=ahead,
             before=None if first else old if level == 0 else old.before,
         )  # fmt: skip
 

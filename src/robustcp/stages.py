@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from robustcp.noise import Asked
 from robustcp.schedules import Continuation, Finish, Refinement
 from robustcp.sizes import Problem
 from robustcp.solver import Stage
@@ -21,15 +22,22 @@ def way_down(problem: Problem, epsilon: float) -> Continuation:
     return Continuation(max(last, 0.03 * problem.ordinary**2), last)
 
 
-def to_the_noise(problem: Problem, tol: float) -> list[Stage]:
+def to_the_noise(
+    problem: Problem,
+    tol: float,
+    noise: Asked = Asked(),  # noqa: B008 - it is frozen
+) -> list[Stage]:
     """The stages of `cp`: by the 1-norm to where the noise shows, then by what the noise is.
 
-    The 1-norm goes on to its end only where the noise cannot be told from the outliers.
+    The 1-norm goes on to its end only where the noise cannot be told from the outliers. It is
+    smoothed within a quantisation step: there, ties would draw the model to the values of the
+    data, which for small counts are far from their means.
     """
     mu, mu_of_squares = problem.relative_mu(1e-8), problem.relative_mu(1e-8, degree=2)
-    down = way_down(problem, 1e-8)
+    down, grain = way_down(problem, 1e-8), (problem.resolution.step / 2) ** 2
+    down = replace(down, first=max(down.first, grain), lowest=max(down.lowest, grain))
     finish = Stage("L1, finished", Finish(down.lowest), tol, mu, 1000)
-    refinement = Refinement(problem.least_sigma)
+    refinement = Refinement(problem.resolution, noise)
     return [
         Stage("L1", replace(down, enough=0.001), 10 * tol, mu),
         Stage("refinement", refinement, 0.1 * tol, mu_of_squares, otherwise=finish),

@@ -9,17 +9,18 @@ the variance function are the ratios of weighted squares, in turns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import combinations
 
 import numpy as np
 
 from robustcp._typing import Factors
-from robustcp.engines import Engine, to_host
+from robustcp.engines import Engine, Sample
 from robustcp.noise.core import Core, core_of
 from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.sizes import Resolution
 
 #: Entries that a kind is chosen by, and that its numbers are estimated from.
 SOME, ENOUGH = 1 << 15, 1 << 16
@@ -37,43 +38,54 @@ HEAVY = 3.0
 LOWEST = 0.3
 
 
-@dataclass(frozen=True, eq=False)
 class Residuals:
-    """Some residuals, where they are, and what the model says there.
+    """Some residuals, and, when asked for, where they are and what the model says there.
 
     Attributes
     ----------
-    values, model : float64 array (count,)
-    indices : tuple of integer arrays (count,), one for each mode
+    values : float64 array (count,)
     shape : tuple of int
-    least : float
-        The least standard deviation of an entry.
-    step : float
-        The quantisation step of counts, which are not negative; 0 for other data.
+        That of the data.
+    resolution : Resolution
+        What is too small to be seen in the data.
     """
 
-    values: np.ndarray
-    model: np.ndarray
-    indices: tuple[np.ndarray, ...]
-    shape: tuple[int, ...]
-    least: float
-    step: float = 0.0
+    def __init__(
+        self,
+        sample: Sample,
+        data: Callable[[], np.ndarray],
+        shape: tuple[int, ...],
+        resolution: Resolution,
+        at: np.ndarray | None = None,
+    ) -> None:
+        self._sample, self._data, self._at = sample, data, at
+        self.shape, self.resolution = shape, resolution
+        self.values = self._chosen(sample.values)
 
     @classmethod
-    def of(cls, engine: Engine, factors: Factors, least: float, step: float = 0.0) -> Residuals:
+    def of(cls, engine: Engine, factors: Factors, resolution: Resolution) -> Residuals:
         """At the engine's sample of entries."""
-        data, sample = engine.sample().values, engine.sample(factors)
-        return cls(
-            sample.values, data - sample.values, sample.indices, engine.shape, least, step
-        ).some(ENOUGH)
+        sample = engine.sample(factors)
+        return cls(sample, lambda: engine.sample().values, engine.shape, resolution)
 
     def some(self, most: int) -> Residuals:
         """Not more than so many of them, drawn at random."""
         if self.values.size <= most:
             return self
         at = _drawn(self.values.size, most)
-        indices = tuple(index[at] for index in self.indices)
-        return replace(self, values=self.values[at], model=self.model[at], indices=indices)
+        at = at if self._at is None else self._at[at]
+        return Residuals(self._sample, self._data, self.shape, self.resolution, at)
+
+    def _chosen(self, x: np.ndarray) -> np.ndarray:
+        return x if self._at is None else x[self._at]
+
+    @cached_property
+    def model(self) -> np.ndarray:
+        return self._chosen(self._data()) - self.values
+
+    @cached_property
+    def indices(self) -> tuple[np.ndarray, ...]:
+        return tuple(map(self._chosen, self._sample.indices))
 
     @cached_property
     def size(self) -> np.ndarray:
@@ -110,13 +122,11 @@ def look(residuals: Residuals, kind: Kind | None = None, begin: Noise | None = N
 
     `begin` is what it was before, if that is known.
     """
-    if begin is not None and begin.known:
-        return _with_core(begin, residuals)
     if kind is None:
         kind, begin = chosen(residuals)
     if kind == COMMON:
-        return _common(residuals)
-    return _Mixture(residuals, kind, begin).settled()
+        return common(residuals)
+    return _Mixture(residuals.some(ENOUGH), kind, begin).settled()
 
 
 def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
@@ -127,27 +137,26 @@ def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
     number (Schwarz's criterion).
     """
     some = residuals.some(SOME)
-    common = _common(some)
-    if common.sigma <= some.least:  # nothing but roundings
-        return COMMON, common
-    counts = some.step > 0
-    modes, by_signal = _differing(some, common)
+    even, counts = common(some), some.resolution.counts
+    if even.sigma <= some.resolution.entry and not counts:  # hardly any noise
+        return COMMON, even
+    modes, by_signal = _differing(some, even)
     if not (modes or by_signal or counts):
-        return COMMON, common
-    found = [common, *_grown(some, common, signal=False)]
+        return COMMON, even
+    found = [even, *_grown(some, even, signal=False)]
     if by_signal or counts or _differing(some, found[-1])[1]:
-        found += _grown(some, common, signal=True)
+        found += _grown(some, even, signal=True)
     best = min(found, key=lambda noise: _cost(some, noise))
     return best.kind, best
 
 
-def _grown(some: Residuals, common: Noise, *, signal: bool) -> list[Noise]:
+def _grown(some: Residuals, even: Noise, *, signal: bool) -> list[Noise]:
     """Noises of kinds that grow, one mode at a time."""
     found, kind = [], Kind(signal=signal)
     if signal:
         found.append(_Mixture(some, kind).settled())
     while True:
-        modes, _ = _differing(some, found[-1] if found else common)
+        modes, _ = _differing(some, found[-1] if found else even)
         new = [mode for mode in modes if mode not in kind.modes]
         if not new:
             return found
@@ -223,23 +232,17 @@ def change(residuals: Residuals, one: Noise, other: Noise) -> float:
 # Estimates
 
 
-def _common(residuals: Residuals) -> Noise:
-    core = core_of(residuals.values, residuals.least)
+def common(residuals: Residuals, sigma: float | None = None) -> Noise:
+    """Noise that is the same for all entries: known, or estimated."""
+    if sigma is None:
+        core = core_of(residuals.values, residuals.resolution.least, SOME)
+    else:
+        core = core_of(residuals.values / sigma, LOWEST, SOME)
+        core = replace(core, sigma=sigma)
     return Noise(
-        core.sigma, (core.sigma**2, 0.0, 0.0), (None,) * len(residuals.shape), 0.0, core.above,
-        core.below, core.clean, beyond=core.beyond,
+        core.sigma, (core.sigma**2, 0.0, 0.0), (None,) * len(residuals.shape),
+        above=core.above, below=core.below, clean=core.clean, beyond=core.beyond,
     )  # fmt: skip
-
-
-def _with_core(noise: Noise, residuals: Residuals) -> Noise:
-    """Known standard deviations, and the outliers beside them."""
-    assert noise.given is not None
-    scales = noise.scales(residuals.shape)
-    assert scales is not None
-    core = core_of(residuals.values / (noise.sigma * scales.at(residuals.indices)), LOWEST)
-    return replace(
-        noise, above=core.above, below=core.below, clean=core.clean, beyond=core.beyond
-    )
 
 
 class _Mixture:
@@ -253,10 +256,10 @@ class _Mixture:
             self.variance, self.slabs = begin.variance, list(begin.slabs)
             return
         r = np.abs(residuals.values)
-        self.variance = (core_of(r, residuals.least).sigma ** 2, 0.0, 0.0)
+        self.variance = (core_of(r, residuals.resolution.least).sigma ** 2, 0.0, 0.0)
         if kind.signal:
-            self.variance = (0.0, residuals.step, 0.0)
-            if residuals.step == 0:
+            self.variance = (0.0, residuals.resolution.step, 0.0)
+            if not residuals.resolution.counts:
                 median = _group_medians(r, residuals.groups, GROUPS)
                 count = np.bincount(residuals.groups, minlength=GROUPS)
                 self._fit_variance((1.4826 * median) ** 2, count)
@@ -275,7 +278,7 @@ class _Mixture:
         if self.kind.signal and b == c == 0:  # of this kind still
             c = 1e-12 * a / max(float(self.residuals.size.max()) ** 2, 1e-300)
         return Noise(
-            1.0, (a, b, c), tuple(self.slabs), self.residuals.least, core.above, core.below,
+            1.0, (a, b, c), tuple(self.slabs), self.residuals.resolution.entry, core.above, core.below,
             core.clean, beyond=core.beyond,
         )  # fmt: skip
 
@@ -330,14 +333,14 @@ class _Mixture:
         Counts are skewed: where they are not small, the square root takes that away; where they
         are, nothing can be told. Their standard deviations are by signal, and need no other unit.
         """
-        residuals = self.residuals
-        if residuals.step == 0:
+        residuals, step = self.residuals, self.residuals.resolution.step
+        if not residuals.resolution.counts:
             return core_of(residuals.values / s, LOWEST)
-        some = residuals.model > residuals.step
+        some = residuals.model > step
         if int(some.sum()) < 200:
             return COMMON_CORE
         m = residuals.model[some]
-        unit = np.maximum(s[some] ** 2 / m, 0.5 * residuals.step)
+        unit = np.maximum(s[some] ** 2 / m, 0.5 * step)
         x = np.maximum(m + residuals.values[some], 0.0)
         z = 2 * (np.sqrt(x / unit + 0.375) - np.sqrt(m / unit + 0.375))
         return replace(core_of(z, LOWEST), sigma=1.0)
@@ -347,7 +350,7 @@ class _Mixture:
 
         None of its numbers is negative. Relative errors count, as they do for variances.
         """
-        terms, floor = self.residuals.group_means, self.residuals.least**2
+        terms, floor = self.residuals.group_means, self.residuals.resolution.entry**2
         seen = count > 0
         terms, squares, count = terms[seen], squares[seen], count[seen]
         fitted = np.hypot(squares, floor)

@@ -8,13 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from robustcp.engines import Listed, Scales, Signal, Weights
-from robustcp.noise.core import Core
-
-#: No outliers, and no floor of them to speak of.
-CLEAN = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
-
-
+from robustcp._typing import Factors
+from robustcp.engines import Listed, Scales, Signal, Weights, to_host
 @dataclass(frozen=True)
 class Kind:
     """What the noise depends on; on nothing if it is common to all entries.
@@ -98,11 +93,6 @@ class Noise:
         return Kind(modes, self.variance[1] > 0 or self.variance[2] > 0)
 
     @property
-    def core(self) -> Core:
-        """Of residuals in units of their own standard deviation."""
-        return Core(1.0, self.above, self.below, self.clean, self.beyond)
-
-    @property
     def even(self) -> bool:
         """Whether all entries have the same standard deviation."""
         return not self.known and self.kind == COMMON
@@ -127,17 +117,18 @@ class Noise:
         return self.words()
 
     def scaled(self, factor: float) -> Noise:
-        """The same noise of data that is multiplied by a factor."""
+        """The same noise of data that is multiplied by a factor; what was given stays."""
         a, b, c = self.variance
-        given = self.given
-        if given is not None:
-            given = given.times(factor)
         root = factor ** (1 / max(len(self.held), 1))
         return replace(
             self, sigma=self.sigma * factor, least=self.least * factor,
-            variance=(a * factor**2, b * factor, c), given=given,
-            held=tuple(root * A for A in self.held),
+            variance=(a * factor**2, b * factor, c), held=tuple(root * A for A in self.held),
         )  # fmt: skip
+
+    def holding(self, factors: Factors) -> Noise:
+        """With the entries of these factors' model as the signal."""
+        held = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
+        return replace(self, held=held)
 
     def inflated(self, factor: float) -> Noise:
         """With standard deviations that are larger by a factor, but for known ones."""
@@ -155,18 +146,14 @@ class Noise:
         """
         if self.even:
             return None
-        least = self.least / self.sigma
+        least, unit = self.least / self.sigma, 1 / self.sigma
         if self.given is not None:
-            return Scales(self.given.times(1 / self.sigma), least=least)
-        a, b, c = (part / self.sigma**2 for part in self.variance)
-        signal = Signal(tuple(held or self.held), a, b, c) if self.kind.signal else None
-        slabs = None
-        if self.kind.modes:
-            level = math.sqrt(a) if signal is None else 1.0
-            first = self.kind.modes[0]
-            vectors = [v if n != first or v is None else level * v for n, v in enumerate(self.slabs)]
-            slabs = Weights(shape, tuple(vectors))
-        return Scales(slabs, signal, least)
+            return Scales(self.given, unit=unit)
+        slabs = Weights(shape, self.slabs) if self.kind.modes else None
+        if not self.kind.signal:
+            return Scales(slabs, least=least, unit=unit * math.sqrt(self.variance[0]))
+        a, b, c = (part * unit**2 for part in self.variance)
+        return Scales(slabs, Signal(tuple(held or self.held), a, b, c), least)
 
     def without_outlying_slabs(self, beyond: float = 4.0, factor: float = 2.0) -> Noise:
         """With slabs whose scale is itself outlying at the median scale of their mode.

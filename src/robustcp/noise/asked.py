@@ -1,0 +1,78 @@
+"""What users say of the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from robustcp import _checks
+from robustcp.noise.estimation import Residuals, common, look
+from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.units import Units
+
+#: The kinds of noise that have names.
+NAMES = ("auto", "common", "slabs", "signal", "signal*slabs")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known of the noise before a fit.
+
+    Attributes
+    ----------
+    kind : Kind, optional
+        None is the kind that the data shows.
+    sigma : float, optional
+        The standard deviation, if that is known: of residuals that are in units of the known
+        standard deviations of their entries, which are the engine's scales.
+    """
+
+    kind: Kind | None = None
+    sigma: float | None = None
+
+    def noise(self, residuals: Residuals, before: Noise | None = None) -> Noise:
+        """What residuals show of it; of the kind that they showed before, if that is told."""
+        if self.sigma is not None:
+            return common(residuals, self.sigma)
+        kind = self.kind if before is None or self.kind is not None else before.kind
+        return look(residuals, kind, before)
+
+    def in_units(self, units: Units) -> Asked:
+        """The same, given in the units of the data, in those of the fit."""
+        if self.sigma is None:
+            return self
+        return replace(self, sigma=self.sigma / units.factor)
+
+
+def as_kind(given: Any, names: Sequence[str], order: int) -> Kind | None:
+    """A kind of noise by its name, or by the modes whose slabs differ; None for "auto"."""
+    every = tuple(range(order))
+    if isinstance(given, Kind):
+        return given
+    if isinstance(given, str) and given in NAMES:
+        modes = every if "slabs" in given else ()
+        return None if given == "auto" else Kind(modes, signal="signal" in given)
+    listed = given if isinstance(given, list | tuple) else [given]
+    if not listed:
+        raise _checks.ArgumentError("noise", "an empty list of modes")
+    return Kind(tuple(sorted({_mode(key, names, order) for key in listed})))
+
+
+def _mode(key: Any, names: Sequence[str], order: int) -> int:
+    if not isinstance(key, str):
+        return _checks.whole_number("noise", key, 0, most=order - 1)
+    if key in names:
+        return list(names).index(key)
+    known = ", ".join(map(repr, (*NAMES, *names)))
+    raise _checks.ArgumentError(
+        "noise", f"must be one of {known}, modes, or standard deviations, got {key!r}"
+    )
+
+
+def is_kind(given: Any) -> bool:
+    """Whether something names a kind of noise, or modes, and is not standard deviations."""
+    listed = given if isinstance(given, list | tuple) and len(given) else [given]
+    return isinstance(given, Kind) or all(
+        isinstance(item, str | int) and not isinstance(item, bool) for item in listed
+    )
