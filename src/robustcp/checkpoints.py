@@ -27,6 +27,7 @@ from robustcp.files.writing import Outputs, whole
 from robustcp.fitted import Fit
 from robustcp.init import given
 from robustcp.kruskal import KruskalTensor
+from robustcp.noise import Noise
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan
 from robustcp.search import Begun, Given, Starts
@@ -40,9 +41,10 @@ SHARE = 0.01
 KINDS = (
     losses.L1, losses.Cauchy, losses.Contaminated, losses.Huber, losses.LeastSquares,
     losses.Quantile, losses.Tukey, losses.Welsch, losses.OtherUnits, losses.Wrapped, Outcome,
+    Noise,
 )  # fmt: skip
 #: What of a state is not plain values; `ahead` follows from the rest.
-APART = ("factors", "swept", "trace", "before", "ahead")
+APART = ("factors", "swept", "trace", "before", "ahead", "noise")
 
 
 class CheckpointError(FileError):
@@ -265,14 +267,21 @@ class _File:
             "factors": arrays.add(state.factors),
             "swept": arrays.add(state.swept),
             "trace": arrays.add([np.array(state.trace)]),
+            "noise": None if state.noise is None else self._of_noise(state.noise, arrays),
             "before": None if state.before is None else self._of_state(state.before, arrays),
         }
 
+    def _of_noise(self, noise: Noise, arrays: _Arrays) -> dict[str, Any]:
+        """But for what was given, which is the data's."""
+        plain = replace(noise, held=(), given=None)
+        return {"plain": self._known.described(plain), "held": arrays.add(noise.held)}
+
     def _of_fit(self, fit: Fit, arrays: _Arrays) -> dict[str, Any]:
-        names = ("result", "notes", "loss", "stages", "explained", "scale")
+        names = ("result", "notes", "loss", "stages", "explained")
         return {
             "plain": self._known.described({name: getattr(fit, name) for name in names}),
             "starts": self._known.described(tuple(fit.starts)),
+            "noise": self._of_noise(fit.noise, arrays),
             "model": arrays.add([fit.weights, *fit.factors]),
             "trace": arrays.add([fit.trace]),
         }
@@ -319,7 +328,7 @@ class _File:
     def _recognise(self, run: Saved) -> bool:
         """Refuse other data; and whether the objective is the same to the last bit."""
         state = run.state
-        value = self._plan.solver(run.begun).value(state, state.loss)
+        value = self._plan.solver(run.begun).value(state, state.cost)
         self._same("objective", state.objective, value)
         return value == state.objective
 
@@ -347,15 +356,22 @@ class _File:
             factors=self._factors(told["factors"], arrays),
             swept=self._factors(told["swept"], arrays),
             trace=tuple(arrays[told["trace"][0]].tolist()),
+            noise=None if told["noise"] is None else self._noise(told["noise"], arrays),
             before=None if told["before"] is None else self._state(told["before"], arrays),
         )
 
+    def _noise(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Noise:
+        found: Noise = self._known.restored(told["plain"])
+        return replace(found, held=tuple(arrays[k] for k in told["held"]))
+
     def _fit(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Fit:
         weights, *factors = self._factors(told["model"], arrays)
+        known = self._engine.view.scales
         return Fit(
             **self._known.restored(told["plain"]),
             model=KruskalTensor(weights, tuple(factors)),
             starts=Starts(self._known.restored(told["starts"])),
+            noise=replace(self._noise(told["noise"], arrays), given=known and known.slabs),
             trace=arrays[told["trace"][0]],
         )
 

@@ -21,7 +21,7 @@ from robustcp.engines import (
 from robustcp.fitted import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
-from robustcp.noise import degrees_of_freedom_correction, noise_of
+from robustcp.noise import COMMON, noise_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
 from robustcp.search import Start, Starts, cleared
@@ -141,9 +141,9 @@ def _run(
 def _fit(runs: Sequence[_Run]) -> Fit:
     """The best run as a Fit, in the units of the data."""
     # Runs that were cut short may stand at different losses; compare them under the last one.
-    furthest = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).loss
+    furthest = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).cost
     objectives = [
-        run.state.objective if run.state.loss == furthest else run.solver.value(run.state, furthest)
+        run.state.objective if run.state.cost == furthest else run.solver.value(run.state, furthest)
         for run in runs
     ]
     best = runs[int(np.argmin(objectives))]
@@ -156,11 +156,13 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         *problem.notes,
         *state.notes,
         *map(_kept, state.kept),
-        *_rejected(engine, state),
+        *_rejected(solver.objective_of(state).engine, state),
         diagnosis(model),
     ]
-    noise = noise_of(engine.sample(state.factors).values, problem.least_sigma)
-    sigma = noise.sigma * degrees_of_freedom_correction(engine, model.rank, noise.clean)
+    # Where there was no refinement nobody has asked yet what the noise depends on.
+    looked = state.noise is not None
+    kind = state.noise.kind if state.noise is not None else COMMON
+    noise = noise_of(engine, state.factors, problem.resolution, kind, state.noise)
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
         trace=np.array(state.trace),
@@ -169,8 +171,8 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         loss=loss.original,
         stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
         explained=_explained(problem, state),
-        starts=best.tried or Starts(solver.reported(value, furthest) for value in objectives),
-        scale=sigma * 2.0**units.exponent if engine.largest > 0 else 0.0,
+        starts=best.tried or Starts(solver.reported(value, furthest.loss) for value in objectives),
+        noise=replace(noise.scaled(units.factor if engine.largest > 0 else 0.0), looked=looked),
     )
 
 
@@ -195,7 +197,7 @@ def _explained(problem: Problem, state: State) -> float:
     """The share of the data that the model explains: of squares for least squares, else of |x|."""
     tiny = L1(max((1e-6 * problem.scale) ** 2, 1e-300))
     measure = LeastSquares() if state.loss.quadratic else tiny
-    engine = problem.seen_by(measure)
+    engine = problem.seen_by(measure).standardized(None)
     nothing = engine.value(tuple(0.0 * A for A in state.factors), measure)
     left = engine.value(state.factors, measure)
     whole = nothing + problem.excess(measure)

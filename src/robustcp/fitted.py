@@ -16,12 +16,12 @@ from robustcp.constraints import Constraints, Free, Nonnegative
 from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
-from robustcp.noise import degrees_of_freedom_correction, noise_of
+from robustcp.noise import Noise, noise_of
 from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
 from robustcp.regression import project
 from robustcp.search import Starts
-from robustcp.sizes import Sizes
+from robustcp.sizes import Resolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ class Fit:
         The share of the data that the model explains: 1 - objective / objective of a zero model.
     starts : Starts
         The objective that each start ended at; `starts.reached` says how many reached the best.
-    scale : float
-        The standard deviation of the noise, outliers left out.
+    noise : Noise
+        What the noise of each entry was found to be; see also `sigma`.
     modes : tuple of str
         Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
     labels : tuple of (list or None)
@@ -63,7 +63,7 @@ class Fit:
     stages: tuple[tuple[str, int], ...]
     explained: float
     starts: Starts
-    scale: float
+    noise: Noise
     modes: tuple[str, ...] = ()
     labels: tuple[list[Any] | None, ...] = ()
     constraints: Constraints = field(repr=False, default=())
@@ -81,6 +81,11 @@ class Fit:
     def status(self) -> str:
         """How the fit ended, and its notes, in words."""
         return "; ".join((self.result.sentence, *self.notes))
+
+    @property
+    def scale(self) -> float:
+        """The typical standard deviation of the noise, outliers left out."""
+        return self.noise.sigma
 
     @property
     def converged(self) -> bool:
@@ -217,10 +222,35 @@ class Fit:
         _checks.choice("control", control, ("each", "fdr"))
         engine = self._engine(X)
         factors = self._factors_for(engine)
-        least = Sizes.of(engine).least_sigma(engine.precision)
-        noise = noise_of(engine.sample(factors).values, least)
-        sigma = noise.sigma * degrees_of_freedom_correction(engine, self.rank, noise.clean)
-        return Outliers(self, X, engine, factors, sigma, rate, control)
+        noise = self._noise_of(engine, factors).without_outlying_slabs()
+        seen = _in_units(engine, noise, factors)
+        return Outliers(self, X, seen, factors, noise, rate, control)
+
+    def sigma(self, X: Any) -> Array:
+        """The standard deviation of the noise of each entry of X.
+
+        It is of the kind that `noise` tells, estimated from X, which may be other data than the
+        fit's; for Observed one for each entry.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> sim = robustcp.simulate((20, 20, 20), 2, eta=0.1, gamma=2.0, rng=0)
+        >>> fit = robustcp.cp(sim.data, 2)
+        >>> bool(abs(fit.sigma(sim.data)[0, 0, 0] / fit.scale - 1) < 1e-6)
+        True
+        """
+        engine = self._engine(X)
+        factors = self._factors_for(engine)
+        noise = self._noise_of(engine, factors)
+        return noise.sigma * _in_units(engine, noise, factors).entry_scales()
+
+    def _noise_of(self, engine: Engine, factors: Factors) -> Noise:
+        """The noise of some data, of the kind that the fit found or was told."""
+        if self.noise.known:
+            return self.noise
+        kind = self.noise.kind if self.noise.looked else None
+        return noise_of(engine, factors, Resolution.of(engine), kind)
 
     def project(self, X: Any, mode: int = 0, *, nonnegative: bool | None = None) -> Array:
         """Robust scores of new data: its factor in one mode, the other modes' factors held.
@@ -257,6 +287,14 @@ class Fit:
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""
         return self.model.to_tensorly()
+
+
+def _in_units(engine: Engine, noise: Noise, factors: Factors) -> Engine:
+    """Data with residuals in units of the noise, where that differs between entries."""
+    if noise.even:
+        return engine
+    held = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
+    return engine.standardized(noise.scales(engine.shape, held))
 
 
 def diagnosis(model: KruskalTensor) -> str:

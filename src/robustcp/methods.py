@@ -14,6 +14,7 @@ from robustcp.engines import Engine, names_and_labels
 from robustcp.estimate import Callback, Plan, Seed, estimate
 from robustcp.fitted import Fit
 from robustcp.losses import L1, LeastSquares, Loss, as_loss
+from robustcp.noise import as_noise
 from robustcp.schedules import Single
 from robustcp.search import AUTO, Given, OnPart, Screened, in_turn
 from robustcp.sizes import Problem
@@ -27,6 +28,7 @@ def cp(
     rank: int,
     *,
     loss: Loss | Sequence[Loss | Stage] | None = None,
+    noise: Any = "auto",
     entry_weights: Any = None,
     nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
@@ -55,6 +57,13 @@ def cp(
     loss : Loss, or sequence of losses and stages, optional
         In place of all that: the loss, in the data's units, that is minimised from the best
         start; of several, one after the other.
+    noise : str, modes, or standard deviations
+        How large the noise of each entry is. "common": the same for all; "slabs": of a scale for
+        each slab of all modes, or of those modes whose numbers or names are given; "signal": of
+        a variance that grows with the model's entries, as of spectra and counts;
+        "signal*slabs": both. "auto" takes what the data shows. Known standard deviations are
+        given as a real number, an array that broadcasts to X, or a list with one vector (or
+        None) for each mode whose product is meant. `fit.noise` tells what was found.
     entry_weights : array, or a list with one vector (or None) for each mode, optional
         What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing. An
         array that broadcasts to X (of dimensions of X, if both are from xarray; for Observed
@@ -98,6 +107,8 @@ def cp(
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     count = AUTO if starts == "auto" else _checks.whole_number("starts", starts, 1)
     given = _stages_given(loss, tol)
+    if given and not isinstance(noise, str | None) or given and noise != "auto":
+        raise ValueError(f"noise: is for the default loss of cp, got noise={noise!r} with a loss")
     if not isinstance(fixed, Sequence):
         raise ValueError(f"fixed: must be a list of modes, got {fixed!r}")
     if len(fixed) and isinstance(init, str):
@@ -110,23 +121,29 @@ def cp(
         held = {_checks.whole_number("fixed", mode, 0, most=order - 1) for mode in fixed}
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
+        asked_noise, engine = as_noise(noise, X, engine)
         problem = Problem.of(engine)
         if not given:
             problem = problem.without_wild
         stages = [stage.in_units(problem.units) for stage in given]
         return Plan(
             problem,
-            stages or to_the_noise(problem, tol),
+            stages or to_the_noise(problem, tol, asked_noise.in_units(problem.units)),
             [Screened(init, count) if isinstance(init, str) else Given(init)],
             tuple(mode for mode in range(order) if mode not in held),
             constrained,
         )
 
-    kept = asked(checkpoint, "cp", loss=loss, tol=tol)
+    kept = asked(checkpoint, "cp", loss=loss, tol=tol, noise=_named(noise))
     return estimate(
         X, rank, plan, init, max_sweeps, rng, callback, entry_weights=entry_weights,
         checkpoint=kept,
     )  # fmt: skip
+
+
+def _named(noise: Any) -> Any:
+    """A noise as checkpoints compare it; standard deviations are told by the objective."""
+    return noise if isinstance(noise, str | int) else "given"
 
 
 def _stages_given(loss: Any, tol: float) -> list[Stage]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine
+from robustcp.noise import Noise
 
 if TYPE_CHECKING:
     from robustcp.fitted import Fit
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Outliers:
-    """Residuals in robust sigmas; arrays are computed when asked for.
+    """Residuals in units of their noise; arrays are computed when asked for.
 
     Attributes
     ----------
-    scale : float
-        The standard deviation of the clean entries' residuals.
+    noise : Noise
+        That of clean entries. A slab whose scale is itself outlying has the median scale of its
+        mode, so that a bad sample does not hide behind its own spread.
     rate : float
         With control "each", the share of clean entries that `mask` flags by chance; with "fdr",
         the share of the flagged entries that may be clean.
@@ -36,7 +38,7 @@ class Outliers:
     data: Any = field(repr=False)
     engine: Engine = field(repr=False)
     factors: Factors = field(repr=False)
-    scale: float
+    noise: Noise
     rate: float
     control: str = "each"
 
@@ -50,12 +52,17 @@ class Outliers:
         return _fdr_threshold(np.abs(residuals) / self._unit, self.rate)
 
     @property
+    def scale(self) -> float:
+        """The typical standard deviation of the clean entries' residuals."""
+        return self.noise.sigma
+
+    @property
     def _unit(self) -> float:
         return self.scale or 1.0
 
     @property
     def scores(self) -> Array:
-        """Residuals divided by the scale; NaN where an entry is missing."""
+        """Residuals divided by their standard deviation; NaN where an entry is missing."""
         return self.engine.entrywise(lambda r: r / self._unit, self.factors)
 
     @property

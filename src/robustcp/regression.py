@@ -12,6 +12,7 @@ from robustcp._typing import Array
 from robustcp.constraints import Constraint, Free
 from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
 from robustcp.kruskal import KruskalTensor
+from robustcp.noise import Asked
 from robustcp.search import cleared
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
@@ -112,6 +113,7 @@ def project(
     X: Any,
     mode: int,
     constraint: Constraint = Free(),  # noqa: B008
+    noise: Asked = Asked(),  # noqa: B008
 ) -> Array:
     """The factor of new data in one mode, by the stages of `cp` with the other factors held."""
     mode = _checks.whole_number("mode", mode, 0, most=len(model.shape) - 1)
@@ -129,7 +131,7 @@ def project(
         # Columns of about the data's size, so that mu means what it does elsewhere.
         size = problem.scale ** (1 / order) if engine.largest > 0 else 1.0
         factors = tuple(rows if m == mode else A * size for m, A in enumerate(held))
-        stages = to_the_noise(problem, 1e-6)
+        stages = to_the_noise(problem, 1e-6, noise.in_units(problem.units))
         solver = Solver(problem, stages, (mode,), (constraint,) * order)
         factors = cleared(engine, factors, (mode,), solver.constraints)
         state, _ = solver.run(solver.start(factors), 500)

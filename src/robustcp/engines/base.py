@@ -197,10 +197,10 @@ class Engine(ABC):
         return algebra(self.xp)
 
     def scaled(self: E, exponent: int) -> E:
-        """The same data times 2**-exponent, before any scales: they are in its units."""
+        """The same data times 2**-exponent, before any scales by signal."""
         view = self.view
-        if view.scales is not None:
-            raise ValueError("scales: are in the units of the data; scale the data first")
+        if view.scales is not None and view.scales.signal is not None:
+            raise ValueError("scales: a signal is in the units of the data; scale the data first")
         limit, wild = (math.ldexp(size, -exponent) for size in (view.limit, view.wild))
         return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit, wild=wild))
 

@@ -86,7 +86,7 @@ class Signal:
 class Scales:
     """How large the noise of each entry is, relative to a common size.
 
-    That is max(least, slabs * sqrt(variance by signal)).
+    That is u = unit * slabs * sqrt(variance by signal), with a smooth floor: (u^4 + least^4)^(1/4).
 
     Attributes
     ----------
@@ -95,6 +95,9 @@ class Scales:
         an `Observed` tensor in the order given; all positive.
     signal : Signal, optional
     least : float
+        What no scale is below.
+    unit : float
+        So that values which are known need not be copied.
 
     Examples
     --------
@@ -110,9 +113,11 @@ class Scales:
     slabs: Weights | Listed | None = None
     signal: Signal | None = None
     least: float = 0.0
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         real_number(f"{_NAME}: least", self.least, 0.0)
+        real_number(f"{_NAME}: unit", self.unit, 0.0, above=True)
         if self.signal is not None and self.least == self.signal.constant == 0:
             raise ArgumentError(_NAME, "least must be > 0 where a signal of 0 has no variance")
         if isinstance(self.slabs, Weights):
@@ -145,7 +150,7 @@ class Scales:
         u = np.ones(len(indices[0])) if slabs is None else slabs
         if self.signal is not None:
             u = u * self.signal.at(indices)
-        return np.maximum(u, self.least)
+        return floored(self.unit * u, self.least, np)
 
     def part(self, indices: Sequence[np.ndarray | None]) -> Scales:
         """The scales at some indices of each mode; None takes a mode whole.
@@ -155,7 +160,12 @@ class Scales:
         slabs, signal = self.slabs, self.signal
         if isinstance(slabs, Weights):
             slabs = slabs.part(indices)
-        return Scales(slabs, None if signal is None else signal.part(indices), self.least)
+        return replace(self, slabs=slabs, signal=None if signal is None else signal.part(indices))
+
+
+def floored(u: Array, least: float, xp: Any) -> Array:
+    """Scales with a smooth floor."""
+    return u if least == 0 else xp.sqrt(xp.hypot(u * u, xp.full_like(u, least * least)))
 
 
 def _check_positive(values: Array) -> None:
@@ -176,6 +186,7 @@ class TileScales:
     held : list of arrays
         The factors of the signal, in storage order; none without a signal.
     numbers : (constant, linear, quadratic, least)
+    unit : float
     """
 
     def __init__(
@@ -186,7 +197,7 @@ class TileScales:
         self.slabs = None
         if isinstance(slabs, Weights) and _says_something(slabs):
             self.slabs = TileWeights(slabs, order, xp, dtype, device)
-        self._signal, self._least = signal, scales.least
+        self._signal, self._least, self.unit = signal, scales.least, scales.unit
         self.held: list[Array] = []
         self.numbers: tuple[float, ...] = (1.0, 0.0, 0.0, float(scales.least))
         if signal is not None:
@@ -224,8 +235,7 @@ class TileScales:
         xp = self._xp
         if u is None:
             u = xp.ones(shape, dtype=self.dtype, device=self._device)
-        if self._least > 0:
-            u = xp.clip(u, min=self._least)
+        u = floored(u if self.unit == 1 else self.unit * u, self._least, xp)
         return u if u.dtype == self.dtype else xp.astype(u, self.dtype)
 
     def as_matrix(self, shape: Sequence[int], split: int) -> MatrixScales:
@@ -246,11 +256,13 @@ class MatrixScales:
         self._size = math.prod(shape[:split]), math.prod(shape[split:])
         self._dtype = dtype
         self._slabs: MatrixWeights | None = None
+        self._unit = np.dtype(dtype).type(1 / scales.unit)
         self._outer = [np.ones(size, dtype) for size in self._size]
         if scales.slabs is not None:
             slabs = MatrixWeights(scales.slabs, shape, split)
             self._outer = [1 / product for product in slabs.products]
             self._slabs = None if scales.slabs.array is None else slabs
+        self._outer[0] = self._outer[0] * self._unit
         sides = (held[:split], held[split:])
         self._signal = [
             np.ascontiguousarray(khatri_rao(side)) if held else np.empty((size, 0), dtype)
@@ -270,7 +282,7 @@ class MatrixScales:
         if self._slabs is None:
             h = np.empty((length(rows), length(columns)), self._dtype)
         else:
-            h = 1 / self._slabs.block(rows, columns)
+            h = self._unit / self._slabs.block(rows, columns)
         (down, across), (left, right) = self._outer, self._signal
         compiled_code().inverse_scales(
             h, self._slabs is None, down[rows], across[columns], left[rows], right[columns],

@@ -55,6 +55,18 @@ class Weights:
                 array = xp.take(array, xp.asarray(at, device=device), axis=mode)
         return Weights(tuple(shape), tuple(vectors), array, self.zeros)
 
+    @property
+    def parts(self) -> tuple[Array | None, ...]:
+        """The vectors, and the array."""
+        return (*self.vectors, self.array)
+
+    @property
+    def typical(self) -> float:
+        """The geometric mean; none may be 0."""
+        if self.array is not None:
+            return math.exp(float(np.mean(np.log(to_host(self.array)))))
+        return math.prod(math.exp(np.mean(np.log(w))) for w in self.vectors if w is not None)
+
     def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The weights of some entries, on the host."""
         if self.array is not None:
@@ -75,6 +87,22 @@ class Listed:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
+
+    @property
+    def parts(self) -> tuple[Array | None, ...]:
+        return (self.values,)
+
+    @property
+    def typical(self) -> float:
+        """The geometric mean; none may be 0."""
+        return math.exp(float(np.mean(np.log(self.values))))
+
+
+def known_parts(parts: Sequence[Array | None], shape: tuple[int, ...]) -> Weights | Listed:
+    """Weights of which these are the parts."""
+    *vectors, array = parts
+    listed = vectors[0] is not None and len(vectors[0]) != shape[0]
+    return Listed(vectors[0]) if listed else Weights(shape, tuple(vectors), array)
 
 
 class TileWeights:

@@ -18,13 +18,14 @@ import numpy as np
 from robustcp import losses
 from robustcp._typing import Array
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
-from robustcp.engines import to_host
+from robustcp.engines import known_parts, to_host
 from robustcp.files.errors import FileError, reason
 from robustcp.files.writing import whole, write_bytes
 from robustcp.fitted import Fit
 from robustcp.io.labels import decoded, encoded, for_netcdf
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
+from robustcp.noise import Noise
 from robustcp.outcome import STOPPED, Outcome
 from robustcp.search import Starts
 from robustcp.simulation import Simulation
@@ -42,6 +43,9 @@ LOSSES: dict[str, type[Any]] = {
 CONSTRAINTS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Free, Nonnegative, Smooth, Unimodal)
 }
+
+#: What of a noise is numbers.
+NOISE = ("sigma", "variance", "least", "above", "below", "clean", "beyond", "looked")
 
 SUFFIXES = (".npz", ".nc")
 
@@ -108,7 +112,7 @@ def rescue(fit: Fit) -> Path:
 
 def _arrays(fit: Fit) -> dict[str, Any]:
     arrays = {f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)}
-    return arrays | {"weights": np.asarray(to_host(fit.weights)), "trace": np.asarray(fit.trace)}
+    return arrays | _noise_arrays(fit.noise) | {"weights": np.asarray(to_host(fit.weights)), "trace": np.asarray(fit.trace)}
 
 
 def _netcdf(fit: Fit) -> memoryview:
@@ -122,6 +126,8 @@ def _netcdf(fit: Fit) -> memoryview:
     shown = [None if labels is None else for_netcdf(labels) for labels in fit.labels]
     dataset = replace(fit, modes=_dimensions(fit.modes), labels=tuple(shown)).to_xarray()
     dataset["trace"] = ("sweep", np.asarray(fit.trace))
+    for name, array in _noise_arrays(fit.noise).items():
+        dataset[name] = tuple(f"{name}_{n}" for n in range(array.ndim)), array
     dataset.attrs["robustcp"] = json.dumps(_about(fit))
     content = io.BytesIO()
     with importlib.import_module("h5netcdf").File(content, "w") as file:
@@ -191,11 +197,39 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
         stages=tuple((str(name), int(count)) for name, count in about["stages"]),
         explained=float(about["explained"]),
         starts=Starts(about["starts"]),
-        scale=float(about["scale"]),
+        noise=_noise(held, about, model.shape),
         modes=modes,
         labels=labels,
         constraints=_constraints(about.get("constraints"), len(modes)),
     )
+
+
+def _noise_arrays(noise: Noise) -> dict[str, np.ndarray]:
+    """Scales of slabs, and known standard deviations."""
+    found = {f"noise_{n}": v for n, v in enumerate(noise.slabs) if v is not None}
+    for n, part in enumerate(() if noise.given is None else noise.given.parts):
+        if part is not None:
+            found[f"known_{n}"] = np.asarray(to_host(part))
+    return found
+
+
+def _noise(held: dict[str, np.ndarray], about: dict[str, Any], shape: tuple[int, ...]) -> Noise:
+    """The noise of a file; files of the first versions hold only its scale."""
+    slabs = tuple(held.get(f"noise_{n}") for n in range(len(shape)))
+    if "noise" not in about:
+        scale = float(about["scale"])
+        return Noise(scale, (scale**2, 0.0, 0.0), slabs, looked=False)
+    numbers = {name: about["noise"][name] for name in NOISE}
+    numbers["variance"] = tuple(map(float, numbers["variance"]))
+    if any(v is not None and v.shape != (n,) for v, n in zip(slabs, shape, strict=True)):
+        raise ValueError("scales of slabs of another shape")
+    parts = [held.get(f"known_{n}") for n in range(len(shape) + 1)]
+    given = None if all(part is None for part in parts) else known_parts(parts, shape)
+    return Noise(**numbers, slabs=slabs, given=given)
+
+
+def _plain(value: Any) -> Any:
+    return [float(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _result(about: dict[str, Any]) -> Outcome:
@@ -254,6 +288,7 @@ def _about(fit: Fit) -> dict[str, Any]:
         "explained": float(fit.explained),
         "starts": [float(objective) for objective in fit.starts],
         "scale": float(fit.scale),
+        "noise": {name: _plain(getattr(fit.noise, name)) for name in NOISE},
         "modes": [encoded(name) for name in fit.modes],
         "labels": [
             None if names is None else [encoded(label) for label in names] for names in fit.labels

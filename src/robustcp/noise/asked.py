@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from robustcp import _checks
+from robustcp.engines import Engine, Listed, Scales, Weights, in_modes_of, names_and_labels
 from robustcp.noise.estimation import Residuals, common, look
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.units import Units
@@ -43,6 +44,32 @@ class Asked:
         if self.sigma is None:
             return self
         return replace(self, sigma=self.sigma / units.factor)
+
+
+def as_noise(given: Any, X: Any, engine: Engine) -> tuple[Asked, Engine]:
+    """What users say of the noise of some data, and the data as it is to be looked at."""
+    if is_kind(given):
+        kind = as_kind(given, names_and_labels(X)[0], engine.order)
+        return Asked(kind), engine
+    known = _standard_deviations(given, X, engine)
+    sigma = known.typical
+    return Asked(COMMON, sigma), engine.standardized(Scales(known, unit=1 / sigma))
+
+
+def _standard_deviations(given: Any, X: Any, engine: Engine) -> Weights | Listed:
+    """Known standard deviations: of the shapes that weights may have, and positive."""
+    try:
+        known = engine.weighted(in_modes_of(X, given)).view.weights
+    except (TypeError, ValueError) as error:
+        problem = str(error).partition("entry_weights: ")[2] or str(error)
+        raise _checks.ArgumentError("noise", f"standard deviations {problem}") from None
+    if known is None:
+        raise _checks.ArgumentError("noise", f"holds no standard deviations, got {given!r}")
+    try:
+        Scales(known)
+    except _checks.ArgumentError as error:
+        raise _checks.ArgumentError("noise", f"standard deviations {error.problem}") from None
+    return known
 
 
 def as_kind(given: Any, names: Sequence[str], order: int) -> Kind | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Sample
-from robustcp.noise.core import Core, core_of
+from robustcp.noise.core import Core, core_of, degrees_of_freedom_correction
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.sizes import Resolution
 
@@ -127,6 +127,27 @@ def look(residuals: Residuals, kind: Kind | None = None, begin: Noise | None = N
     if kind == COMMON:
         return common(residuals)
     return _Mixture(residuals.some(ENOUGH), kind, begin).settled()
+
+
+def noise_of(
+    engine: Engine,
+    factors: Factors,
+    resolution: Resolution,
+    kind: Kind | None = None,
+    begin: Noise | None = None,
+) -> Noise:
+    """The noise that the residuals of a model show, corrected for the degrees of freedom.
+
+    Known standard deviations, which are the engine's scales, are what they are.
+    """
+    residuals = Residuals.of(engine, factors, resolution)
+    known = engine.view.scales
+    if known is not None:
+        noise = common(residuals, 1 / known.unit)
+        return replace(noise, given=known.slabs)
+    noise = look(residuals, kind, begin)
+    rank = factors[0].shape[1]
+    return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))
 
 
 def chosen(residuals: Residuals) -> tuple[Kind, Noise]:

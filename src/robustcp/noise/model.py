@@ -76,6 +76,8 @@ class Noise:
     above: float = 1e-4
     below: float = 1e-4
     clean: float = 1.0
+    #: Whether it was asked what the noise depends on.
+    looked: bool = field(repr=False, default=True)
     #: Known standard deviations, in place of all that.
     given: Weights | Listed | None = field(repr=False, default=None)
     #: The share of entries that have no influence.

@@ -29,6 +29,8 @@ _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
 #: Entries that are standardized at once, so that the first level of the cache holds them.
 _SCALED = 1 << 10
+#: A variance that stands for none.
+_TINY = 1e-80
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
 _ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
@@ -434,15 +436,23 @@ def columns_pass(
     return total
 
 
+@njit(**_INLINE)
+def _floored(h, least):
+    """The inverse of a scale with a smooth floor, from its inverse without."""
+    q = min(h * least, 1e60)
+    q = q * q
+    root = _inverse_root(1.0 + q * q)
+    return h * math.sqrt(root)
+
+
 @_compiled
 def inverse_scales(h, outer, down, across, left, right, numbers):
-    """1 / max(least, u sqrt(constant + linear |m| + quadratic m^2)) of a block, into h.
+    """h = 1 / (u^4 + least^4)^(1/4) of a block, u times sqrt(constant + linear |m| + quadratic m^2).
 
     1 / u is the outer product of `down` and `across`, or what h holds; m = left right', and
     without columns there is no variance by it.
     """
     constant, linear, quadratic, least = numbers
-    most = 1 / least  # infinity for 0
     rows, columns = h.shape
     step = max(1, min(rows, 4 * _SCALED // columns))
     m = np.empty((step if left.shape[1] else 0, columns), h.dtype)
@@ -458,10 +468,11 @@ def inverse_scales(h, outer, down, across, left, right, numbers):
             model = m[:size].reshape(-1)
             for j in range(v.shape[0]):
                 t = abs(np.float64(model[j]))
-                v[j] = min(most, v[j] * _inverse_root((quadratic * t + linear) * t + constant))
+                variance = max((quadratic * t + linear) * t + constant, _TINY)
+                v[j] = _floored(v[j] * _inverse_root(variance), least)
         elif least > 0:
             for j in range(v.shape[0]):
-                v[j] = min(most, np.float64(v[j]))
+                v[j] = _floored(np.float64(v[j]), least)
 
 
 @_compiled
