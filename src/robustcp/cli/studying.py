@@ -131,8 +131,8 @@ def reproduce(
 
     matplotlib.use("Agg")
     from robustcp.studies.paper import STUDIES, Scale
-    from robustcp.studies.reproduce import SUFFIXES
     from robustcp.studies.reproduce import reproduce as run
+    from robustcp.studies.study import SUFFIXES
 
     chosen = list(dict.fromkeys(studies or STUDIES))
     unknown = [name for name in chosen if name not in STUDIES]
