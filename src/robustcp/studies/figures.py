@@ -17,11 +17,12 @@ LOOKS = {
     "CPAL1 as published": ("#56B4E9", "..", "D"),
     "CPAL1": ("#0072B2", "", "o"),
     "cp": ("#009E73", "xx", "v"),
-    "cp from the truth": ("#CC79A7", "++", "P"),
+    "cp_at_truth": ("#CC79A7", "++", "P"),
     "oracle": ("#999999", "--", "^"),
     "linear programs": ("#D55E00", "", "s"),
     "weighted medians": ("#009E73", "", "^"),
 }
+LOOKS |= {"cpals": LOOKS["CPALS"], "cpal1": LOOKS["CPAL1"]}
 
 
 def methods_of(rows: Sequence[Row]) -> list[str]:
