@@ -89,8 +89,17 @@ class Ledger:
         """One more row, on disk when this returns."""
         new = not self.path.exists() or self.path.stat().st_size == 0
         text = (self._header if new else "") + self._line(row)
-        with write_errors(self.path), self.path.open("ab", buffering=0) as file:
-            left = memoryview(text.encode())
+        with write_errors(self.path):
+            try:
+                self._append(text.encode())
+            except OSError:
+                if new:
+                    self.path.unlink(missing_ok=True)  # no row was kept
+                raise
+
+    def _append(self, data: bytes) -> None:
+        with self.path.open("ab", buffering=0) as file:
+            left = memoryview(data)
             while left:  # a disk that is nearly full takes a part
                 left = left[file.write(left) :]
             os.fsync(file.fileno())
