@@ -223,7 +223,7 @@ class TestMethods:
         monkeypatch.setitem(METHODS, "cp", broken)
         row = trials.score_row(Task("trials", 0, "kind=stuck_sensors common=0", "cp"))
         assert (row["fms"], row["status"]) == ("0.0", "error: no way")
-        assert "1 fits ended in an error and score 0: cp on stuck_sensors" in trials.verdict([row])
+        assert "scored 0: 1 fits, by cp on stuck_sensors." in trials.verdict([row])
         ledger = Ledger(tmp_path / "x.csv", COLUMNS)
         ledger.append(row)
         assert list(ledger.load().values()) == [row]
@@ -251,8 +251,8 @@ class TestTargets:
             (Target(below={"oracle": 0.02}), [Claim("median ≥ 0.930 (oracle - 0.020)", False)]),
             (Target(below={"oracle": 0.06}), [Claim("median ≥ 0.890 (oracle - 0.060)", True)]),
             (Target(below={"cpals": 0.01}), []),  # it was not run
-            (Target(failures=0.3), [Claim("failures ≤ 30.0%", False)]),
-            (Target(failures=0.4), [Claim("failures ≤ 40.0%", True)]),
+            (Target(failures=0.3), [Claim("failures ≤ 30.0% (found: 33.3%)", False)]),
+            (Target(failures=0.4), [Claim("failures ≤ 40.0% (found: 33.3%)", True)]),
         ],
     )
     def test_what_holds(self, target, expected):
@@ -279,6 +279,7 @@ class TestTargets:
         assert "| 0.985 (0.980) | 0.850 (0.800) | 0.990 (0.990) | 1.00 |" in line
         assert "median ≥ 0.985, worst ≥ 0.970" in line
         assert "Targets hold for 1 of 1 kinds." in text
+        assert "over seeds 0 to 1," in text
         assert KINDS["counts"].description in text
         missed = STUDY.summary(rows_of("counts", cp=[0.97, 0.9], oracle=[0.99, 0.99]))
         assert "**median ≥ 0.985**, **worst ≥ 0.970**" in missed

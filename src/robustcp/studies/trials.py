@@ -215,7 +215,8 @@ def claims(target: Target, results: Results) -> list[Claim]:
             found.append(_near(method, margin, cells))
     if target.failures is not None and results.of("oracle").rows:
         share = float(np.mean(_failures(results)))
-        found.append(Claim(f"failures ≤ {target.failures:.1%}", share <= target.failures))
+        text = f"failures ≤ {target.failures:.1%} (found: {share:.1%})"
+        found.append(Claim(text, share <= target.failures))
     if target.alarms is not None:
         low, high = target.alarms
         rate = ours.median("false_alarms")
@@ -272,9 +273,9 @@ def summary(rows: Sequence[Row]) -> str:
         ])  # fmt: skip
     head = ["kind", *methods, "seconds", "false alarms", "detected", "target (missed: bold)"]
     parts = [
-        "Factor match scores: the median over the seeds, and the worst in brackets. Seconds, false "
-        "alarms (the share of clean entries that are flagged) and the share of bad entries that "
-        "are detected: medians, of `cp`.",
+        f"Factor match scores: the median over {_seeds(kinds)}, and the worst in brackets. "
+        "Seconds, false alarms (the share of clean entries that are flagged) and the share of bad "
+        "entries that are detected: medians, of `cp`.",
         table(head, lines).rstrip(),
         verdict(rows),
         *_cells(kinds, methods),
@@ -282,6 +283,14 @@ def summary(rows: Sequence[Row]) -> str:
         table(["kind", "data"], [[name, KINDS[name].description] for name in kinds]).rstrip(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _seeds(kinds: dict[str, Results]) -> str:
+    most = max(
+        int(r["seed"]) // KINDS[name].tensors for name, results in kinds.items()
+        for r in results.rows
+    )  # fmt: skip
+    return f"seeds 0 to {most}" if most else "seed 0"
 
 
 def verdict(rows: Sequence[Row]) -> str:
@@ -296,7 +305,7 @@ def verdict(rows: Sequence[Row]) -> str:
         text += f"; missed: {', '.join(missed)}." if missed else "."
     if failed := [r for r in rows if r["status"].startswith(ERROR)]:
         where = _listed(f"{r['method']} on {task_of(r)['kind']}" for r in failed)
-        text += f" {len(failed)} fits ended in an error and score 0: {where}."
+        text += f" Ended in an error and scored 0: {len(failed)} fits, by {where}."
     return text.strip()
 
 
