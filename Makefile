@@ -3,10 +3,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench clean
+.PHONY: demo trials test test-slow bench clean
 
 demo: .venv/installed
 	$(BIN)/robustcp demo --out demo
+
+trials: .venv/installed
+	$(BIN)/robustcp trials $(KINDS) --out results
 
 test: .venv/tested
 	$(BIN)/ruff check src tests benchmarks examples

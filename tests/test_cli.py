@@ -231,6 +231,7 @@ class TestOthers:
             "simulate",
             "video",
             "reproduce",
+            "trials",
             "demo",
         ):
             assert "Example: robustcp" in " ".join(run(command, "--help").stdout.split())

@@ -12,7 +12,7 @@ from robustcp.cli.clips import video
 from robustcp.cli.errors import reporting
 from robustcp.cli.fitting import fit
 from robustcp.cli.inspecting import compare, outliers, rank
-from robustcp.cli.studying import demo, reproduce, simulate
+from robustcp.cli.studying import demo, reproduce, simulate, trials
 
 app = typer.Typer(
     help="CP tensor factorization that bad entries cannot pull away.",
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (fit, rank, outliers, compare, simulate, video, demo, reproduce):
+for command in (fit, rank, outliers, compare, simulate, video, demo, reproduce, trials):
     app.command()(reporting(command))
 
 

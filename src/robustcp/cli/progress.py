@@ -106,7 +106,8 @@ def study_bars() -> Iterator[Callable[[str, int, int], None]]:
         TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn(),
         TextColumn("left:"), TimeRemainingColumn(),
     )  # fmt: skip
-    bars = Progress(*columns, console=Console(stderr=True))
+    hidden = not sys.stderr.isatty()
+    bars = Progress(*columns, console=Console(stderr=True), disable=hidden)
     try:
         yield _shown(bars)
     finally:

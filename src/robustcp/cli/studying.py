@@ -1,7 +1,8 @@
-"""`robustcp simulate`, `demo` and `reproduce`: the paper's data, its story, its experiments."""
+"""`robustcp simulate`, `demo`, `reproduce` and `trials`: simulated data and what comes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,13 +132,10 @@ def reproduce(
 
     matplotlib.use("Agg")
     from robustcp.studies.paper import STUDIES, Scale
-    from robustcp.studies.reproduce import SUFFIXES
     from robustcp.studies.reproduce import reproduce as run
+    from robustcp.studies.study import SUFFIXES
 
-    chosen = list(dict.fromkeys(studies or STUDIES))
-    unknown = [name for name in chosen if name not in STUDIES]
-    if unknown:
-        fail(f"unknown study {unknown[0]!r}; there are {', '.join(STUDIES)}")
+    chosen = _known("study", studies, STUDIES) or list(STUDIES)
     if replicates is not None and replicates < 1:
         fail(f"--replicates {replicates}: must be at least 1")
     if jobs is not None and jobs < 1:
@@ -150,3 +148,60 @@ def reproduce(
         fail("stopped; the same command goes on from here", STOPPED)
     for name in chosen:
         print(f"{STUDIES[name].title}: {out / name}{', '.join(SUFFIXES)}")
+
+
+def trials(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(help="Which kinds; all of them if none is named.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("results"),
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds, from 0 on; by default 10.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A first look: two seeds.")] = False,
+    methods: Annotated[
+        str, typer.Option(help="Of cp, cpal1, cpals, oracle, cp_at_truth, with commas between.")
+    ] = "",
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default all cores.")] = None,
+) -> None:
+    """Measure recovery from each kind of contamination.
+
+    Tensors of known factors, contaminated in many ways, are fitted by cp, cpal1 and
+    cpals, and by an oracle that is told which entries are clean. Raw results go to
+    trials.csv, the table to trials.md, the figure to trials.png and .pdf. An
+    interrupted run goes on where it stopped when the same command is given again.
+
+    Example: robustcp trials bad_samples counts --quick --out results
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from robustcp.studies.kinds import KINDS
+    from robustcp.studies.study import SUFFIXES
+    from robustcp.studies.trials import METHODS, Selection, verdict
+    from robustcp.studies.trials import trials as run
+
+    chosen = _known("kind", kinds, KINDS)
+    named = _known("method", methods.split(",") if methods else [], METHODS)
+    if seeds is not None and seeds < 1:
+        fail(f"--seeds {seeds}: must be at least 1")
+    if jobs is not None and jobs < 1:
+        fail(f"--jobs {jobs}: must be at least 1")
+    selection = Selection(chosen or list(KINDS), seeds or (2 if quick else 10), named)
+    try:
+        with study_bars() as progress:
+            rows = run(selection, out, jobs=jobs, progress=progress)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from here", STOPPED)
+    if said := verdict(rows):
+        print(said)
+    print(f"{out / 'trials'}{', '.join(SUFFIXES)}")
+
+
+def _known(what: str, names: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """Names without repetition, each of which must be known."""
+    chosen, known = list(dict.fromkeys(name.strip() for name in names or [])), list(known)
+    for name in chosen:
+        if name not in known:
+            fail(f"unknown {what} {name!r}; there are {', '.join(known)}")
+    return chosen

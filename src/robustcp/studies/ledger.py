@@ -19,11 +19,14 @@ from typing import Any
 
 from robustcp.files.writing import write_bytes, write_errors
 
+#: Which task a row answers; every table begins with them.
+KEYS = ("study", "seed", "settings", "method")
+#: Columns of any table that do not hold numbers.
+WORDS = ("study", "settings", "method", "converged", "status")
+#: The columns of the paper's studies.
 COLUMNS = (
-    "study", "seed", "settings", "method", "fms", "fms_unweighted", "l1", "sweeps", "seconds",
-    "converged", "status", "objective",
+    *KEYS, "fms", "fms_unweighted", "l1", "sweeps", "seconds", "converged", "status", "objective",
 )  # fmt: skip
-NUMBERS = ("fms", "fms_unweighted", "l1", "sweeps", "seconds", "objective")
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,17 @@ class Ledger:
     Rows are appended and synced one by one; what is half-written is dropped when the file is
     read again. When all is done the rows are put into the order of the tasks, so that the file
     does not depend on interruptions or on how many processes worked.
+
+    Parameters
+    ----------
+    path : Path
+    columns : sequence of str
+        `KEYS`, and what else is known of each task: numbers, but for those among `WORDS`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS) -> None:
         self.path = path
+        self.columns = tuple(columns)
 
     def load(self) -> dict[tuple[str, ...], Row]:
         """All whole rows; a damaged file is mended."""
@@ -69,53 +79,65 @@ class Ledger:
             return {}
         text = self.path.read_bytes().decode("utf-8", errors="replace")
         *whole, torn = text.split("\n")
-        parsed = [_row(line) for line in whole[1:]]
+        parsed = [self._row(line) for line in whole[1:]]
         rows = {task_of(row).key: row for row in parsed if row}
-        if torn or None in parsed or not whole or whole[0] != ",".join(COLUMNS):
+        if torn or None in parsed or not whole or whole[0] != ",".join(self.columns):
             self._write(list(rows.values()))
         return rows
 
     def append(self, row: Row) -> None:
         """One more row, on disk when this returns."""
         new = not self.path.exists() or self.path.stat().st_size == 0
-        text = (_line(dict(zip(COLUMNS, COLUMNS, strict=True))) if new else "") + _line(row)
-        with write_errors(self.path), self.path.open("ab", buffering=0) as file:
-            left = memoryview(text.encode())
+        text = (self._header if new else "") + self._line(row)
+        with write_errors(self.path):
+            try:
+                self._append(text.encode())
+            except OSError:
+                if new:
+                    self.path.unlink(missing_ok=True)  # no row was kept
+                raise
+
+    def _append(self, data: bytes) -> None:
+        with self.path.open("ab", buffering=0) as file:
+            left = memoryview(data)
             while left:  # a disk that is nearly full takes a part
                 left = left[file.write(left) :]
             os.fsync(file.fileno())
 
     def finish(self, tasks: Sequence[Task]) -> list[Row]:
-        """The rows in the order of the tasks."""
+        """The rows of the tasks, in their order; in the file the rows of others follow."""
         rows = self.load()
-        ordered = [rows[task.key] for task in tasks]
-        self._write(ordered)
+        ordered = [rows.pop(task.key) for task in tasks]
+        others = sorted(rows.values(), key=lambda r: (r["settings"], int(r["seed"]), r["method"]))
+        self._write([*ordered, *others])
         return ordered
 
+    @property
+    def _header(self) -> str:
+        return ",".join(self.columns) + "\n"
+
     def _write(self, rows: Sequence[Row]) -> None:
-        header = dict(zip(COLUMNS, COLUMNS, strict=True))
-        write_bytes(self.path, "".join(map(_line, [header, *rows])).encode())
+        write_bytes(self.path, (self._header + "".join(map(self._line, rows))).encode())
 
+    def _line(self, row: Row) -> str:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerow([row[name] for name in self.columns])
+        return out.getvalue()
 
-def _line(row: Row) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow([row[name] for name in COLUMNS])
-    return out.getvalue()
-
-
-def _row(line: str) -> Row | None:
-    """A row, or None if the line is not a whole one."""
-    cells = next(csv.reader([line]), [])
-    if len(cells) != len(COLUMNS):
-        return None
-    row = dict(zip(COLUMNS, cells, strict=True))
-    try:
-        int(row["seed"])
-        for name in NUMBERS:
-            float(row[name])
-    except ValueError:
-        return None
-    return row if row["converged"] in ("True", "False") else None
+    def _row(self, line: str) -> Row | None:
+        """A row, or None if the line is not a whole one."""
+        cells = next(csv.reader([line]), [])
+        if len(cells) != len(self.columns):
+            return None
+        row = dict(zip(self.columns, cells, strict=True))
+        try:
+            int(row["seed"])
+            for name in self.columns:
+                if name not in WORDS:
+                    float(row[name])
+        except ValueError:
+            return None
+        return row if row["converged"] in ("True", "False") else None
 
 
 def same_settings(path: Path, settings: dict[str, Any]) -> str | None:

@@ -21,7 +21,9 @@ from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import factor_match_score
 from robustcp.plot import truth_against_estimates
 from robustcp.simulation import Simulation, simulate
+from robustcp.studies.figures import LOOKS, legend, methods_of, panels, table
 from robustcp.studies.ledger import Row, Task, task_of
+from robustcp.studies.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,16 +49,6 @@ METHODS: dict[str, Callable[..., Fit]] = {
     "CPAL1": lambda sim, **options: cpal1(sim.data, RANK, **options),
     "cp": lambda sim, **options: cp(sim.data, RANK, **options),
     "oracle": _oracle,
-}
-#: The colour, hatch and marker of each method in the figures.
-LOOKS = {
-    "CPALS": ("#D55E00", "//", "s"),
-    "CPAL1 as published": ("#56B4E9", "..", "D"),
-    "CPAL1": ("#0072B2", "", "o"),
-    "cp": ("#009E73", "xx", "v"),
-    "oracle": ("#999999", "--", "^"),
-    "linear programs": ("#D55E00", "", "s"),
-    "weighted medians": ("#009E73", "", "^"),
 }
 
 
@@ -97,33 +89,6 @@ class Scale:
 
     def with_replicates(self, count: int | None) -> Scale:
         return self if count is None else replace(self, replicates=count, fewer=count)
-
-
-@dataclass(frozen=True)
-class Study:
-    """One experiment: what it runs, and how its results are drawn and summarized.
-
-    Attributes
-    ----------
-    name, title : str
-    claim : str
-        The statement of the paper that is tested.
-    tasks : function of a Scale that returns the list of tasks
-    work : function of a Task that returns a Row
-    draw : function of all rows that returns a figure
-    summary : function of all rows that returns Markdown
-    alone : bool
-        Whether run times are measured, so that tasks must run one at a time.
-    """
-
-    name: str
-    title: str
-    claim: str
-    tasks: Callable[[Scale], list[Task]]
-    work: Callable[[Task], Row]
-    draw: Callable[[Sequence[Row]], Figure]
-    summary: Callable[[Sequence[Row]], str]
-    alone: bool = False
 
 
 # Data and fits
@@ -210,14 +175,14 @@ def _figure1a_tasks(scale: Scale) -> list[Task]:
 
 
 def _draw_figure1a(rows: Sequence[Row]) -> Figure:
-    figure, panels = _panels(2, "factor match score", sharey=True)
-    for ax, eta in zip(panels, ("0.1", "0.2"), strict=True):
+    figure, (left, right) = panels(2, "factor match score", sharey=True)
+    for ax, eta in zip((left, right), ("0.1", "0.2"), strict=True):
         gammas = ["0.0", "0.5", "1.0", "1.5", "2.0"]
         groups = {g: _by_method(rows, eta="0.1" if g == "0.0" else eta, gamma=g) for g in gammas}
         _boxes(ax, groups)
         ax.set_title(f"$\\eta$ = {eta}")
         ax.set_xlabel(r"$\gamma$, size of the artifacts (0: Gaussian noise alone)")
-    _legend(figure, _methods(rows))
+    legend(figure, methods_of(rows))
     return figure
 
 
@@ -273,7 +238,7 @@ def _away(rows: Sequence[Row]) -> dict[str, list[list[bool]]]:
 
     The robust methods are compared by the 1-norm of the residuals, CPALS by least squares.
     """
-    column = {m: "objective" if m == "CPALS" else "l1" for m in _methods(rows)}
+    column = {m: "objective" if m == "CPALS" else "l1" for m in methods_of(rows)}
     best: dict[tuple[str, str], float] = {}
     for r in rows:
         key, value = (column[r["method"]], r["seed"]), float(r[column[r["method"]]])
@@ -292,7 +257,7 @@ def _all_away(replicates: list[list[bool]], count: int) -> float:
 
 
 def _draw_minima(rows: Sequence[Row]) -> Figure:
-    figure, (ax,) = _panels(1, "share of fits away from the best")
+    figure, (ax,) = panels(1, "share of fits away from the best")
     for method, replicates in _away(rows).items():
         colour, _, marker = LOOKS[method]
         counts = range(1, len(replicates[0]) + 1)
@@ -300,7 +265,7 @@ def _draw_minima(rows: Sequence[Row]) -> Figure:
     ax.set_xlabel("starts, of which the lowest objective is kept")
     ax.set_xticks(range(1, 1 + max(len(a[0]) for a in _away(rows).values())))
     ax.set_ylim(bottom=-0.02)
-    _legend(figure, _methods(rows))
+    legend(figure, methods_of(rows))
     return figure
 
 
@@ -316,7 +281,7 @@ def _summary_minima(rows: Sequence[Row]) -> str:
     return (
         f"Share of fits whose objective is more than {AWAY - 1:.1%} above the lowest one found for "
         f"the same tensor by any start of any method with the same objective.\n\n"
-        + _table(head, lines)
+        + table(head, lines)
     )
 
 
@@ -341,10 +306,10 @@ def _noises_tasks(scale: Scale) -> list[Task]:
 
 
 def _draw_noises(rows: Sequence[Row]) -> Figure:
-    figure, (ax,) = _panels(1, "factor match score", width=9)
+    figure, (ax,) = panels(1, "factor match score", width=9)
     _boxes(ax, {kind: _by_method(rows, noise=kind) for kind in KINDS})
     ax.set_xlabel("noise of the same norm as the tensor, on top of 10% Gaussian noise")
-    _legend(figure, _methods(rows))
+    legend(figure, methods_of(rows))
     return figure
 
 
@@ -362,8 +327,8 @@ def _breakdown_tasks(scale: Scale) -> list[Task]:
 
 
 def _draw_lines(setting: str, label: str, rows: Sequence[Row]) -> Figure:
-    figure, (ax,) = _panels(1, "factor match score")
-    for method in _methods(rows):
+    figure, (ax,) = panels(1, "factor match score")
+    for method in methods_of(rows):
         groups: dict[float, list[float]] = {}
         for r in rows:
             if r["method"] == method:
@@ -375,7 +340,7 @@ def _draw_lines(setting: str, label: str, rows: Sequence[Row]) -> Figure:
         ax.plot(x, middle, marker + "-", color=colour, markersize=4)
     ax.set_xlabel(label + " (lines: medians; bands: quartiles)")
     ax.set_ylim(0, 1.02)
-    _legend(figure, _methods(rows))
+    legend(figure, methods_of(rows))
     return figure
 
 
@@ -418,7 +383,7 @@ def _cost_curves(rows: Sequence[Row]) -> dict[str, tuple[np.ndarray, np.ndarray,
     curves = {}
     data = {(r["seed"], r["settings"]): task_of(r) for r in rows}
     targets = {key: _objective_of_truth(contaminated(task)) for key, task in data.items()}
-    for method in _methods(rows):
+    for method in methods_of(rows):
         mine = [r for r in rows if r["method"] == method]
         sizes = np.array([int(task_of(r)["size"]) for r in mine])
         seconds = np.array([float(r["seconds"]) for r in mine])
@@ -437,14 +402,14 @@ def _growth(sizes: np.ndarray, seconds: np.ndarray) -> float:
 
 
 def _draw_cost(rows: Sequence[Row]) -> Figure:
-    figure, panels = _panels(2, "seconds", width=9, height=4.6)
+    figure, (left, right) = panels(2, "seconds", width=9, height=4.6)
     for method, (sizes, per_sweep, to_target) in _cost_curves(rows).items():
         colour, _, marker = LOOKS[method]
-        for ax, seconds in zip(panels, (per_sweep, to_target), strict=True):
+        for ax, seconds in zip((left, right), (per_sweep, to_target), strict=True):
             label = f"{method}: entries$^{{{_growth(sizes, seconds):.2f}}}$"
             ax.loglog(sizes, seconds, marker + "-", color=colour, label=label)
     for ax, title in zip(
-        panels, ("per sweep", "to the objective of the true factors"), strict=True
+        (left, right), ("per sweep", "to the objective of the true factors"), strict=True
     ):
         ax.set_title(title)
         ax.set_xlabel("size of each of 3 modes")
@@ -462,7 +427,7 @@ def _summary_cost(rows: Sequence[Row]) -> str:
         [f"{n}^3", f"{2 * n**2 * n + RANK * n:,}", f"{2 * n**2 + RANK:,}", str(RANK)] for n in sizes
     ]
     head = ["tensor", "LP, a whole factor at once", "LP, one row", "CPAL1, one row"]
-    text = f"Unknowns, rank {RANK}:\n\n" + _table(head, unknowns) + "\n"
+    text = f"Unknowns, rank {RANK}:\n\n" + table(head, unknowns) + "\n"
     for title, which in (("Seconds per sweep", 1), ("Seconds to the truth's objective", 2)):
         lines = [
             [m, *(f"{s:.3g}" if np.isfinite(s) else "not reached" for s in c[which]),
@@ -470,7 +435,7 @@ def _summary_cost(rows: Sequence[Row]) -> str:
             for m, c in curves.items()
         ]  # fmt: skip
         head = ["method", *(f"{n}^3" for n in sizes), "growth exponent in the entries"]
-        text += f"\n{title}:\n\n" + _table(head, lines)
+        text += f"\n{title}:\n\n" + table(head, lines)
     return text
 
 
@@ -519,7 +484,7 @@ def _pass_seconds(rows: Sequence[Row]) -> dict[int, float]:
 
 
 def _draw_parallel(rows: Sequence[Row]) -> Figure:
-    figure, (ax,) = _panels(1, "speed-up of one pass", width=5)
+    figure, (ax,) = panels(1, "speed-up of one pass", width=5)
     seconds = _pass_seconds(rows)
     threads = list(seconds)
     ax.plot(threads, threads, ":", color="0.5", label="ideal")
@@ -534,21 +499,17 @@ def _draw_parallel(rows: Sequence[Row]) -> Figure:
 def _summary_parallel(rows: Sequence[Row]) -> str:
     seconds = _pass_seconds(rows)
     lines = [[str(k), f"{s:.4f}", f"{seconds[1] / s:.2f}"] for k, s in seconds.items()]
-    return f"Tensor of {task_of(rows[0])['size']}^3, rank {RANK}, medians of 5.\n\n" + _table(
+    return f"Tensor of {task_of(rows[0])['size']}^3, rank {RANK}, medians of 5.\n\n" + table(
         ["threads", "seconds per pass", "speed-up"], lines
     )
 
 
-# Tables and pictures
-
-
-def _methods(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(r["method"] for r in rows))
+# Scores
 
 
 def _by_method(rows: Sequence[Row], **settings: str) -> dict[str, list[float]]:
     """The scores of each method in the tasks with these settings."""
-    groups: dict[str, list[float]] = {m: [] for m in _methods(rows)}
+    groups: dict[str, list[float]] = {m: [] for m in methods_of(rows)}
     for r in rows:
         task = task_of(r)
         if all(task[name] == value for name, value in settings.items()):
@@ -573,27 +534,7 @@ def summary_of_scores(rows: Sequence[Row]) -> str:
              f"{seconds:.2f}", str(len(mine))]
         )  # fmt: skip
     head = ["settings", "method", "median FMS", "quartiles", "sweeps", "seconds", "fits"]
-    return _table(head, lines)
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
-
-
-def _panels(
-    count: int, label: str, width: float = 8, height: float = 3.6, **options: Any
-) -> tuple[Figure, list[Axes]]:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(
-        1, count, figsize=(width, height), layout="constrained", squeeze=False, **options
-    )
-    panels = list(axes[0])
-    panels[0].set_ylabel(label)
-    for ax in panels:
-        ax.spines[["top", "right"]].set_visible(False)
-    return figure, panels
+    return table(head, lines)
 
 
 def _boxes(ax: Axes, groups: dict[str, dict[str, list[float]]]) -> None:
@@ -614,59 +555,50 @@ def _boxes(ax: Axes, groups: dict[str, dict[str, list[float]]]) -> None:
     ax.set_ylim(0, 1.02)
 
 
-def _legend(figure: Figure, methods: Sequence[str]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [
-        Patch(facecolor=LOOKS[m][0], hatch=LOOKS[m][1], alpha=0.75, label=m) for m in methods
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), frameon=False)
-
-
-STUDIES: dict[str, Study] = {
+STUDIES: dict[str, Study[Scale]] = {
     study.name: study
     for study in (
         Study(
             "figure1a",
             "Figure 1a: recovery against the size and share of artifacts",
-            "CPALS degrades as the artifacts grow, to a median of about 0.7 at eta 0.2 and gamma "
-            "2; CPAL1 does not.",
+            "The paper: CPALS degrades as the artifacts grow, to a median of about 0.7 at eta 0.2 "
+            "and gamma 2; CPAL1 does not.",
             _figure1a_tasks, fit_row, _draw_figure1a, summary_of_scores,
         ),
         Study(
             "figure1b",
             "Figure 1b: one factor column",
-            "In the paper's example CPAL1 scores 0.91 and CPALS 0.64.",
+            "The paper: In the paper's example CPAL1 scores 0.91 and CPALS 0.64.",
             _figure1b_tasks, fit_row, _draw_figure1b, _summary_figure1b,
         ),
         Study(
             "minima",
             "Local minima",
-            "The methods occasionally find local minima.",
+            "The paper: The methods occasionally find local minima.",
             _minima_tasks, fit_row, _draw_minima, _summary_minima,
         ),
         Study(
             "noises",
             "Other noise distributions",
-            "Not all non-Gaussian perturbations cause noticeable degradation of CPALS.",
+            "The paper: Not all non-Gaussian perturbations cause noticeable degradation of CPALS.",
             _noises_tasks, fit_row, _draw_noises, summary_of_scores,
         ),
         Study(
             "cost",
             "Cost against linear programming",
-            "CPAL1 is slightly faster than linear programming, and the gap may widen.",
+            "The paper: CPAL1 is slightly faster than linear programming, and the gap may widen.",
             _cost_tasks, _cost_row, _draw_cost, _summary_cost, alone=True,
         ),
         Study(
             "parallel",
             "Parallel rows",
-            "The separation over rows offers speed-up through parallelization.",
+            "The paper: The separation over rows offers speed-up through parallelization.",
             _parallel_tasks, _parallel_row, _draw_parallel, _summary_parallel, alone=True,
         ),
         Study(
             "sparse",
             "Sparse data",
-            "CPAL1 struggles when the data tensor is sparse as well as the artifacts.",
+            "The paper: CPAL1 struggles when the data tensor is sparse as well as the artifacts.",
             _sparse_tasks, fit_row,
             partial(_draw_lines, "density", "share of nonzero entries in the factors"),
             summary_of_scores,
@@ -674,7 +606,8 @@ STUDIES: dict[str, Study] = {
         Study(
             "breakdown",
             "Breakdown",
-            "not covered; here, the share of artifacts at which each method breaks down.",
+            "The paper: not covered; here, the share of artifacts at which each method breaks "
+            "down.",
             _breakdown_tasks, fit_row,
             partial(_draw_lines, "eta", "share of artifacts, gamma 2"),
             summary_of_scores,

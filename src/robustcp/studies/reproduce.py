@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from robustcp.files.errors import OutputError
-from robustcp.files.writing import Outputs, make_folder, write_bytes, write_picture
-from robustcp.studies.ledger import Ledger, Row, carry_out, same_settings
-from robustcp.studies.paper import STUDIES, Scale, Study
-
-SUFFIXES = (".csv", ".png", ".pdf", ".md")
-
-#: Told about each study: its name, how many tasks are done, and of how many.
-Progress = Callable[[str, int, int], object]
+from robustcp.files.writing import make_folder
+from robustcp.studies.ledger import same_settings
+from robustcp.studies.paper import STUDIES, Scale
+from robustcp.studies.study import Progress, check_folder
 
 
 def reproduce(
@@ -48,39 +43,14 @@ def reproduce(
         If the folder cannot be written, or holds results of another scale.
     """
     out = Path(out)
-    files = [name + suffix for name in names for suffix in SUFFIXES]
-    Outputs(force=True).add_folder("out", out, ["settings.json", *files])
+    check_folder(out, ["settings.json", *(f for name in names for f in STUDIES[name].files)])
     other = same_settings(make_folder(out) / "settings.json", {"scale": _plain(asdict(scale))})
     if other:
         raise OutputError(
             out, f"holds results of other settings ({other}); name another folder", "out"
         )
     for name in names:
-        rows = _results(STUDIES[name], scale, out, jobs, progress or (lambda *_: None))
-        _write(STUDIES[name], rows, out)
-
-
-def _results(study: Study, scale: Scale, out: Path, jobs: int | None, tell: Progress) -> list[Row]:
-    tasks, done = study.tasks(scale), 0
-    tell(study.name, 0, len(tasks))
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        tell(study.name, done, len(tasks))
-
-    count = 0 if study.alone else jobs or os.cpu_count() or 1
-    return carry_out(tasks, study.work, Ledger(out / f"{study.name}.csv"), count, advance)
-
-
-def _write(study: Study, rows: list[Row], out: Path) -> None:
-    figure = study.draw(rows)
-    write_picture(out / f"{study.name}.png", figure)
-    # without a date in it the same results give the same file
-    write_picture(out / f"{study.name}.pdf", figure, metadata={"CreationDate": None})
-    text = f"# {study.title}\n\nThe paper: {study.claim}\n\n"
-    text += f"![{study.title}]({study.name}.png)\n\n{study.summary(rows)}"
-    write_bytes(out / f"{study.name}.md", text.encode())
+        STUDIES[name].run(scale, out, jobs, progress)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,62 @@
+"""What the figures and tables of the studies have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from robustcp.studies.ledger import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: The colour, hatch and marker of each method.
+LOOKS = {
+    "CPALS": ("#D55E00", "//", "s"),
+    "CPAL1 as published": ("#56B4E9", "..", "D"),
+    "CPAL1": ("#0072B2", "", "o"),
+    "cp": ("#009E73", "xx", "v"),
+    "cp_at_truth": ("#CC79A7", "++", "P"),
+    "oracle": ("#999999", "--", "^"),
+    "linear programs": ("#D55E00", "", "s"),
+    "weighted medians": ("#009E73", "", "^"),
+}
+LOOKS |= {"cpals": LOOKS["CPALS"], "cpal1": LOOKS["CPAL1"]}
+
+
+def methods_of(rows: Sequence[Row]) -> list[str]:
+    """The methods of some rows, in the order in which they come."""
+    return list(dict.fromkeys(r["method"] for r in rows))
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
+
+
+def panels(
+    count: int, label: str, width: float = 8, height: float = 3.6, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with some panels side by side."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, count, figsize=(width, height), layout="constrained", squeeze=False, **options
+    )
+    made = list(axes[0])
+    made[0].set_ylabel(label)
+    for ax in made:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, made
+
+
+def legend(figure: Figure, methods: Sequence[str]) -> None:
+    """Which method has which colour and hatch, above the panels."""
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=LOOKS[m][0], hatch=LOOKS[m][1], alpha=0.75, label=m) for m in methods
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), frameon=False)

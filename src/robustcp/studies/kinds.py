@@ -1,0 +1,659 @@
+"""Kinds of contamination: for each a tensor of known factors, what is bad in it, how noisy it is.
+
+A kind is a function of a seed, and of settings where it has several cells. Its docstring is one
+sentence on the data, which the tables show.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from robustcp.engines import Observed
+from robustcp.kruskal import KruskalTensor
+from robustcp.simulation import simulate
+
+Factors = tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A tensor to be fitted, and all that the fit is not told.
+
+    Attributes
+    ----------
+    data : array
+        NaN where entries are missing.
+    truth : tuple of arrays
+        The true factors; the norms of their columns count.
+    clean : boolean array
+        True where an entry is the model plus its noise.
+    sigma : array
+        The standard deviation of each entry's noise.
+    rank : int
+        The number of components to ask for.
+    options : dict
+        Other arguments of the call.
+    spoilt : (int, array of int) or None
+        A mode and those of its rows that no method can recover, left out of the score.
+    listed : bool
+        Whether the data is handed over as a list of observed entries.
+    """
+
+    data: np.ndarray
+    truth: Factors
+    clean: np.ndarray
+    sigma: np.ndarray
+    rank: int
+    options: dict[str, Any] = field(default_factory=dict)
+    spoilt: tuple[int, np.ndarray] | None = None
+    listed: bool = False
+
+    @property
+    def given(self) -> Any:
+        """The data as a method gets it."""
+        seen = ~np.isnan(self.data)
+        if not self.listed:
+            return self.data
+        return Observed(np.argwhere(seen), self.data[seen], self.data.shape)
+
+    def model_of(self, estimate: Any) -> KruskalTensor:
+        """An estimate, or the true factors, without the rows that cannot be recovered."""
+        weights, factors = estimate
+        if self.spoilt:
+            mode, rows = self.spoilt
+            factors = [np.delete(A, rows, 0) if n == mode else A for n, A in enumerate(factors)]
+        return KruskalTensor(weights, tuple(factors)).normalized()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `cp` must reach, over the seeds of each cell.
+
+    Attributes
+    ----------
+    median, worst : float, optional
+        The least median and the least score.
+    below : mapping
+        By how much the median may be below that of each of these methods.
+    failures : float, optional
+        The largest share of scores below .9 among tensors where the oracle's is above .94.
+    alarms : (float, float), optional
+        Between which the median share of clean entries that are flagged must be.
+    slabs : bool
+        Whether all bad slabs must be among the worst ten of `Outliers.worst`.
+    """
+
+    median: float | None = None
+    worst: float | None = None
+    below: Mapping[str, float] = field(default_factory=dict)
+    failures: float | None = None
+    alarms: tuple[float, float] | None = None
+    slabs: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of contamination.
+
+    Attributes
+    ----------
+    name, description : str
+    make : function of a seed, and of the numbers in a cell's settings, that returns a Trial
+    target : Target
+    cells : sequence of str
+        Settings, written 'name=number name=number'.
+    tensors : int
+        How many tensors there are for each seed that is asked for.
+    flags : bool
+        Whether entries are either clean or bad, so that false alarms can be counted.
+    """
+
+    name: str
+    description: str
+    make: Callable[..., Trial]
+    target: Target
+    cells: Sequence[str] = ("",)
+    tensors: int = 1
+    flags: bool = True
+
+    def trial(self, seed: int, cell: str = "") -> Trial:
+        parts = (part.split("=", 1) for part in cell.split())
+        return self.make(seed, **{name: float(value) for name, value in parts})
+
+
+#: All kinds, by name, in the order of the tables.
+KINDS: dict[str, Kind] = {}
+
+Maker = Callable[..., Trial]
+
+
+def _kind(target: Target | None = None, **options: Any) -> Callable[[Maker], Maker]:
+    """Make a function of a seed a kind: its name is the kind's, its docstring the description."""
+
+    def added(make: Maker) -> Maker:
+        text = " ".join((inspect.getdoc(make) or "").split())
+        KINDS[make.__name__] = Kind(make.__name__, text, make, target or Target(), **options)
+        return make
+
+    return added
+
+
+# Models, noise and artifacts
+
+
+def full(factors: Sequence[np.ndarray]) -> np.ndarray:
+    """The tensor of some factors."""
+    return np.asarray(KruskalTensor.from_factors(factors).full())
+
+
+def _rms(M: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(M * M)))
+
+
+def _model(
+    rng: np.random.Generator,
+    shape: Sequence[int],
+    rank: int,
+    *,
+    signed: bool = False,
+    density: float = 1.0,
+) -> tuple[Factors, np.ndarray]:
+    """Normal factors, by default their absolute values, a share of them 0; and their tensor."""
+    normal = [rng.standard_normal((size, rank)) for size in shape]
+    kept = [rng.random(A.shape) < density for A in normal]
+    factors = [
+        np.where(k, A if signed else np.abs(A), 0.0) for A, k in zip(normal, kept, strict=True)
+    ]
+    return tuple(factors), full(factors)
+
+
+def _even(
+    rng: np.random.Generator, M: np.ndarray, level: float = 0.1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian noise of one size, relative to the model's root mean square; its sigmas."""
+    sigma = np.full(M.shape, level * _rms(M))
+    return M + sigma * rng.standard_normal(M.shape), sigma
+
+
+def _by_slab(rng: np.random.Generator, M: np.ndarray) -> np.ndarray:
+    """Sigmas that differ 30-fold between the slabs of mode 0."""
+    slabs = np.exp(rng.uniform(np.log(0.02), np.log(0.6), M.shape[0]))
+    return np.broadcast_to(_rms(M) * slabs.reshape(-1, *[1] * (M.ndim - 1)), M.shape)
+
+
+def _by_signal(M: np.ndarray) -> np.ndarray:
+    """Sigmas of 1% of the data's size plus 5% of each entry's."""
+    return np.asarray(0.01 * _rms(M) + 0.05 * np.abs(M))
+
+
+def _with_artifacts(
+    rng: np.random.Generator,
+    Y: np.ndarray,
+    share: float,
+    size: float,
+    signs: Sequence[int] = (1,),
+) -> tuple[np.ndarray, np.ndarray]:
+    """Something added to a share of the entries, on average `size` standard deviations of Y."""
+    bad = rng.random(Y.shape) < share
+    heights = size * np.std(Y) * rng.gamma(5, 0.2, Y.shape)
+    return np.where(bad, Y + heights * rng.choice(signs, Y.shape), Y), bad
+
+
+def _scattered(
+    rng: np.random.Generator,
+    shape: Sequence[int],
+    rank: int,
+    share: float,
+    size: float = 5.0,
+    signs: Sequence[int] = (1,),
+    **options: Any,
+) -> Trial:
+    """10% Gaussian noise, and artifacts at a share of the entries."""
+    factors, M = _model(rng, shape, rank, **options)
+    Y, sigma = _even(rng, M)
+    Y, bad = _with_artifacts(rng, Y, share, size, signs)
+    return Trial(Y, factors, ~bad, sigma, rank)
+
+
+def _partly(rng: np.random.Generator, trial: Trial, share: float, listed: bool = False) -> Trial:
+    """A share of the entries, the others missing."""
+    hidden = rng.random(trial.data.shape) > share
+    data = np.where(hidden, np.nan, trial.data)
+    return replace(trial, data=data, clean=trial.clean & ~hidden, listed=listed)
+
+
+# The paper's artifacts
+
+CELLS = tuple(f"eta={eta} gamma={gamma}" for eta in (0.1, 0.2) for gamma in (0.5, 1.0, 1.5, 2.0))
+
+
+@_kind(Target(worst=0.99, below={"oracle": 0.001}), cells=CELLS)
+def paper(seed: int, eta: float, gamma: float) -> Trial:
+    """The paper's eight cells: 50^3, rank 5, 10% noise, a share eta of the entries raised by the
+    same amount, together gamma times the norm of the model."""
+    sim = simulate(eta=eta, gamma=gamma, rng=seed)
+    factors = tuple(np.asarray(A) for A in sim.truth.absorbed())
+    return Trial(
+        sim.data, factors, ~sim.artifacts, np.full(sim.data.shape, sim.sigma), sim.truth.rank
+    )
+
+
+# Clean data: robustness must cost nothing
+
+
+def _clean_target(alarms: tuple[float, float] | None = None, **below: float) -> Target:
+    return Target(below={"cpals": 0.003, "cpal1": 0.003, **below}, alarms=alarms)
+
+
+def _clean(rng: np.random.Generator, draw: Callable[[tuple[int, ...]], np.ndarray]) -> Trial:
+    """40^3 of rank 4 with noise of variance 1 as drawn, at 10%."""
+    factors, M = _model(rng, (40,) * 3, 4)
+    sigma = np.full(M.shape, 0.1 * _rms(M))
+    return Trial(M + sigma * draw(M.shape), factors, np.ones(M.shape, dtype=bool), sigma, 4)
+
+
+@_kind(_clean_target((0.0005, 0.002)))
+def clean_even(seed: int) -> Trial:
+    """40^3, rank 4, Gaussian noise of 10% everywhere, nothing bad."""
+    rng = np.random.default_rng(seed)
+    return _clean(rng, rng.standard_normal)
+
+
+@_kind(_clean_target((0.0005, 0.002)))
+def clean_slabs(seed: int) -> Trial:
+    """30 x 40 x 50, rank 4, Gaussian noise that differs 30-fold between the slabs of mode 0,
+    nothing bad."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (30, 40, 50), 4)
+    sigma = _by_slab(rng, M)
+    Y = M + sigma * rng.standard_normal(M.shape)
+    return Trial(Y, factors, np.ones(M.shape, dtype=bool), sigma, 4)
+
+
+@_kind(
+    replace(_clean_target((0.0005, 0.002)), below={"cpals": 0.003, "cpal1": 0.003, "oracle": 0.003})
+)
+def clean_by_signal(seed: int) -> Trial:
+    """40^3, rank 4, Gaussian noise of 1% of the data's size plus 5% of each entry's, nothing
+    bad."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (40,) * 3, 4)
+    sigma = _by_signal(M)
+    Y = M + sigma * rng.standard_normal(M.shape)
+    return Trial(Y, factors, np.ones(M.shape, dtype=bool), sigma, 4)
+
+
+@_kind(_clean_target((0.0003, 0.004)))
+def clean_counts(seed: int) -> Trial:
+    """60 trials x 40 neurons x 50 times, rank 4, Poisson counts with means from about 5, nothing
+    bad; nonnegative."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(50)[:, None]
+    base = [
+        rng.uniform(0.75, 1.25, (60, 1)),
+        rng.uniform(0.75, 1.25, (40, 1)),
+        np.full((50, 1), 9.0),
+    ]
+    peaks = np.exp(-0.5 * ((t - rng.uniform(8, 42, 3)) / rng.uniform(3, 7, 3)) ** 2)
+    bursts = [rng.gamma(2, 0.5, (60, 3)), rng.gamma(1, 1, (40, 3)), 15 * peaks]
+    factors = tuple(np.hstack(pair) for pair in zip(base, bursts, strict=True))
+    M = full(factors)
+    Y = rng.poisson(M).astype(np.float64)
+    return Trial(Y, factors, np.ones(M.shape, dtype=bool), np.sqrt(M), 4, {"nonnegative": True})
+
+
+@_kind(_clean_target())
+def clean_laplace(seed: int) -> Trial:
+    """40^3, rank 4, Laplace noise of 10%, nothing bad."""
+    rng = np.random.default_rng(seed)
+    return _clean(rng, lambda shape: rng.laplace(scale=np.sqrt(0.5), size=shape))
+
+
+@_kind(_clean_target())
+def clean_uniform(seed: int) -> Trial:
+    """40^3, rank 4, uniform noise of 10%, nothing bad."""
+    rng = np.random.default_rng(seed)
+    return _clean(rng, lambda shape: rng.uniform(-np.sqrt(3), np.sqrt(3), size=shape))
+
+
+# Noise that is not the same everywhere, or not Gaussian
+
+
+@_kind(Target(worst=0.985, below={"oracle": 0.003}))
+def uneven_noise(seed: int) -> Trial:
+    """30 x 40 x 50, rank 4, noise that differs 30-fold between the slabs of mode 0, 10%
+    artifacts."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (30, 40, 50), 4)
+    sigma = _by_slab(rng, M)
+    Y, bad = _with_artifacts(rng, M + sigma * rng.standard_normal(M.shape), 0.1, 5)
+    return Trial(Y, factors, ~bad, sigma, 4)
+
+
+@_kind(Target(below={"oracle": 0.003}))
+def times_ten(seed: int) -> Trial:
+    """40^3, rank 4, noise of 1% of the data's size plus 5% of each entry's, 5% of the entries
+    times ten."""
+    trial = clean_by_signal(seed)
+    bad = np.random.default_rng([seed, 10]).random(trial.data.shape) < 0.05
+    return replace(trial, data=np.where(bad, 10 * trial.data, trial.data), clean=~bad)
+
+
+@_kind()
+def laplace(seed: int) -> Trial:
+    """40^3, rank 4, Laplace noise of 10%, 10% artifacts."""
+    trial = clean_laplace(seed)
+    Y, bad = _with_artifacts(np.random.default_rng([seed, 10]), trial.data, 0.1, 5)
+    return replace(trial, data=Y, clean=~bad)
+
+
+def _student(seed: int, freedom: float, level: float) -> Trial:
+    """40^3 of rank 4 with Student's noise: Gaussian, each entry with its own precision."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (40,) * 3, 4)
+    sigma = level * _rms(M) / np.sqrt(rng.chisquare(freedom, M.shape) / freedom)
+    Y = M + sigma * rng.standard_normal(M.shape)
+    return Trial(Y, factors, np.ones(M.shape, dtype=bool), sigma, 4)
+
+
+@_kind(cells=("freedom=2", "freedom=3"), flags=False)
+def heavy_tails(seed: int, freedom: float) -> Trial:
+    """40^3, rank 4, Student's t noise with 2 or 3 degrees of freedom and a scale of 10%."""
+    return _student(seed, freedom, 0.1)
+
+
+@_kind(Target(worst=0.99, below={"cp_at_truth": 0.002}), flags=False)
+def cauchy(seed: int) -> Trial:
+    """40^3, rank 4, Cauchy noise with a scale of 5%."""
+    return _student(seed, 1, 0.05)
+
+
+@_kind(Target(median=0.985, worst=0.97))
+def counts(seed: int) -> Trial:
+    """120 trials x 80 neurons x 60 times, rank 4, Poisson counts with mean 2, nothing bad;
+    nonnegative."""
+    return _counts(seed, 0)
+
+
+@_kind(Target(median=0.93, worst=0.85))
+def counts_with_artifacts(seed: int) -> Trial:
+    """The same counts, with about 25 more in all neurons over 8 of the 60 times in a tenth of the
+    trials; nonnegative."""
+    return _counts(seed, 12)
+
+
+def _counts(seed: int, spoilt_trials: int) -> Trial:
+    rng = np.random.default_rng(seed)
+    trials, neurons = rng.gamma(4, 0.25, (120, 4)), rng.gamma(1, 1, (80, 4))
+    centres, widths = rng.uniform(8, 52, 4), rng.uniform(4, 9, 4)
+    times = np.exp(-0.5 * ((np.arange(60)[:, None] - centres) / widths) ** 2)
+    trials *= 2 / full([trials, neurons, times]).mean()
+    M = full([trials, neurons, times])
+    Y = rng.poisson(M).astype(np.float64)
+    clean = np.ones(M.shape, dtype=bool)
+    for k in rng.choice(120, spoilt_trials, replace=False):
+        begin = int(rng.integers(52))
+        Y[k, :, begin : begin + 8] += rng.poisson(25, (80, 8))
+        clean[k, :, begin : begin + 8] = False
+    sigma = np.sqrt(M + 0.05)
+    return Trial(Y, (trials, neurons, times), clean, sigma, 4, {"nonnegative": True})
+
+
+# Artifacts at single entries
+
+
+@_kind(Target(worst=0.99, below={"oracle": 0.002}))
+def four_way(seed: int) -> Trial:
+    """20^4, rank 5, signed factors, a quarter of the entries too large."""
+    return _scattered(np.random.default_rng(seed), (20,) * 4, 5, 0.25, signed=True)
+
+
+@_kind(Target(worst=0.99, below={"oracle": 0.002}))
+def many_components(seed: int) -> Trial:
+    """60^3, rank 20, signed factors, 15% artifacts."""
+    return _scattered(np.random.default_rng(seed), (60,) * 3, 20, 0.15, signed=True)
+
+
+@_kind(Target(worst=0.99, below={"oracle": 0.002}))
+def one_wild_entry(seed: int) -> Trial:
+    """40^3, rank 3, one entry a million times the size of the others."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (40,) * 3, 3)
+    Y, sigma = _even(rng, M)
+    clean = np.ones(M.shape, dtype=bool)
+    where = tuple(rng.integers(40, size=3))
+    Y[where], clean[where] = 1e6 * _rms(M), False
+    return Trial(Y, factors, clean, sigma, 3)
+
+
+@_kind(Target(median=0.97, worst=0.90))
+def most_entries_too_large(seed: int) -> Trial:
+    """50^3, rank 5, 60% of the entries too large."""
+    return _scattered(np.random.default_rng(seed), (50,) * 3, 5, 0.6, 6.0)
+
+
+@_kind(Target(median=0.985, worst=0.90))
+def most_entries_random(seed: int) -> Trial:
+    """50^3, rank 5, 60% of the entries replaced by random numbers between plus and minus the
+    largest of the model."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (50,) * 3, 5)
+    Y, sigma = _even(rng, M)
+    bad = rng.random(M.shape) < 0.6
+    anything = M.max() * rng.uniform(-1, 1, M.shape)
+    return Trial(np.where(bad, anything, Y), factors, ~bad, sigma, 5)
+
+
+@_kind(Target(median=0.98, worst=0.95))
+def one_component_too_many(seed: int) -> Trial:
+    """50^3 of rank 4, 20% artifacts, rank 5 asked for; scored over the true components."""
+    return replace(_scattered(np.random.default_rng(seed), (50,) * 3, 4, 0.2), rank=5)
+
+
+@_kind()
+def collinear(seed: int) -> Trial:
+    """50^3, rank 3, components with cosines of about .9 in every mode, 5% noise, 10%
+    artifacts."""
+    rng = np.random.default_rng(seed)
+    factors = tuple(
+        np.sqrt(0.9) * rng.standard_normal((50, 1)) + np.sqrt(0.1) * rng.standard_normal((50, 3))
+        for _ in range(3)
+    )
+    Y, sigma = _even(rng, full(factors), 0.05)
+    Y, bad = _with_artifacts(rng, Y, 0.1, 5)
+    return Trial(Y, factors, ~bad, sigma, 3)
+
+
+@_kind()
+def weak_component(seed: int) -> Trial:
+    """50^3, rank 4, signed factors, one component with a tenth of the norm of the others, 10%
+    artifacts."""
+    rng = np.random.default_rng(seed)
+    unit = [A / np.linalg.norm(A, axis=0) for A in _model(rng, (50,) * 3, 4, signed=True)[0]]
+    factors = (unit[0] * [1.0, 1.0, 1.0, 0.1], *unit[1:])
+    Y, sigma = _even(rng, full(factors))
+    Y, bad = _with_artifacts(rng, Y, 0.1, 5)
+    return Trial(Y, factors, ~bad, sigma, 4)
+
+
+@_kind()
+def sparse_factors(seed: int) -> Trial:
+    """50^3, rank 4, factors of which 30% are not zero, 10% artifacts."""
+    return _scattered(np.random.default_rng(seed), (50,) * 3, 4, 0.1, density=0.3)
+
+
+@_kind(Target(failures=0.025), tensors=40)
+def small_tensors(seed: int) -> Trial:
+    """6 to 17 rows in each mode, order 2 with rank 1 or order 3 to 6 with rank 1 to 3, signed
+    factors, 10% large outliers of either sign; 40 tensors for each seed."""
+    rng = np.random.default_rng(seed)
+    order = int(rng.integers(2, 7))
+    rank = 1 if order == 2 else int(rng.integers(1, 4))
+    sizes: list[int] = []
+    for left in range(order - 1, -1, -1):  # at most 100,000 entries
+        most = int(1e5 / (np.prod(sizes) * 6**left))
+        sizes.append(int(rng.integers(6, min(most, 17) + 1)))
+    return _scattered(rng, rng.permutation(sizes).tolist(), rank, 0.1, 10.0, (-1, 1), signed=True)
+
+
+# Missing entries, and rows of which few are left
+
+
+@_kind()
+def half_missing(seed: int) -> Trial:
+    """40^3, rank 4, 10% artifacts, half of the entries missing."""
+    rng = np.random.default_rng(seed)
+    return _partly(rng, _scattered(rng, (40,) * 3, 4, 0.1), 0.5)
+
+
+@_kind()
+def nine_tenths_missing(seed: int) -> Trial:
+    """40^3, rank 4, 10% artifacts, nine tenths of the entries missing."""
+    rng = np.random.default_rng(seed)
+    return _partly(rng, _scattered(rng, (40,) * 3, 4, 0.1), 0.1)
+
+
+FEW = tuple(
+    f"{size} listed={k}" for size in ("rank=2 entries=40", "rank=5 entries=100") for k in (0, 1)
+)
+
+
+@_kind(Target(median=0.97, worst=0.90), cells=FEW)
+def few_entries(seed: int, rank: float, entries: float, listed: float) -> Trial:
+    """30^3, signed factors, 10% outliers of either sign; rank 2 with about 40 observed entries in
+    each row, and rank 5 with 100; given as NaN and as a list."""
+    rng = np.random.default_rng(seed)
+    whole = _scattered(rng, (30,) * 3, int(rank), 0.1, signs=(-1, 1), signed=True)
+    return _partly(rng, whole, entries / 900, bool(listed))
+
+
+@_kind(Target(median=0.95, worst=0.90))
+def thin_rows(seed: int) -> Trial:
+    """400 x 30 x 30, rank 4, signed factors, about 12 observed entries in each of the 400 rows,
+    5% of them outliers of either sign."""
+    rng = np.random.default_rng(seed)
+    whole = _scattered(rng, (400, 30, 30), 4, 0.05, signs=(-1, 1), signed=True)
+    return _partly(rng, whole, 12 / 900)
+
+
+@_kind(Target(median=0.935, worst=0.90))
+def scatter_cut(seed: int) -> Trial:
+    """The landscapes of `fluorescence` with the scatter removed, so that of some rows little is
+    left; nonnegative."""
+    trial = fluorescence(seed)
+    return replace(trial, data=np.where(trial.clean, trial.data, np.nan))
+
+
+# Fibres and slabs that are bad as a whole
+
+
+@_kind(Target(median=0.88, worst=0.75))
+def fluorescence(seed: int) -> Trial:
+    """25 samples x 70 emissions x 45 excitations, rank 4, with Rayleigh and Raman scatter and an
+    unmeasured triangle, noise by signal; nonnegative."""
+    rng = np.random.default_rng(seed)
+    emission, excitation = np.linspace(300, 600, 70), np.linspace(240, 460, 45)
+    at_emission = np.array([345, 410, 460, 520]) + rng.uniform(-8, 8, 4)
+    at_excitation = np.array([275, 310, 360, 430]) + rng.uniform(-10, 10, 4)
+    amounts, widths = rng.gamma(2, 1, (25, 4)), rng.uniform(15, 35, 4)
+    spectra = np.exp(-0.5 * ((emission[:, None] - at_emission) / widths) ** 2)
+    widths = rng.uniform(12, 30, 4)
+    absorption = np.exp(-0.5 * ((excitation[:, None] - at_excitation) / widths) ** 2)
+    M = full([amounts, spectra, absorption])
+    sigma = 0.002 * M.max() + 0.02 * M
+    m, x = emission[:, None], excitation[None, :]
+    raman = 1e7 / (1e7 / x - 3400)  # water: 3400 per cm below the excitation
+    lines = ((3.0, m - x), (1.0, m - 2 * x), (0.15, m - raman))
+    scatter = sum(height * np.exp(-0.5 * (off / 6) ** 2) for height, off in lines)
+    Y = M + sigma * rng.standard_normal(M.shape)
+    Y += M.max() * scatter * rng.uniform(0.7, 1.3, (25, 1, 1))
+    Y[:, m - x < -12] = np.nan
+    clean = (scatter < 0.003) & ~np.isnan(Y)
+    return Trial(Y, (amounts, spectra, absorption), clean, sigma, 4, {"nonnegative": True})
+
+
+@_kind(Target(median=0.97, worst=0.90), cells=("common=0", "common=1"))
+def stuck_sensors(seed: int, common: float) -> Trial:
+    """30 sensors x 24 hours x 21 days, rank 2, half of the sensors stuck on 10 days, each at a
+    constant of its own up to five times the data's size; days of their own or in common;
+    nonnegative."""
+    rng = np.random.default_rng(seed)
+    hours = np.arange(24)[:, None] - np.array([8.0, 18.0]) - rng.uniform(-1, 1, 2)
+    hours = (hours + 12) % 24 - 12  # round the clock
+    profiles = np.exp(-0.5 * (hours / rng.uniform(2.5, 4.5, 2)) ** 2)
+    factors = (rng.gamma(2, 0.5, (30, 2)), profiles, rng.gamma(4, 0.25, (21, 2)))
+    M = full(factors)
+    Y, sigma = _even(rng, M)
+    clean = np.ones(M.shape, dtype=bool)
+    days = rng.choice(21, 10, replace=False)
+    for k in rng.choice(30, 15, replace=False):
+        days = days if common else rng.choice(21, 10, replace=False)
+        Y[k][:, days] = 5 * _rms(M) * rng.random()
+        clean[k][:, days] = False
+    return Trial(Y, factors, clean, sigma, 2, {"nonnegative": True})
+
+
+@_kind()
+def outlying_fibres(seed: int) -> Trial:
+    """40^3, rank 4, a tenth of the fibres along mode 2 replaced by levels of their own."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (40,) * 3, 4)
+    Y, sigma = _even(rng, M)
+    hit = rng.random((40, 40)) < 0.1
+    levels = 5 * _rms(M) * rng.uniform(-1, 1, hit.sum())
+    Y[hit] = levels[:, None] + sigma[hit] * rng.standard_normal((hit.sum(), 40))
+    return Trial(Y, factors, np.repeat(~hit[:, :, None], 40, axis=2), sigma, 4)
+
+
+@_kind(Target(median=0.985, worst=0.95))
+def bad_samples(seed: int) -> Trial:
+    """40^3, rank 4, to six slabs of mode 0 something strong is added, of rank 1 and different in
+    each."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (40,) * 3, 4)
+    Y, sigma = _even(rng, M)
+    hit = rng.choice(40, 6, replace=False)
+    for k in hit:
+        Y[k] += 12 * _rms(M) * np.outer(rng.random(40), rng.random(40))
+    return Trial(Y, factors, _without(M.shape, hit), sigma, 4, spoilt=(0, hit))
+
+
+@_kind(Target(slabs=True))
+def replaced_slabs(seed: int) -> Trial:
+    """40^3, rank 4, six slabs of mode 0 replaced by matrices of rank 4 of their own, of the size
+    of the others."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (40,) * 3, 4)
+    Y, sigma = _even(rng, M)
+    hit = rng.choice(40, 6, replace=False)
+    for k in hit:
+        other = _model(rng, (40, 40), 4)[1]
+        Y[k] = other * (_rms(M) / _rms(other)) + sigma[k] * rng.standard_normal((40, 40))
+    return Trial(Y, factors, _without(M.shape, hit), sigma, 4, spoilt=(0, hit))
+
+
+@_kind()
+def foreign_samples(seed: int) -> Trial:
+    """50^3, rank 5, a fifth of the samples, the slabs of mode 0, hold a component that the others
+    do not have; 10% artifacts."""
+    rng = np.random.default_rng(seed)
+    factors, M = _model(rng, (50,) * 3, 5)
+    Y, sigma = _even(rng, M)
+    hit = rng.choice(50, 10, replace=False)
+    foreign = [np.abs(rng.standard_normal(50)) for _ in range(2)]
+    Y[hit] += 2 * _rms(M) * np.outer(*foreign)
+    Y, bad = _with_artifacts(rng, Y, 0.1, 5)
+    clean = ~bad & _without(M.shape, hit)
+    return Trial(Y, factors, clean, sigma, 5, {"cases": 0}, spoilt=(0, hit))
+
+
+def _without(shape: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
+    """True but in some slabs of mode 0."""
+    clean = np.ones(shape, dtype=bool)
+    clean[rows] = False
+    return clean
