@@ -40,5 +40,5 @@ def to_the_noise(
     refinement = Refinement(problem.resolution, noise)
     return [
         Stage("L1", replace(down, enough=0.001), 10 * tol, mu),
-        Stage("refinement", refinement, 0.1 * tol, mu_of_squares, otherwise=finish),
+        Stage("refinement", refinement, 0.03 * tol, mu_of_squares, 100, otherwise=finish),
     ]
