@@ -24,7 +24,7 @@ from killing import CASES, bits
 from robustcp import L1, Checkpoint, Huber, Loss, Welsch, checkpoints, cp, cpal1, cpals
 from robustcp.cli import app
 from robustcp.engines import DenseEngine
-from robustcp.schedules import Finish, Schedule, Single, Skip
+from robustcp.schedules import Finish, Level, Schedule, Single, Skip
 from robustcp.solver import Solver, Stage
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="processes that are forked and killed")
@@ -158,10 +158,10 @@ class Bare:
 class Undone(Schedule):
     """Two levels, after which the stage turns out not to be for this data."""
 
-    def __call__(self, level, engine, factors, loss):
+    def __call__(self, level, engine, factors, before):
         if level == 2:
             raise Skip("not for this data")
-        return Welsch(1.0 - 0.1 * level)
+        return Level(Welsch(1.0 - 0.1 * level))
 
 
 UNDONE = [

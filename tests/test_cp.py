@@ -25,7 +25,7 @@ from robustcp import (
 from robustcp import factor_match_score as score
 from robustcp.constraints import Nonnegative
 from robustcp.engines.algebra import algebra
-from robustcp.noise import noise_of
+from robustcp.noise import core_of
 from robustcp.normal import NormalEquations
 from robustcp.schedules import Single
 from robustcp.solver import Stage
@@ -120,7 +120,9 @@ class TestRecovery:
         sim = simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=1)
         X = sim.data.copy()
         X[3] = 3 * X.max() * np.random.default_rng(1).choice([-1, 1], X[3].shape)
-        fit = cp(X, 2, init=sim.truth, fixed=(1, 2))
+        told = cp(X, 2, init=sim.truth, fixed=(1, 2))
+        assert "1 slab of mode 0 with far more noise than the others (3)" in told.status
+        fit = cp(X, 2, init=sim.truth, fixed=(1, 2), noise="common")
         assert "1 rows of mode 0 have no entry that fits" in fit.status
         assert "(3)" in fit.status
         good = np.delete(np.arange(20), 3)
@@ -149,15 +151,15 @@ class TestNoise:
         hit = rng.random(r.size) < share
         far = np.abs(rng.standard_normal(r.size)) * 20 * sigma
         r += np.where(hit, far if sided else far * rng.choice([-1, 1], r.size), 0.0)
-        noise = noise_of(r)
+        noise = core_of(r)
         assert noise.sigma == pytest.approx(sigma, rel=0.05)
         assert noise.clean == pytest.approx(1 - share, abs=0.05)
         if sided and share > 0.1:
             assert noise.above > 5 * noise.below
 
     def test_floor(self):
-        assert noise_of(np.zeros(100), 0.5).sigma == 0.5
-        assert noise_of(np.array([])).sigma > 0
+        assert core_of(np.zeros(100), 0.5).sigma == 0.5
+        assert core_of(np.array([])).sigma > 0
 
 
 class TestLosses:

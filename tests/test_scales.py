@@ -64,7 +64,7 @@ def scaled(draw):
         parts = draw(st.sampled_from([(1.0, 0.0, 0.0), (0.2, 1.0, 0.0), (0.1, 0.2, 0.5)]))
         signal, u = Signal(held, *parts), u * signal_of(held, *parts)
     least = draw(st.sampled_from([0.0, 0.7]))
-    return X, factors, Scales(slabs, signal, least), np.maximum(u, least)
+    return X, factors, Scales(slabs, signal, least), (u**4 + least**4) ** 0.25
 
 
 @given(
@@ -182,7 +182,7 @@ def test_same_bits_for_any_number_of_threads(form, kept, compiled, monkeypatch):
         Scales(),
         Scales(Weights((6, 5, 4), (np.ones(6), None, np.ones(4)))),
         Scales(Weights((6, 5, 4), (None,) * 3, np.ones((6, 1, 4)))),
-        Scales(None, Signal(HELD, 1.0, 0.0, 0.0), least=0.5),
+        Scales(None, Signal(HELD, 1.0, 0.0, 0.0)),
     ],
     ids=["nothing", "vectors", "array", "signal"],
 )
@@ -203,7 +203,7 @@ def test_scales_of_one_change_nothing(ones, compiled):
 
 def test_one_scale_for_all_is_another_unit_of_the_loss():
     X, factors = problem((6, 5, 4))
-    engine = as_engine(X).standardized(Scales(least=4.0))
+    engine = as_engine(X).standardized(Scales(unit=4.0))
     smaller = (factors[0] / 4, *factors[1:])  # so that the model is in the units of X / 4
     a, b = engine.normal(factors, 0, LOSS), as_engine(X / 4).normal(smaller, 0, LOSS)
     assert a.value == pytest.approx(b.value, rel=1e-13)
@@ -324,7 +324,7 @@ class TestListed:
 
     def test_times_a_signal(self):
         given = Scales(Listed(self.u[self.place]), Signal(HELD, 0.1, 0.5, 0.2), 0.5)
-        u = np.maximum(0.5, self.u * ENTRY_SCALES["signal"])
+        u = (0.5**4 + (self.u * ENTRY_SCALES["signal"]) ** 4) ** 0.25
         engine = as_engine(self.data).standardized(given)
         self.check(engine, u)
         np.testing.assert_allclose(engine.entry_scales(), u[self.place], rtol=1e-13)

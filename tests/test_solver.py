@@ -14,7 +14,7 @@ from robustcp.constraints import Free, Nonnegative
 from robustcp.engines import as_engine
 from robustcp.losses import L1, Huber, LeastSquares, Loss
 from robustcp.objective import Objective
-from robustcp.schedules import Continuation, Finish, Schedule, Single, Skip
+from robustcp.schedules import Continuation, Finish, Level, Schedule, Single, Skip
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 from robustcp.stages import way_down
@@ -89,10 +89,10 @@ class NotForThis(Schedule):
 
     at: int
 
-    def __call__(self, level, engine, factors, loss):
+    def __call__(self, level, engine, factors, before):
         if level == self.at:
             raise Skip("not for this data")
-        return Huber(1.0 + level)
+        return Level(Huber(1.0 + level))
 
 
 class TestSkipped:

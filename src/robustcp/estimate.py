@@ -21,7 +21,7 @@ from robustcp.engines import (
 from robustcp.fitted import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
-from robustcp.noise import COMMON, noise_of
+from robustcp.noise import COMMON, Noise, noise_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
 from robustcp.search import Start, Starts, cleared
@@ -152,17 +152,18 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     engine = problem.seen_by(state.loss)
     model = _canonical(solver, state)
     loss = units.loss_of_data(state.loss)
+    # Where there was no refinement nobody has asked yet what the noise depends on.
+    looked = state.noise is not None
+    kind = state.noise.kind if state.noise is not None else COMMON
+    noise = noise_of(engine, state.factors, problem.resolution, kind, state.noise)
     notes = [
         *problem.notes,
         *state.notes,
         *map(_kept, state.kept),
         *_rejected(solver.objective_of(state).engine, state),
+        *_outlying(noise),
         diagnosis(model),
     ]
-    # Where there was no refinement nobody has asked yet what the noise depends on.
-    looked = state.noise is not None
-    kind = state.noise.kind if state.noise is not None else COMMON
-    noise = noise_of(engine, state.factors, problem.resolution, kind, state.noise)
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
         trace=np.array(state.trace),
@@ -217,6 +218,15 @@ def _rejected(engine: Engine, state: State) -> list[str]:
                 f"{rows.size} rows of mode {mode} have no entry that fits and keep the values "
                 f"of the stage before ({_some(rows)})"
             )
+    return notes
+
+
+def _outlying(noise: Noise) -> list[str]:
+    """Slabs with far more noise than the others of their mode: they have little say."""
+    notes = []
+    for mode, at in noise.outlying_slabs().items():
+        slabs = "1 slab" if at.size == 1 else f"{at.size} slabs"
+        notes.append(f"{slabs} of mode {mode} with far more noise than the others ({_some(at)})")
     return notes
 
 

@@ -21,7 +21,8 @@ from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
 from robustcp.regression import project
 from robustcp.search import Starts
-from robustcp.sizes import Resolution
+from robustcp.sizes import Problem, Resolution
+from robustcp.units import Units
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,11 +221,11 @@ class Fit:
         """
         rate = _checks.real_number("rate", rate, 0.0, above=True, below=1.0)
         _checks.choice("control", control, ("each", "fdr"))
-        engine = self._engine(X)
-        factors = self._factors_for(engine)
-        noise = self._noise_of(engine, factors).without_outlying_slabs()
-        seen = _in_units(engine, noise, factors)
-        return Outliers(self, X, seen, factors, noise, rate, control)
+        engine, units = self._in_units(X)
+        factors = units.factors_of_fit(self._factors_for(engine))
+        noise = self._noise_of(engine, factors, units).without_outlying_slabs()
+        seen = _standardized(engine, noise, factors)
+        return Outliers(self, X, seen, factors, noise, units.factor, rate, control)
 
     def sigma(self, X: Any) -> Array:
         """The standard deviation of the noise of each entry of X.
@@ -240,15 +241,21 @@ class Fit:
         >>> bool(abs(fit.sigma(sim.data)[0, 0, 0] / fit.scale - 1) < 1e-6)
         True
         """
-        engine = self._engine(X)
-        factors = self._factors_for(engine)
-        noise = self._noise_of(engine, factors)
-        return noise.sigma * _in_units(engine, noise, factors).entry_scales()
+        engine, units = self._in_units(X)
+        factors = units.factors_of_fit(self._factors_for(engine))
+        noise = self._noise_of(engine, factors, units)
+        sigma = noise.sigma * units.factor
+        return sigma * _standardized(engine, noise, factors).entry_scales()
 
-    def _noise_of(self, engine: Engine, factors: Factors) -> Noise:
-        """The noise of some data, of the kind that the fit found or was told."""
+    def _in_units(self, X: Any) -> tuple[Engine, Units]:
+        """Data in units in which squares can be made."""
+        problem = Problem.of(self._engine(X))
+        return problem.engine, problem.units
+
+    def _noise_of(self, engine: Engine, factors: Factors, units: Units) -> Noise:
+        """The noise of data in some units, of the kind that the fit found or was told."""
         if self.noise.known:
-            return self.noise
+            return self.noise.scaled(1 / units.factor)
         kind = self.noise.kind if self.noise.looked else None
         return noise_of(engine, factors, Resolution.of(engine), kind)
 
@@ -289,7 +296,7 @@ class Fit:
         return self.model.to_tensorly()
 
 
-def _in_units(engine: Engine, noise: Noise, factors: Factors) -> Engine:
+def _standardized(engine: Engine, noise: Noise, factors: Factors) -> Engine:
     """Data with residuals in units of the noise, where that differs between entries."""
     if noise.even:
         return engine

@@ -25,7 +25,9 @@ class Outliers:
     ----------
     noise : Noise
         That of clean entries. A slab whose scale is itself outlying has the median scale of its
-        mode, so that a bad sample does not hide behind its own spread.
+        mode, so that a bad sample does not hide behind its own spread. It is in units of
+        `unit`, in which the engine sees the data.
+    unit : float
     rate : float
         With control "each", the share of clean entries that `mask` flags by chance; with "fdr",
         the share of the flagged entries that may be clean.
@@ -39,6 +41,7 @@ class Outliers:
     engine: Engine = field(repr=False)
     factors: Factors = field(repr=False)
     noise: Noise
+    unit: float
     rate: float
     control: str = "each"
 
@@ -54,11 +57,11 @@ class Outliers:
     @property
     def scale(self) -> float:
         """The typical standard deviation of the clean entries' residuals."""
-        return self.noise.sigma
+        return self.noise.sigma * self.unit
 
     @property
     def _unit(self) -> float:
-        return self.scale or 1.0
+        return self.noise.sigma or 1.0
 
     @property
     def scores(self) -> Array:

@@ -218,7 +218,7 @@ def _noise(held: dict[str, np.ndarray], about: dict[str, Any], shape: tuple[int,
     slabs = tuple(held.get(f"noise_{n}") for n in range(len(shape)))
     if "noise" not in about:
         scale = float(about["scale"])
-        return Noise(scale, (scale**2, 0.0, 0.0), slabs, looked=False)
+        return Noise(scale, (1.0, 0.0, 0.0), slabs, looked=False)
     numbers = {name: about["noise"][name] for name in NOISE}
     numbers["variance"] = tuple(map(float, numbers["variance"]))
     if any(v is not None and v.shape != (n,) for v, n in zip(slabs, shape, strict=True)):

@@ -9,10 +9,11 @@ the variance function are the ratios of weighted squares, in turns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,8 @@ SOME, ENOUGH = 1 << 15, 1 << 16
 GROUPS = 24
 #: Scales differ if their logarithms have at least this standard deviation, so many times as sure.
 UNEVEN, SURE = 0.1, 5.0
+#: Of fewer residuals nobody can say what their noise depends on.
+PLENTY = 200
 #: Slabs with fewer entries than this on average get no scale of their own.
 FEW = 8
 #: Rounds of an estimate, and the change of log standard deviations at which they end.
@@ -161,6 +164,8 @@ def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
     even, counts = common(some), some.resolution.counts
     if even.sigma <= some.resolution.entry and not counts:  # hardly any noise
         return COMMON, even
+    if some.values.size < PLENTY:
+        return COMMON, even
     modes, by_signal = _differing(some, even)
     if not (modes or by_signal or counts):
         return COMMON, even
@@ -231,12 +236,24 @@ def _cost(some: Residuals, noise: Noise) -> float:
 
 def deviations(residuals: Residuals, noise: Noise) -> np.ndarray:
     """The standard deviation of each residual."""
-    a, b, c = noise.variance
-    v = a + (b + c * residuals.size) * residuals.size if noise.kind.signal else a
-    for scales, index in zip(noise.slabs, residuals.indices, strict=True):
+    if noise.even:
+        return np.broadcast_to(noise.sigma, residuals.values.shape)
+    (a, b, c), s = noise.variance, noise.sigma
+    return _deviations(residuals, (a * s * s, b * s, c), noise.slabs, noise.least)
+
+
+def _deviations(
+    residuals: Residuals,
+    variance: tuple[float, float, float],
+    slabs: Sequence[np.ndarray | None],
+    least: float,
+) -> np.ndarray:
+    a, b, c = variance
+    v: Any = a + (b + c * residuals.size) * residuals.size if b or c else a
+    for scales, index in zip(slabs, residuals.indices, strict=True):
         if scales is not None:
             v = v * scales[index] ** 2
-    return np.broadcast_to(_floored(v, noise.least), residuals.values.shape)
+    return np.broadcast_to(_floored(v, least), residuals.values.shape)
 
 
 def _floored(variance: np.ndarray | float, least: float) -> np.ndarray:
@@ -246,6 +263,8 @@ def _floored(variance: np.ndarray | float, least: float) -> np.ndarray:
 
 def change(residuals: Residuals, one: Noise, other: Noise) -> float:
     """How different two noises are: the root mean square of the ratio's logarithm."""
+    if one.even and other.even:
+        return abs(math.log(one.sigma / other.sigma))
     ratio = deviations(residuals, one) / deviations(residuals, other)
     return float(np.sqrt(np.mean(np.log(ratio) ** 2)))
 
@@ -261,7 +280,7 @@ def common(residuals: Residuals, sigma: float | None = None) -> Noise:
         core = core_of(residuals.values / sigma, LOWEST, SOME)
         core = replace(core, sigma=sigma)
     return Noise(
-        core.sigma, (core.sigma**2, 0.0, 0.0), (None,) * len(residuals.shape),
+        core.sigma, (1.0, 0.0, 0.0), (None,) * len(residuals.shape),
         above=core.above, below=core.below, clean=core.clean, beyond=core.beyond,
     )  # fmt: skip
 
@@ -274,7 +293,8 @@ class _Mixture:
         order = len(residuals.shape)
         self.slabs: list[np.ndarray | None] = [None] * order
         if begin is not None and begin.kind == kind:
-            self.variance, self.slabs = begin.variance, list(begin.slabs)
+            (a, b, c), sigma = begin.variance, begin.sigma
+            self.variance, self.slabs = (a * sigma**2, b * sigma, c), list(begin.slabs)
             return
         r = np.abs(residuals.values)
         self.variance = (core_of(r, residuals.resolution.least).sigma ** 2, 0.0, 0.0)
@@ -292,16 +312,8 @@ class _Mixture:
             self.slabs[mode] = _scales(logs, np.bincount(index, minlength=size))[0]
 
     def _deviations(self) -> np.ndarray:
-        return deviations(self.residuals, self._noise(COMMON_CORE))
-
-    def _noise(self, core: Core) -> Noise:
-        a, b, c = (part * core.sigma**2 for part in self.variance)
-        if self.kind.signal and b == c == 0:  # of this kind still
-            c = 1e-12 * a / max(float(self.residuals.size.max()) ** 2, 1e-300)
-        return Noise(
-            1.0, (a, b, c), tuple(self.slabs), self.residuals.resolution.entry, core.above, core.below,
-            core.clean, beyond=core.beyond,
-        )  # fmt: skip
+        least = self.residuals.resolution.entry
+        return _deviations(self.residuals, self.variance, self.slabs, least)
 
     def settled(self) -> Noise:
         """The noise after some rounds."""
@@ -313,8 +325,17 @@ class _Mixture:
             before = now
             if moved < SAME:
                 break
-        noise = self._noise(self._core(before))
-        return replace(noise, sigma=float(np.exp(np.mean(np.log(deviations(self.residuals, noise))))))
+        core = self._core(before)
+        a, b, c = (part * core.sigma**2 for part in self.variance)
+        self.variance = (a, b, c)
+        sigma = float(np.exp(np.mean(np.log(self._deviations()))))
+        a, b, c = a / sigma**2, b / sigma, c
+        if self.kind.signal and b == c == 0:
+            c = 1e-12  # of this kind still
+        return Noise(
+            sigma, (a, b, c), tuple(self.slabs), self.residuals.resolution.entry, core.above,
+            core.below, core.clean, beyond=core.beyond,
+        )  # fmt: skip
 
     def _round(self) -> None:
         residuals = self.residuals

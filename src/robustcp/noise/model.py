@@ -40,16 +40,16 @@ COMMON = Kind()
 class Noise:
     """The standard deviation of each entry's noise, outliers left out.
 
-    An entry's variance is the variance function a + b |m| + c m^2 at the model's entry m, times
-    the squares of its slabs' scales; or what was known. It has a floor, `least`, below which it
-    is rounded off.
+    An entry's variance is a function of the model's entry m, times the squares of its slabs'
+    scales; or what was known. It has a floor, the square of `least`.
 
     Attributes
     ----------
     sigma : float
         The typical standard deviation: the geometric mean over the entries.
     variance : (a, b, c)
-        Of the variance function; b = c = 0 unless the noise depends on the signal.
+        The variance function a + b |m| + c m^2, with m and the variance in units of `sigma`;
+        b = c = 0 unless the noise depends on the signal.
     slabs : tuple of (array or None), one for each mode
         The relative scales of the slabs of a mode, of geometric mean 1; None if they have none.
     least : float
@@ -105,10 +105,12 @@ class Noise:
         if self.known:
             return text + "known"
         text += self.kind.words(names)
-        a, b, c = self.variance
         if self.kind.signal:
-            terms = [f"{a:.3g}"] * (a > 0) + [f"{b:.3g} |m|"] * (b > 0) + [f"{c:.3g} m^2"] * (c > 0)
-            text += f" (variance {' + '.join(terms)} at the model's entry m)"
+            (a, b, c), unit = self.variance, np.float64(self.sigma)
+            with np.errstate(over="ignore"):
+                parts = (a * unit * unit, "", a), (b * unit, " |m|", b), (c, " m^2", c)
+            terms = " + ".join(f"{number:.3g}{power}" for number, power, c in parts if c > 1e-9)
+            text += f" (variance {terms} at the model's entry m)"
         for n, scales in enumerate(self.slabs):
             if scales is not None:
                 name = names[n] if names else f"mode {n}"
@@ -120,12 +122,9 @@ class Noise:
 
     def scaled(self, factor: float) -> Noise:
         """The same noise of data that is multiplied by a factor; what was given stays."""
-        a, b, c = self.variance
         root = factor ** (1 / max(len(self.held), 1))
-        return replace(
-            self, sigma=self.sigma * factor, least=self.least * factor,
-            variance=(a * factor**2, b * factor, c), held=tuple(root * A for A in self.held),
-        )  # fmt: skip
+        held = tuple(root * A for A in self.held)
+        return replace(self, sigma=self.sigma * factor, least=self.least * factor, held=held)
 
     def holding(self, factors: Factors) -> Noise:
         """With the entries of these factors' model as the signal."""
@@ -136,9 +135,8 @@ class Noise:
         """With standard deviations that are larger by a factor, but for known ones."""
         if self.known:
             return self
-        square = factor**2
-        a, b, c = (square * part for part in self.variance)
-        return replace(self, sigma=self.sigma * factor, variance=(a, b, c))
+        a, b, c = self.variance
+        return replace(self, sigma=self.sigma * factor, variance=(a, factor * b, factor**2 * c))
 
     def scales(self, shape: tuple[int, ...], held: Sequence[np.ndarray] = ()) -> Scales | None:
         """Each entry's standard deviation in units of `sigma`; None if they are all the same.
@@ -153,9 +151,10 @@ class Noise:
             return Scales(self.given, unit=unit)
         slabs = Weights(shape, self.slabs) if self.kind.modes else None
         if not self.kind.signal:
-            return Scales(slabs, least=least, unit=unit * math.sqrt(self.variance[0]))
-        a, b, c = (part * unit**2 for part in self.variance)
-        return Scales(slabs, Signal(tuple(held or self.held), a, b, c), least)
+            return Scales(slabs, least=least, unit=math.sqrt(self.variance[0]))
+        a, b, c = self.variance
+        signal = Signal(tuple(held or self.held), a, b * unit, c * unit**2)
+        return Scales(slabs, signal, least)
 
     def without_outlying_slabs(self, beyond: float = 4.0, factor: float = 2.0) -> Noise:
         """With slabs whose scale is itself outlying at the median scale of their mode.
@@ -163,17 +162,25 @@ class Noise:
         Those are slabs whose log scale is above the mode's median by so many robust standard
         deviations, and by that factor: a bad sample does not hide behind its own spread.
         """
-        return replace(self, slabs=tuple(_usual(v, beyond, factor) for v in self.slabs))
+        slabs = list(self.slabs)
+        for mode, at in self.outlying_slabs(beyond, factor).items():
+            v = slabs[mode]
+            assert v is not None
+            slabs[mode] = np.where(np.isin(np.arange(v.size), at), np.median(v), v)
+        return replace(self, slabs=tuple(slabs))
 
-
-def _usual(scales: np.ndarray | None, beyond: float, factor: float) -> np.ndarray | None:
-    if scales is None:
-        return None
-    logs = np.log(scales)
-    middle = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    limit = middle + max(beyond * spread, math.log(factor))
-    return np.where(logs > limit, math.exp(middle), scales)
+    def outlying_slabs(self, beyond: float = 4.0, factor: float = 2.0) -> dict[int, np.ndarray]:
+        """For each mode that has any, the slabs whose scale is itself outlying."""
+        found = {}
+        for mode, scales in enumerate(self.slabs):
+            if scales is not None:
+                logs = np.log(scales)
+                middle = float(np.median(logs))
+                spread = 1.4826 * float(np.median(np.abs(logs - middle)))
+                limit = middle + max(beyond * spread, math.log(factor))
+                if (logs > limit).any():
+                    found[mode] = np.flatnonzero(logs > limit)
+        return found
 
 
 def _listed(names: Sequence[str]) -> str:
