@@ -21,7 +21,7 @@ from robustcp.engines import (
 from robustcp.fitted import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
-from robustcp.noise import COMMON, Noise, noise_of
+from robustcp.noise import COMMON, Noise, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
 from robustcp.search import Start, Starts, cleared
@@ -153,15 +153,16 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     model = _canonical(solver, state)
     loss = units.loss_of_data(state.loss)
     # Where there was no refinement nobody has asked yet what the noise depends on.
-    looked = state.noise is not None
+    looked, seen = state.noise is not None, solver.objective_of(state).engine
     kind = state.noise.kind if state.noise is not None else COMMON
     noise = noise_of(engine, state.factors, problem.resolution, kind, state.noise)
     notes = [
         *problem.notes,
         *state.notes,
         *map(_kept, state.kept),
-        *_rejected(solver.objective_of(state).engine, state),
+        *_rejected(seen, state),
         *_outlying(noise),
+        *(structure_of(seen, state.factors, noise.sigma).notes if looked else []),
         diagnosis(model),
     ]
     return Fit(

@@ -16,7 +16,7 @@ from robustcp.constraints import Constraints, Free, Nonnegative
 from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
-from robustcp.noise import Noise, noise_of
+from robustcp.noise import Asked, Noise, noise_of
 from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
 from robustcp.regression import project
@@ -262,6 +262,9 @@ class Fit:
     def project(self, X: Any, mode: int = 0, *, nonnegative: bool | None = None) -> Array:
         """Robust scores of new data: its factor in one mode, the other modes' factors held.
 
+        The noise is of the kind that the fit found, with its scales for the slabs of the other
+        modes.
+
         Parameters
         ----------
         X : array
@@ -288,8 +291,10 @@ class Fit:
         """
         mode = _checks.whole_number("mode", mode, 0, most=len(self.shape) - 1)
         if nonnegative is None:
-            return project(self.model, X, mode, self.constraints[mode].of_rows)
-        return project(self.model, X, mode, Nonnegative() if nonnegative else Free())
+            constraint = self.constraints[mode].of_rows
+        else:
+            constraint = Nonnegative() if nonnegative else Free()
+        return project(self.model, X, mode, constraint, Asked.as_of(self.noise, mode))
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

@@ -36,8 +36,8 @@ class RankProfile:
     ----------
     ranks : tuple of int
     error : array
-        The robust error on entries that were held out: the mean of the 70% smallest |residual|,
-        relative to that of a zero model.
+        The robust error on entries that were held out: the mean of the 70% smallest |residual|
+        in units of the noise of their entries, relative to that of a zero model.
     consistency : array
         Core consistency in percent: near 100 when the data, outliers replaced, are trilinear in
         these components, low or negative when there are too many.
@@ -116,10 +116,12 @@ def rank_profile(
     options: dict[str, Any] = {"nonnegative": nonnegative, "starts": starts}
 
     errors, consistencies, stabilities, agreements = [], [], [], []
-    nothing = _trimmed(data[held])
-    for rank in tried:
-        fit = cp(training, rank, rng=0, **options)
-        errors.append(_trimmed((data - fit.full())[held]) / nothing)
+    fits = [cp(training, rank, rng=0, **options) for rank in tried]
+    # In units of the noise that the best of the models shows: that of the others holds misfit.
+    unit = fits[-1].sigma(training)[held]
+    nothing = _trimmed(data[held] / unit)
+    for rank, fit in zip(tried, fits, strict=True):
+        errors.append(_trimmed((data - fit.full())[held] / unit) / nothing)
         consistencies.append(core_consistency(fit, training))
         agreements.append(fit.starts.reached / len(fit.starts))
         one, other = (cp(half, rank, rng=0, **options) for half in halves)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from robustcp import _checks
 from robustcp.engines import Engine, Listed, Scales, Weights, in_modes_of, names_and_labels
@@ -31,13 +33,23 @@ class Asked:
 
     kind: Kind | None = None
     sigma: float | None = None
+    #: Scales of slabs that are known from elsewhere, for some modes.
+    slabs: tuple[np.ndarray | None, ...] = field(repr=False, compare=False, default=())
+
+    @classmethod
+    def as_of(cls, noise: Noise, mode: int) -> Asked:
+        """For new slabs of a mode, what was found for others; nothing from what was given."""
+        if noise.known:
+            return cls()
+        slabs = tuple(None if n == mode else v for n, v in enumerate(noise.slabs))
+        return cls(noise.kind if noise.looked else None, slabs=slabs if noise.looked else ())
 
     def noise(self, residuals: Residuals, before: Noise | None = None) -> Noise:
         """What residuals show of it; of the kind that they showed before, if that is told."""
         if self.sigma is not None:
             return common(residuals, self.sigma)
         kind = self.kind if before is None or self.kind is not None else before.kind
-        return look(residuals, kind, before)
+        return look(residuals, kind, before, self.slabs)
 
     def in_units(self, units: Units) -> Asked:
         """The same, given in the units of the data, in those of the fit."""

@@ -14,7 +14,7 @@ CORE = 2.0
 #: Outliers are looked for between these; their floor is the lower of the two densities. That of
 #: the first alone would be taken for outliers where the noise itself has long tails, and the core
 #: would shrink from one round of a fit to the next.
-WINDOWS = ((3.0, 5.0), (5.0, 8.0))
+WINDOWS = ((3.0, 5.0), (5.0, 10.0))
 #: Of a standard normal variable: the chance to lie in the core, and its mean square there.
 CORE_CHANCE = math.erf(CORE / math.sqrt(2))
 CORE_SQUARE = 1 - 2 * CORE * math.exp(-CORE * CORE / 2) / math.sqrt(2 * math.pi) / CORE_CHANCE

@@ -120,16 +120,21 @@ def _drawn(count: int, most: int) -> np.ndarray:
 # What residuals show
 
 
-def look(residuals: Residuals, kind: Kind | None = None, begin: Noise | None = None) -> Noise:
+def look(
+    residuals: Residuals,
+    kind: Kind | None = None,
+    begin: Noise | None = None,
+    slabs: Sequence[np.ndarray | None] = (),
+) -> Noise:
     """The noise that residuals show: of a kind, or of the kind that they show.
 
-    `begin` is what it was before, if that is known.
+    `begin` is what it was before, if that is known, and `slabs` the scales that are known.
     """
     if kind is None:
         kind, begin = chosen(residuals)
     if kind == COMMON:
         return common(residuals)
-    return _Mixture(residuals.some(ENOUGH), kind, begin).settled()
+    return _Mixture(residuals.some(ENOUGH), kind, begin, slabs).settled()
 
 
 def noise_of(
@@ -288,10 +293,16 @@ def common(residuals: Residuals, sigma: float | None = None) -> Noise:
 class _Mixture:
     """Noise of one kind and a floor of outliers, fitted to some residuals."""
 
-    def __init__(self, residuals: Residuals, kind: Kind, begin: Noise | None = None) -> None:
+    def __init__(
+        self,
+        residuals: Residuals,
+        kind: Kind,
+        begin: Noise | None = None,
+        known: Sequence[np.ndarray | None] = (),
+    ) -> None:
         self.residuals, self.kind = residuals, kind
-        order = len(residuals.shape)
-        self.slabs: list[np.ndarray | None] = [None] * order
+        self.slabs: list[np.ndarray | None] = list(known) or [None] * len(residuals.shape)
+        self.modes = [mode for mode in kind.modes if self.slabs[mode] is None]
         if begin is not None and begin.kind == kind:
             (a, b, c), sigma = begin.variance, begin.sigma
             self.variance, self.slabs = (a * sigma**2, b * sigma, c), list(begin.slabs)
@@ -304,7 +315,7 @@ class _Mixture:
                 median = _group_medians(r, residuals.groups, GROUPS)
                 count = np.bincount(residuals.groups, minlength=GROUPS)
                 self._fit_variance((1.4826 * median) ** 2, count)
-        for mode in kind.modes:
+        for mode in self.modes:
             size, index = residuals.shape[mode], residuals.indices[mode]
             median = _group_medians(r / self._deviations(), index, size)
             middle = float(np.median(median))
@@ -348,7 +359,10 @@ class _Mixture:
             count = np.bincount(residuals.groups, weights, minlength=GROUPS)
             sums = np.bincount(residuals.groups, squares, minlength=GROUPS)
             self._fit_variance(sums / np.maximum(count, 1e-300), count)
-        for mode in self.kind.modes:
+        if not (self.kind.signal or self.modes):
+            level = self._core(self._deviations()).sigma
+            self.variance = (self.variance[0] * level**2, 0.0, 0.0)
+        for mode in self.modes:
             weights, z = self._clean()
             index, size = residuals.indices[mode], residuals.shape[mode]
             count = np.bincount(index, weights, minlength=size)
