@@ -367,11 +367,12 @@ class _File:
     def _fit(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Fit:
         weights, *factors = self._factors(told["model"], arrays)
         known = self._engine.view.scales
+        given = None if known is None else known.slabs
         return Fit(
             **self._known.restored(told["plain"]),
             model=KruskalTensor(weights, tuple(factors)),
             starts=Starts(self._known.restored(told["starts"])),
-            noise=replace(self._noise(told["noise"], arrays), given=known and known.slabs),
+            noise=replace(self._noise(told["noise"], arrays), given=given),
             trace=arrays[told["trace"][0]],
         )
 

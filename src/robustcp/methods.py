@@ -107,7 +107,7 @@ def cp(
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     count = AUTO if starts == "auto" else _checks.whole_number("starts", starts, 1)
     given = _stages_given(loss, tol)
-    if given and not isinstance(noise, str | None) or given and noise != "auto":
+    if (given and not isinstance(noise, str | None)) or (given and noise != "auto"):
         raise ValueError(f"noise: is for the default loss of cp, got noise={noise!r} with a loss")
     if not isinstance(fixed, Sequence):
         raise ValueError(f"fixed: must be a list of modes, got {fixed!r}")

@@ -150,7 +150,7 @@ class Scales:
         u = np.ones(len(indices[0])) if slabs is None else slabs
         if self.signal is not None:
             u = u * self.signal.at(indices)
-        return floored(self.unit * u, self.least, np)
+        return np.asarray(floored(self.unit * u, self.least, np))
 
     def part(self, indices: Sequence[np.ndarray | None]) -> Scales:
         """The scales at some indices of each mode; None takes a mode whole.

@@ -101,8 +101,10 @@ class Listed:
 def known_parts(parts: Sequence[Array | None], shape: tuple[int, ...]) -> Weights | Listed:
     """Weights of which these are the parts."""
     *vectors, array = parts
-    listed = vectors[0] is not None and len(vectors[0]) != shape[0]
-    return Listed(vectors[0]) if listed else Weights(shape, tuple(vectors), array)
+    first = vectors[0]
+    if first is not None and len(first) != shape[0]:
+        return Listed(first)
+    return Weights(shape, tuple(vectors), array)
 
 
 class TileWeights:

@@ -112,7 +112,11 @@ def rescue(fit: Fit) -> Path:
 
 def _arrays(fit: Fit) -> dict[str, Any]:
     arrays = {f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)}
-    return arrays | _noise_arrays(fit.noise) | {"weights": np.asarray(to_host(fit.weights)), "trace": np.asarray(fit.trace)}
+    return (
+        arrays
+        | _noise_arrays(fit.noise)
+        | {"weights": np.asarray(to_host(fit.weights)), "trace": np.asarray(fit.trace)}
+    )
 
 
 def _netcdf(fit: Fit) -> memoryview:

@@ -7,6 +7,6 @@ from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.structure import Structure, structure_of
 
 __all__ = [
-    "COMMON", "Asked", "Core", "Kind", "Noise", "Residuals", "Structure", "as_noise", "change", "core_of",
-    "degrees_of_freedom_correction", "noise_of", "structure_of", "typical",
+    "COMMON", "Asked", "Core", "Kind", "Noise", "Residuals", "Structure", "as_noise", "change",
+    "core_of", "degrees_of_freedom_correction", "noise_of", "structure_of", "typical",
 ]  # fmt: skip

@@ -84,7 +84,7 @@ class Residuals:
 
     @cached_property
     def model(self) -> np.ndarray:
-        return self._chosen(self._data()) - self.values
+        return np.asarray(self._chosen(self._data()) - self.values)
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:
@@ -93,7 +93,7 @@ class Residuals:
     @cached_property
     def size(self) -> np.ndarray:
         """The size of the signal."""
-        return np.abs(self.model)
+        return np.asarray(np.abs(self.model))
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -444,7 +444,7 @@ def _group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
     first = np.cumsum(count) - count
     found = x[order][np.minimum(first + count // 2, x.size - 1)]
     full = count > 0
-    return np.where(full, found, np.median(found[full]))
+    return np.asarray(np.where(full, found, np.median(found[full])))
 
 
 def _nonnegative_least_squares(terms: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Listed, Scales, Signal, Weights, to_host
+
+
 @dataclass(frozen=True)
 class Kind:
     """What the noise depends on; on nothing if it is common to all entries.

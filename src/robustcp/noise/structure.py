@@ -106,8 +106,12 @@ def _window(engine: Engine, factors: Factors) -> np.ndarray:
     at = [np.arange(begin, begin + size) for begin, size in zip(first, sizes, strict=True)]
     whole = tuple(sizes) == engine.shape
     part = engine if whole else engine.subtensor(at)
-    rows = factors if whole else tuple(
-        A[begin : begin + size, :] for A, begin, size in zip(factors, first, sizes, strict=True)
+    rows = (
+        factors
+        if whole
+        else tuple(
+            A[begin : begin + size, :] for A, begin, size in zip(factors, first, sizes, strict=True)
+        )
     )
     sample = part.sample(rows)
     Z = np.full(sizes, np.nan)

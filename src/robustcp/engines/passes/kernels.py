@@ -447,10 +447,10 @@ def _floored(h, least):
 
 @_compiled
 def inverse_scales(h, outer, down, across, left, right, numbers):
-    """h = 1 / (u^4 + least^4)^(1/4) of a block, u times sqrt(constant + linear |m| + quadratic m^2).
+    """1 / (u^4 + least^4)^(1/4) of a block, into h, with u^2 the variance of each entry.
 
-    1 / u is the outer product of `down` and `across`, or what h holds; m = left right', and
-    without columns there is no variance by it.
+    That is constant + linear |m| + quadratic m^2 with m = left right', without columns just 1;
+    divided by the square of the outer product of `down` and `across`, or of what h holds.
     """
     constant, linear, quadratic, least = numbers
     rows, columns = h.shape
