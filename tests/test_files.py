@@ -23,6 +23,7 @@ from robustcp import Fit, KruskalTensor
 from robustcp.io.fits import load_model, save_simulation
 from robustcp.io.labels import decoded, encoded
 from robustcp.io.reading import FileError, read
+from robustcp.noise import Noise
 from robustcp.outcome import CONVERGED
 from robustcp.search import Starts
 
@@ -230,7 +231,8 @@ def fit_of(modes, labels):
     return Fit(
         model=KruskalTensor(np.array([2.0]), factors), trace=np.array([1.0]), result=CONVERGED,
         notes=("a note",), loss=robustcp.L1(), stages=(("L1", 1),), explained=0.5,
-        starts=Starts([1.0]), scale=0.1, modes=tuple(modes), labels=tuple(labels),
+        starts=Starts([1.0]), noise=Noise.common(0.1, len(labels)), modes=tuple(modes),
+        labels=tuple(labels),
     )  # fmt: skip
 
 
@@ -430,7 +432,7 @@ class TestSaving:
 def test_numbers_of_numpy_are_saved(tmp_path):
     fit = fit_of(["a", "b"], [[1], [2]])
     fit = replace(
-        fit, loss=robustcp.Huber(np.float32(1.5)), scale=np.float32(0.5),
+        fit, loss=robustcp.Huber(np.float32(1.5)), noise=Noise.common(np.float32(0.5), 2),
         stages=(("L1", np.int64(3)),), starts=Starts([np.float32(2.0)]),
     )  # fmt: skip
     for back in through_files(fit):

@@ -222,7 +222,7 @@ def _noise(held: dict[str, np.ndarray], about: dict[str, Any], shape: tuple[int,
     slabs = tuple(held.get(f"noise_{n}") for n in range(len(shape)))
     if "noise" not in about:
         scale = float(about["scale"])
-        return Noise(scale, (1.0, 0.0, 0.0), slabs, looked=False)
+        return Noise.common(scale, len(shape), looked=False)
     numbers = {name: about["noise"][name] for name in NOISE}
     numbers["variance"] = tuple(map(float, numbers["variance"]))
     if any(v is not None and v.shape != (n,) for v, n in zip(slabs, shape, strict=True)):
@@ -233,7 +233,10 @@ def _noise(held: dict[str, np.ndarray], about: dict[str, Any], shape: tuple[int,
 
 
 def _plain(value: Any) -> Any:
-    return [float(part) for part in value] if isinstance(value, tuple) else value
+    """Numbers of any type as JSON can hold them."""
+    if isinstance(value, tuple):
+        return [float(part) for part in value]
+    return bool(value) if isinstance(value, bool) else float(value)
 
 
 def _result(about: dict[str, Any]) -> Outcome:

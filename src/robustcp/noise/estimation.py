@@ -284,9 +284,9 @@ def common(residuals: Residuals, sigma: float | None = None) -> Noise:
     else:
         core = core_of(residuals.values / sigma, LOWEST, SOME)
         core = replace(core, sigma=sigma)
-    return Noise(
-        core.sigma, (1.0, 0.0, 0.0), (None,) * len(residuals.shape),
-        above=core.above, below=core.below, clean=core.clean, beyond=core.beyond,
+    return Noise.common(
+        core.sigma, len(residuals.shape), above=core.above, below=core.below, clean=core.clean,
+        beyond=core.beyond,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -86,6 +87,11 @@ class Noise:
     beyond: float = field(repr=False, default=0.0)
     #: The model whose entries the variance depends on; in a `Fit` it is the fit's own.
     held: tuple[np.ndarray, ...] = field(repr=False, default=())
+
+    @classmethod
+    def common(cls, sigma: float, order: int, **options: Any) -> Noise:
+        """Noise of one standard deviation, for data of so many modes."""
+        return cls(sigma, (1.0, 0.0, 0.0), (None,) * order, **options)
 
     @property
     def known(self) -> bool:
