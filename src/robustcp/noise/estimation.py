@@ -37,6 +37,8 @@ FEW = 8
 ROUNDS, SAME = 8, 0.005
 #: Degrees of freedom of the t distribution by whose likelihood kinds are compared.
 HEAVY = 3.0
+#: The variance of the logarithm of a scale by chance, times the number of entries.
+CHANCE = 0.65
 #: In units of its estimate, a standard deviation is not below this.
 LOWEST = 0.3
 
@@ -163,7 +165,7 @@ def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
 
     Kinds grow by the mode whose slabs differ most, with and without a part by signal, as long as
     there is a difference; the best is that of the highest likelihood, less a price for each
-    number (Schwarz's criterion).
+    number.
     """
     some = residuals.some(SOME)
     even, counts = common(some), some.resolution.counts
@@ -223,7 +225,10 @@ def _spread(z: np.ndarray, group: np.ndarray, size: int) -> float:
 
 
 def _cost(some: Residuals, noise: Noise) -> float:
-    """Minus the log likelihood of a heavy-tailed distribution, and a price for each number."""
+    """Minus the log likelihood of a heavy-tailed distribution, and 1 for each number (Akaike).
+
+    The scales of slabs are as many numbers as shrinkage leaves of them.
+    """
     s = deviations(some, noise)
     square = (some.values / s) ** 2
     unit = 0.7
@@ -235,8 +240,13 @@ def _cost(some: Residuals, noise: Noise) -> float:
         unit = new
     tails = (HEAVY + 1) / 2 * np.log1p(square / (HEAVY * unit))
     minus = float(np.sum(np.log(s) + tails)) + 0.5 * s.size * math.log(unit)
-    numbers = sum(some.shape[n] - 1 for n in noise.kind.modes) + 2 * noise.kind.signal
-    return minus + 0.5 * numbers * math.log(s.size)
+    numbers = 2.0 * noise.kind.signal
+    for scales, index in zip(noise.slabs, some.indices, strict=True):
+        if scales is not None:
+            spread = float(np.var(np.log(scales)))
+            chance = CHANCE / np.maximum(np.bincount(index, minlength=scales.size), 1)
+            numbers += float(np.sum(spread / (spread + chance)))
+    return minus + numbers
 
 
 def deviations(residuals: Residuals, noise: Noise) -> np.ndarray:
@@ -425,12 +435,12 @@ COMMON_CORE = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
 def _scales(logs: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, float]:
     """Scales of slabs of geometric mean 1, and that mean, from the logarithms of estimates.
 
-    Estimates from few entries are shrunk to the mean: they have a variance of about 0.65 over
-    the number of entries, and the scales as much as there is beyond that.
+    Estimates from few entries are shrunk to the mean, by what their variance is beyond that of
+    chance.
     """
     count = np.maximum(count, 1e-9)
     mean = float(np.average(logs, weights=np.minimum(count, np.median(count))))
-    chance = 0.65 / count
+    chance = CHANCE / count
     true = max(0.0, float(np.mean((logs - mean) ** 2 - np.minimum(chance, 1.0))))
     shrunk = mean + (logs - mean) * (true / (true + chance) if true else 0.0)
     level = float(np.mean(shrunk))
