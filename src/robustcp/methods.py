@@ -16,7 +16,7 @@ from robustcp.fitted import Fit
 from robustcp.losses import L1, LeastSquares, Loss, as_loss
 from robustcp.noise import as_noise
 from robustcp.schedules import Single
-from robustcp.search import AUTO, Given, OnPart, Screened, in_turn
+from robustcp.search import Given, OnPart, Screened, in_turn
 from robustcp.sizes import Problem
 from robustcp.solver import Stage
 from robustcp.stages import to_the_noise, way_down
@@ -105,7 +105,7 @@ def cp(
     (20, 20, 20)
     """
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
-    count = AUTO if starts == "auto" else _checks.whole_number("starts", starts, 1)
+    count = None if starts == "auto" else _checks.whole_number("starts", starts, 1)
     given = _stages_given(loss, tol)
     if (given and not isinstance(noise, str | None)) or (given and noise != "auto"):
         raise ValueError(f"noise: is for the default loss of cp, got noise={noise!r} with a loss")

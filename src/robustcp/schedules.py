@@ -9,8 +9,8 @@ from typing import cast
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine
-from robustcp.losses import L1, Contaminated, Loss, as_loss
-from robustcp.noise import COMMON, Asked, Noise, Residuals, change, typical
+from robustcp.losses import L1, Cauchy, Contaminated, Loss, as_loss
+from robustcp.noise import COMMON, Asked, Noise, Residuals, change, first_look, typical
 from robustcp.sizes import Resolution
 from robustcp.units import Units
 
@@ -186,6 +186,60 @@ class Refinement(Schedule):
         if noise.kind.signal:
             noise = noise.holding(factors)
         return Level(Contaminated(noise.sigma, noise.above, noise.below), noise)
+
+
+@dataclass(frozen=True)
+class EvenedOut(Schedule):
+    """The smoothed 1-norm of residuals in units of the spread of their slabs, epsilon falling.
+
+    The spread is that of the data to begin with, so that a slab of large entries has no more say
+    than others before anything is known; then that of the residuals.
+    """
+
+    degree = 1
+    first: float
+    lowest: float
+    resolution: Resolution
+    ratio: float = 0.1
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
+        epsilon = self.first * self.ratio**level
+        if level > 0 and epsilon < 0.5 * self.lowest:
+            return None
+        model = factors if level > 0 else tuple(0.0 * A for A in factors)
+        noise = first_look(engine, model, self.resolution)
+        return Level(L1(max(epsilon, self.lowest)), noise)
+
+
+@dataclass(frozen=True)
+class Redescent(Schedule):
+    """Levels of Cauchy's loss of residuals in units of the spread of their slabs.
+
+    What is far from the model has next to no say, be it an entry or a slab.
+
+    Attributes
+    ----------
+    resolution : Resolution
+    width : float
+        The width of the loss, in standard deviations.
+    rounds : int
+        How many levels.
+    """
+
+    degree = 2
+    resolution: Resolution
+    width: float = 2.0
+    rounds: int = 4
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
+        if level >= self.rounds:
+            return None
+        noise = first_look(engine, factors, self.resolution)
+        return Level(Cauchy(self.width * noise.sigma), noise)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,18 @@ from robustcp import init as starting
 from robustcp._typing import Factors
 from robustcp.constraints import Constraints
 from robustcp.engines import Engine
+from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
-from robustcp.schedules import Continuation, Level
+from robustcp.metrics import factor_match_score
+from robustcp.noise import entropy_of, first_look, structure_of
+from robustcp.schedules import Continuation, EvenedOut, Redescent, Schedule
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 
-#: How many starts "auto" is.
-AUTO = 6
+#: How many starts "auto" tries at once: more only if those before do not agree.
+AUTO = (2, 4, 6)
+#: The factor match score, without weights, of models that are the same.
+SAME = 0.95
 #: Tensors with more entries are tried on a part of about PART entries.
 LARGE, PART = 1 << 20, 1 << 17
 #: From so many entries on, starts are followed side by side.
@@ -36,20 +41,46 @@ CLOSE = 5e-3
 
 
 class Starts(tuple[float, ...]):
-    """The objectives that the starts of a fit ended at, in the data's units.
+    """What the starts of a fit ended at: objectives in the data's units, or, where starts were
+    tried before one was followed, the entropy of their residuals.
 
     If few of many reached the best, there may be a better one still.
+
+    Attributes
+    ----------
+    reached : int
+        How many ended at the best model; where models were not compared, within 0.5% of the best.
     """
 
-    __slots__ = ()
+    reached: int
 
-    @property
-    def reached(self) -> int:
-        """How many ended within 0.5% of the best."""
-        return sum(objective <= min(self) * (1 + CLOSE) for objective in self)
+    def __new__(cls, values: Iterable[float], reached: int | None = None) -> Starts:
+        found = super().__new__(cls, values)
+        if reached is None:
+            reached = sum(value <= min(found) * (1 + CLOSE) for value in found)
+        found.reached = reached
+        return found
 
     def __repr__(self) -> str:
         return f"Starts({self.reached} of {len(self)} reached the best, {min(self):.6g})"
+
+
+@dataclass(frozen=True, eq=False)
+class End:
+    """Where a start ended: its factors, and the entropy of the residuals there."""
+
+    factors: Factors
+    entropy: float
+
+
+def _agreeing(ends: Sequence[End], best: End) -> int:
+    """How many ends are the same model as the best, by their factors."""
+    model = KruskalTensor.from_factors(best.factors)
+    return sum(
+        end is best
+        or factor_match_score(KruskalTensor.from_factors(end.factors), model, weights=False) > SAME
+        for end in ends
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,20 +167,24 @@ class OnPart(Start):
             return cold(problem, rank, rng, constraints)
         trial = Trial(problem.on(problem.engine.subtensor(part)), _on(constraints, part))
         begun = cold(trial.problem, rank, rng, constraints).factors
-        found = trial.follow(begun, SHARES[0], 1e-5, 200)[1]
+        found = trial.follow(begun, SHARES[0], 1e-5, 200)
         return Begun(_extended(problem, part, found, constraints), good=True)
 
 
 @dataclass(frozen=True)
 class Screened(Start):
-    """The best of several starts under the 1-norm, followed just far enough to tell.
+    """The best of several starts, followed just far enough to tell.
+
+    They are followed by the 1-norm and then by Cauchy's loss, of residuals in units of the spread
+    of their slabs, and compared by the entropy of their residuals: so neither a large entry nor a
+    slab can buy a component.
 
     Large tensors are tried on a random part, and the rows that the part leaves out are then
     found by robust regression on its factors.
     """
 
     kind: str
-    count: int
+    count: int | None
 
     def __call__(
         self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
@@ -161,27 +196,38 @@ class Screened(Start):
         part = _part(engine, rank, rng)
         small = engine if part is None else engine.subtensor(part)
         trial = Trial(problem.on(small), constraints if part is None else _on(constraints, part))
-        begins = [
-            (Cold(kind)(trial.problem, rank, rng, constraints).factors, share)
-            for (kind, share), _ in zip(self._kinds(engine), range(self.count), strict=False)
-        ]
-        together = small.tiles.side_by_side if math.prod(small.shape) >= WORTH_THREADS else _in_turn
-        ends = together(lambda begin: trial.follow(begin[0], begin[1], 1e-3, 60), begins)
-        objectives = [objective for objective, _ in ends]
-        best = int(np.argmin(objectives))
-        found = ends[best][1]
+        ends = self._followed(trial, rank, rng)
+        best = min(ends, key=lambda end: end.entropy)
+        found = best.factors
         if part is not None:  # what is settled here costs little, and need not be on the whole
             found = _extended(problem, part, trial.settled(found), constraints)
-        # What a part of the data costs stands for the whole.
-        weight = engine.weight / small.weight
-        reported = Starts(trial.reported(weight * value, problem) for value in objectives)
-        return Begun(found, good=True, tried=reported, best=best)
+        unit = math.log(problem.units.factor)
+        tried = Starts([end.entropy + unit for end in ends], _agreeing(ends, best))
+        return Begun(found, good=True, tried=tried, best=ends.index(best))
+
+    def _followed(self, trial: Trial, rank: int, rng: np.random.Generator) -> list[End]:
+        """Where the starts end: as many as it takes until some agree, or as many as asked for."""
+        small = trial.problem.engine
+        together = small.tiles.side_by_side if math.prod(small.shape) >= WORTH_THREADS else _in_turn
+        blocks = AUTO if self.count is None else (self.count,)
+        kinds = enumerate(self._kinds(small))
+        ends: list[End] = []
+        for size in blocks:
+            starts = [
+                (number, kind, share, generator)
+                for (number, (kind, share)), generator in zip(kinds, rng.spawn(size), strict=False)
+            ]
+            ends += together(lambda start: trial.end(*start, rank), starts)
+            best = min(ends, key=lambda end: end.entropy)
+            if _agreeing(ends, best) > 1 and trial.is_noise(best):
+                break
+        return ends
 
     def _kinds(self, engine: Engine) -> Iterable[tuple[str, float]]:
         """Kinds of starts and their first smoothing, best guesses first, without end."""
         small, large = SHARES
         if self.kind == "auto" and _observed_share(engine) > 0.4:
-            yield from (("clipped", small), ("nvecs", large))
+            yield from (("clipped", small), ("positive", large), ("nvecs", large))
         elif self.kind == "nvecs":
             yield "nvecs", small
         while True:  # data that is mostly of one sign is reached more easily from positive factors
@@ -241,13 +287,54 @@ class Trial:
         stage = Stage("starts", schedule, tol, self.problem.relative_mu(1e-8), 10)
         return Solver(self.problem, (stage,), constraints=self.constraints)
 
-    def follow(
-        self, factors: Factors, share: float, tol: float, most: int
-    ) -> tuple[float, Factors]:
-        """Follow a start for so many sweeps: the objective that it gets to, and the factors."""
+    def follow(self, factors: Factors, share: float, tol: float, most: int) -> Factors:
+        """Follow a start by the 1-norm for so many sweeps."""
         solver = self._solver(share, tol)
-        state, _ = solver.run(solver.start(factors), most)
-        return solver.value(state, Level(self._lowest)), state.factors
+        return solver.run(solver.start(factors), most)[0].factors
+
+    def end(self, number: int, kind: str, share: float, rng: np.random.Generator, rank: int) -> End:
+        """Follow a start; every third with a component too many, which is taken away again."""
+        wide = number % 3 == 2
+        begin = Cold(kind)(self.problem, rank + wide, rng, self.constraints).factors
+        down = EvenedOut(*self._span(share), self.problem.resolution)
+        factors = self._run([self._stage(down, 1), self._redescent], begin)
+        if wide:
+            factors = self._run([self._redescent], self._pruned(factors))
+        return End(factors, self._entropy(factors))
+
+    def is_noise(self, end: End) -> bool:
+        """Whether the residuals there are nothing but noise."""
+        engine, resolution = self.problem.engine, self.problem.resolution
+        noise = first_look(engine, end.factors, resolution)
+        if not noise.even:
+            engine = engine.standardized(noise.scales(engine.shape))
+        return not structure_of(engine, end.factors, noise.sigma).notes
+
+    @property
+    def _redescent(self) -> Stage:
+        return self._stage(Redescent(self.problem.resolution), 2)
+
+    def _stage(self, schedule: Schedule, degree: int) -> Stage:
+        return Stage("starts", schedule, 1e-3, self.problem.relative_mu(1e-8, degree), 10)
+
+    def _span(self, share: float) -> tuple[float, float]:
+        size, grain = self.problem.ordinary**2, (self.problem.resolution.step / 2) ** 2
+        return max(share * size, grain), max(0.01 * size, grain)
+
+    def _run(self, stages: Sequence[Stage], begin: Factors) -> Factors:
+        solver = Solver(self.problem, stages, constraints=self.constraints)
+        return solver.run(solver.start(begin), 100)[0].factors
+
+    def _entropy(self, factors: Factors) -> float:
+        return entropy_of(self.problem.engine, factors, self.problem.resolution)
+
+    def _pruned(self, factors: Factors) -> Factors:
+        """Without the component that is missed least."""
+        xp, rank = self.problem.engine.xp, factors[0].shape[1]
+        rest = [[r for r in range(rank) if r != gone] for gone in range(rank)]
+        models = [tuple(xp.stack([A[:, r] for r in some], axis=1) for A in factors)
+                  for some in rest]  # fmt: skip
+        return min(models, key=self._entropy)
 
     def settled(self, factors: Factors) -> Factors:
         """Follow good factors to where they lead."""
@@ -255,11 +342,6 @@ class Trial:
         stages = [stage.near(self.problem.engine, factors) for stage in solver.stages]
         solver = replace(solver, stages=stages)
         return solver.run(solver.start(factors), 100)[0].factors
-
-    def reported(self, objective: float, whole: Problem) -> float:
-        """An objective in the units of the data, wild entries of all the data included."""
-        objective += whole.excess(self._lowest)
-        return whole.units.objective_of_data(objective, self._lowest.degree)
 
 
 def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

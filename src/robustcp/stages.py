@@ -39,6 +39,6 @@ def to_the_noise(
     finish = Stage("L1, finished", Finish(down.lowest), tol, mu, 1000)
     refinement = Refinement(problem.resolution, noise)
     return [
-        Stage("L1", replace(down, enough=0.001), 10 * tol, mu),
+        Stage("L1", replace(down, enough=0.001), 10 * tol, mu, approach=True),
         Stage("refinement", refinement, 0.03 * tol, mu_of_squares, 100, otherwise=finish),
     ]

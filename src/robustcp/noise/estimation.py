@@ -23,6 +23,8 @@ from robustcp.noise.core import Core, core_of, degrees_of_freedom_correction
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.sizes import Resolution
 
+#: Entries that a first look is at.
+FEWER = 1 << 14
 #: Entries that a kind is chosen by, and that its numbers are estimated from.
 SOME, ENOUGH = 1 << 15, 1 << 16
 #: The variance function is read from so many groups of entries, by the size of the signal.
@@ -300,6 +302,51 @@ def common(residuals: Residuals, sigma: float | None = None) -> Noise:
     )  # fmt: skip
 
 
+def first_look(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
+    """Noise with a scale for each slab, by medians; common for an engine without scales."""
+    residuals = Residuals.of(engine, factors, resolution).some(FEWER)
+    return rough(residuals, range(engine.order) if engine.takes_scales else ())
+
+
+def entropy_of(engine: Engine, factors: Factors, resolution: Resolution) -> float:
+    """The entropy of a model's residuals, per entry."""
+    residuals = Residuals.of(engine, factors, resolution).some(SOME)
+    return entropy(residuals, rough(residuals, range(engine.order)))
+
+
+def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
+    """Noise with a scale for each slab of some modes, by medians: a first look, and a quick one.
+
+    Modes whose slabs have few entries are left out.
+    """
+    few = residuals.values.size / FEW
+    found = _Mixture(residuals, Kind(tuple(n for n in modes if residuals.shape[n] <= few)))
+    found.slabs = [None if v is None or np.std(np.log(v)) < UNEVEN else v for v in found.slabs]
+    s = found.deviations()
+    unit = max(1.4826 * float(np.median(np.abs(residuals.values) / s)), 1e-3)
+    sigma = unit * float(np.exp(np.mean(np.log(s))))
+    variance = (found.variance[0] * (unit / sigma) ** 2, 0.0, 0.0)
+    return Noise(sigma, variance, tuple(found.slabs), residuals.resolution.entry)
+
+
+def entropy(residuals: Residuals, noise: Noise) -> float:
+    """The entropy of residuals, per entry, of any shape but of scales that are those of a noise.
+
+    The mean of log s plus the entropy of r / s, from a histogram with bins that grow beyond the
+    noise. No entry counts more than another, so that nothing large, no slab and no leverage can
+    buy a low value: it is lowest where most residuals are most alike.
+    """
+    s = deviations(residuals, noise)
+    z = residuals.values / s
+    bins = np.minimum(np.searchsorted(EDGES, np.abs(z), side="right") - 1, EDGES.size - 2)
+    total = float(np.mean(np.log(s)))
+    for side in (z >= 0, z < 0):
+        share = np.bincount(bins[side], minlength=EDGES.size - 1) / max(z.size, 1)
+        full = share > 0
+        total -= float(np.sum(share[full] * np.log(share[full] / np.diff(EDGES)[full])))
+    return total
+
+
 class _Mixture:
     """Noise of one kind and a floor of outliers, fitted to some residuals."""
 
@@ -327,21 +374,22 @@ class _Mixture:
                 self._fit_variance((1.4826 * median) ** 2, count)
         for mode in self.modes:
             size, index = residuals.shape[mode], residuals.indices[mode]
-            median = _group_medians(r / self._deviations(), index, size)
+            median = _group_medians(r / self.deviations(), index, size)
             middle = float(np.median(median))
             logs = np.log(np.maximum(median, 1e-3 * middle))
             self.slabs[mode] = _scales(logs, np.bincount(index, minlength=size))[0]
 
-    def _deviations(self) -> np.ndarray:
+    def deviations(self) -> np.ndarray:
+        """The standard deviation of each residual."""
         least = self.residuals.resolution.entry
         return _deviations(self.residuals, self.variance, self.slabs, least)
 
     def settled(self) -> Noise:
         """The noise after some rounds."""
-        before = self._deviations()
+        before = self.deviations()
         for _ in range(ROUNDS):
             self._round()
-            now = self._deviations()
+            now = self.deviations()
             moved = float(np.sqrt(np.mean(np.log(now / before) ** 2)))
             before = now
             if moved < SAME:
@@ -349,7 +397,7 @@ class _Mixture:
         core = self._core(before)
         a, b, c = (part * core.sigma**2 for part in self.variance)
         self.variance = (a, b, c)
-        sigma = float(np.exp(np.mean(np.log(self._deviations()))))
+        sigma = float(np.exp(np.mean(np.log(self.deviations()))))
         a, b, c = a / sigma**2, b / sigma, c
         if self.kind.signal and b == c == 0:
             c = 1e-12  # of this kind still
@@ -370,7 +418,7 @@ class _Mixture:
             sums = np.bincount(residuals.groups, squares, minlength=GROUPS)
             self._fit_variance(sums / np.maximum(count, 1e-300), count)
         if not (self.kind.signal or self.modes):
-            level = self._core(self._deviations()).sigma
+            level = self._core(self.deviations()).sigma
             self.variance = (self.variance[0] * level**2, 0.0, 0.0)
         for mode in self.modes:
             weights, z = self._clean()
@@ -387,7 +435,7 @@ class _Mixture:
 
     def _clean(self) -> tuple[np.ndarray, np.ndarray]:
         """The probability of each residual to be clean, and it in standard deviations."""
-        s = self._deviations()
+        s = self.deviations()
         core = self._core(s)
         z = self.residuals.values / s
         peak = np.exp(-0.5 * (z / core.sigma) ** 2)
@@ -428,6 +476,8 @@ class _Mixture:
         self.variance = (float(found[0]), float(found[1]), float(found[2]))
 
 
+#: The bins of a histogram of |r| / s.
+EDGES = np.concatenate([np.linspace(0.0, 5.0, 21), 5 * 1.4 ** np.arange(1, 400)])
 #: Where nothing is known of outliers.
 COMMON_CORE = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
 

@@ -22,7 +22,7 @@ from numba.core.caching import FunctionCache
 from numba.core.errors import NumbaError
 from numba.extending import overload
 
-from robustcp.losses import L1, Contaminated
+from robustcp.losses import L1, Cauchy, Contaminated
 
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -247,6 +247,22 @@ def _contaminated(x, s, w, numbers, weights):
         total += weighed(_log((1 + k) * inverse), weights, j) if seen else 0.0
         w[j] = weighed(curvature, weights, j) if seen else zero
         s[j] = weighed(r * clean, weights, j) if seen else zero
+    return total
+
+
+@njit(**_INLINE)
+def _cauchy(x, s, w, numbers, weights):
+    """One row of `Cauchy`, in units of c^2 / 2."""
+    rate = numbers[0]
+    zero, one, total = rate * 0, s.dtype.type(1), 0.0
+    for j in range(s.shape[0]):
+        r = x[j] - s[j]
+        seen = x[j] == x[j]
+        y = one + r * r * rate
+        curvature = one / y
+        total += weighed(_log(y), weights, j) if seen else 0.0
+        w[j] = weighed(curvature, weights, j) if seen else zero
+        s[j] = weighed(r * curvature, weights, j) if seen else zero
     return total
 
 
@@ -644,10 +660,15 @@ def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
     return (rate, loss.above, loss.below, *loss.rise, higher)
 
 
+def _cauchy_numbers(loss: Cauchy) -> tuple[float, ...]:
+    return (1 / loss.c**2 if loss.c**2 > 0 else math.inf,)
+
+
 #: Losses that have compiled passes; subclasses are not meant, they may cost something else.
 FORMULAS: dict[type, Formula] = {
     L1: Formula("l1", _l1, lambda loss: (loss.epsilon,)),
     Contaminated: Formula(
         "contaminated", _contaminated, _contaminated_numbers, lambda loss: loss.sigma**2
     ),
+    Cauchy: Formula("cauchy", _cauchy, _cauchy_numbers, lambda loss: loss.c**2 / 2),
 }
