@@ -270,7 +270,7 @@ def test_outlier_map_has_scores_with_flagged_entries_far_from_white(named):
     assert ax.get_title() == f"person Bo, {float(share):.1%} flagged"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("pixel", "wavelength")
     assert image.colorbar.extend == "both"
-    assert image.colorbar.ax.get_ylabel() == "residual, robust sigmas"
+    assert image.colorbar.ax.get_ylabel() == "residual, in units of its own noise"
 
 
 def test_outlier_map_where_nothing_is_flagged():
