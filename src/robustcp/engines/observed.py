@@ -167,11 +167,23 @@ def dense_slice(
     return part
 
 
-def at_entries_of(data: Any, array: np.ndarray) -> np.ndarray:
-    """Of an array of the shape of listed entries, what it holds for each; else as it is."""
-    if isinstance(data, Observed) and array.shape == data.shape:
-        return np.asarray(array[tuple(data.indices.T)])
-    return array
+def at_entries_of(data: Any, values: np.ndarray) -> np.ndarray:
+    """Positive values for the entries of data on the host, from an array that broadcasts to it.
+
+    Of an array of the same shape, those of listed entries, in the order given; or all, where
+    those of missing entries may be anything and become a usual one.
+    """
+    if values.shape != data.shape:
+        return values
+    if isinstance(data, Observed):
+        return np.asarray(values[tuple(data.indices.T)])
+    none = np.nonzero(~(values > 0))
+    missing = np.isnan(data[none])
+    if missing.any() and missing.size < values.size:
+        values = values.astype(np.float64)
+        usual = float(np.median(values[values > 0]))
+        values[tuple(index[missing] for index in none)] = usual
+    return values
 
 
 class ObservedEngine(Engine):

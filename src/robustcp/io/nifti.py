@@ -64,7 +64,7 @@ def weights_for(path: Path, loaded: Loaded) -> Weights | None:
 def deviations_for(path: Path, loaded: Loaded) -> Array:
     """The standard deviations of entries in a file, for a tensor, as `weights_for` reads weights.
 
-    Of a tensor of listed entries, only those of its entries are wanted.
+    Those of missing entries may be anything.
     """
     return at_entries_of(loaded.data, _like(path, loaded, "standard deviations"))
 
