@@ -38,6 +38,24 @@ def file(tmp_path, tensor):
     return tmp_path / "x.npy"
 
 
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """A folder with data whose samples differ in noise, one of them far noisier than the rest."""
+    import xarray
+
+    folder, rng = tmp_path_factory.mktemp("uneven"), np.random.default_rng(0)
+    truth = robustcp.simulate((14, 12, 11), 2, eta=0.0, gamma=0.0, rng=0).truth.full()
+    spread = np.geomspace(0.05, 0.2, 14)[:, None, None]
+    spread[4] = 4.0
+    X = truth + spread * rng.standard_normal(truth.shape)
+    names = [f"s{k}" for k in range(14)]
+    labelled = xarray.DataArray(X, dims=("sample", "time", "pixel"), coords={"sample": names})
+    labelled.to_netcdf(folder / "x.nc", engine="h5netcdf")
+    np.save(folder / "sd.npy", spread)
+    FORMATS["x.csv"](folder / "sd.csv", np.broadcast_to(spread, X.shape))
+    return folder
+
+
 class TestFit:
     @pytest.mark.parametrize("name", FORMATS)
     def test_every_format_gives_the_same_fit(self, tmp_path, tensor, name):
@@ -56,7 +74,8 @@ class TestFit:
         for part in (
             "12x11x10, rank 2: converged",
             "component 1:",
-            "sigma",
+            "noise: standard deviation ",
+            "outliers: ",
             "most flagged of mode 2",
         ):
             assert part in done.stdout
@@ -68,6 +87,120 @@ class TestFit:
         assert found["converged"]
         assert found["rank"] == len(found["components"]) == 2
         assert found["outlier_share"] == pytest.approx(0.1, abs=0.05)
+
+    @pytest.mark.parametrize(
+        ("option", "modes", "signal"),
+        [
+            ("auto", ["sample"], False),
+            ("common", [], False),
+            ("slabs", ["sample", "time", "pixel"], False),
+            ("signal*slabs", ["sample", "time", "pixel"], True),
+            ("sample", ["sample"], False),
+            ("pixel, 1", ["time", "pixel"], False),
+            ("0", ["sample"], False),
+        ],
+    )
+    def test_noise(self, uneven, option, modes, signal):
+        out = uneven / "fit.npz"
+        done = run("fit", uneven / "x.nc", "--rank", 2, "--noise", option, "--out", out,
+                   "--force", "--json")  # fmt: skip
+        assert done.exit_code == 0, done.output
+        noise, fit = json.loads(done.stdout)["noise"], robustcp.load(out)
+        assert noise["modes"] == list(noise["slabs"]) == modes
+        assert noise["signal"] in (signal, fit.noise.kind.signal)
+        assert not noise["known"]
+        assert noise["words"] == fit.noise.words(fit.modes)
+        assert noise["sigma"] == pytest.approx(fit.noise.sigma)
+        variance = fit.noise.variance[0] * fit.noise.sigma**2
+        assert noise["variance"]["a"] == pytest.approx(variance)
+        if "sample" in modes:
+            assert noise["slabs"]["sample"]["min"] == pytest.approx(fit.noise.slabs[0].min())
+            assert noise["slabs"]["sample"]["max"] == pytest.approx(fit.noise.slabs[0].max())
+            assert noise["outlying_slabs"] == {"sample": ["s4"]}
+        else:
+            assert noise["outlying_slabs"] == {}
+
+    def test_noise_in_words(self, uneven):
+        out = uneven / "fit.npz"
+        done = run("fit", uneven / "x.nc", "--rank", 2, "--out", out, "--force")
+        again = run("outliers", uneven / "x.nc", out)
+        for text in (done.stdout, again.stdout):
+            assert "noise: standard deviation" in text
+            assert "differs between the slabs of sample; sample:" in text
+            assert "far more noise than the others of sample: s4\n" in text
+        assert "beyond 3.29 standard deviations of their noise" in again.stdout
+        assert "sigma" not in done.stdout + again.stdout
+        found = json.loads(run("outliers", uneven / "x.nc", out, "--json").stdout)["noise"]
+        assert found["modes"] == ["sample"]
+        assert found["outlying_slabs"] == {"sample": ["s4"]}
+
+    def test_noise_where_it_was_not_asked_for_is_that_of_the_outliers(self, uneven):
+        out = uneven / "fit.npz"
+        file = uneven / "x.nc"
+        done = run("fit", file, "--rank", 2, "--method", "cpal1", "--out", out,
+                   "--force", "--json")  # fmt: skip
+        noise = json.loads(done.stdout)["noise"]
+        assert "sample" in noise["modes"]
+        assert noise == json.loads(run("outliers", file, out, "--json").stdout)["noise"]
+
+    @pytest.mark.parametrize("name", ["sd.npy", "sd.csv", "0.1"])
+    def test_known_standard_deviations(self, uneven, name):
+        out, known = uneven / "fit.npz", uneven / name if "sd" in name else name
+        done = run("fit", uneven / "x.nc", "--rank", 2, "--noise", known, "--out", out,
+                   "--force", "--json")  # fmt: skip
+        assert done.exit_code == 0, done.output
+        noise = json.loads(done.stdout)["noise"]
+        assert noise["known"]
+        assert noise["words"].endswith(", known")
+        X = robustcp.read(uneven / "x.nc").data
+        expected = np.load(uneven / "sd.npy") if "sd" in name else 0.1
+        sigma = robustcp.load(out).sigma(X)
+        np.testing.assert_allclose(sigma, np.broadcast_to(expected, X.shape))
+
+    @pytest.mark.parametrize("share", [0.45, 0.7])
+    def test_known_standard_deviations_of_listed_entries(self, tmp_path, tensor, share):
+        seen = np.random.default_rng(0).random(tensor.shape) < share
+        spread = 0.05 + 0.1 * np.random.default_rng(1).random(tensor.shape)
+        for name, values in (("x.tns", tensor), ("sd.tns", spread)):
+            rows = [(*(at + 1), values[tuple(at)]) for at in np.argwhere(seen)]
+            lines = (" ".join(map(repr, map(float, row))) for row in rows)
+            (tmp_path / name).write_text("\n".join(line.replace(".0 ", " ") for line in lines))
+        done = run("fit", tmp_path / "x.tns", "--rank", 2, "--absent", "missing",
+                   "--noise", tmp_path / "sd.tns", "--out", tmp_path / "fit.npz")  # fmt: skip
+        assert done.exit_code == 0, done.output
+        assert "known" in done.stdout
+        X = robustcp.read(tmp_path / "x.tns", absent="missing").data
+        usual = np.where(seen, spread, np.median(spread[seen]))
+        known = spread[tuple(X.indices.T)] if share < 0.5 else usual
+        expected = robustcp.cp(X, 2, noise=known, rng=0)
+        fit = robustcp.load(tmp_path / "fit.npz")
+        assert fit.explained == pytest.approx(expected.explained)
+        assert robustcp.factor_match_score(fit, expected) > 1 - 1e-9
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            (np.ones((4, 3)), "--noise: standard deviations of shape (4, 3) do not broadcast"),
+            (np.eye(11, 10), "--noise: standard deviations must be positive and finite, got 0"),
+            (-np.ones((11, 10)), "--noise: standard deviations must not be negative, got -1"),
+            (np.full((11, 10), np.nan), "--noise: standard deviations must not be NaN"),
+        ],
+    )
+    def test_bad_standard_deviations(self, file, tmp_path, values, message):
+        np.save(tmp_path / "sd.npy", values)
+        out = tmp_path / "fit.npz"
+        done = run("fit", file, "--rank", 2, "--noise", tmp_path / "sd.npy", "--out", out)
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not out.exists()
+
+    def test_standard_deviations_are_an_input(self, file, tmp_path):
+        sd = tmp_path / "sd.npz"
+        np.savez(sd, sd=np.ones((12, 1, 1)))
+        done = run("fit", file, "--rank", 2, "--noise", sd, "--out", sd, "--force")
+        assert done.exit_code == 2
+        assert "is an input, which would be lost" in done.stderr
 
     def test_not_converged_is_written_and_exits_with_1(self, file, tmp_path):
         out = tmp_path / "fit.npz"
@@ -267,6 +400,16 @@ class TestBadInput:
             (["{file}", "--rank", "2", "--maps", "m.txt"], "m.txt: maps are written as"),
             (["{file}", "--rank", "2", "--starts", "0"], "starts: must be"),
             (["{file}", "--rank", "2", "--nonnegative", "--method", "cpals"], "is for --method cp"),
+            (
+                ["{file}", "--rank", "2", "--noise", "auto", "--method", "cpal1"],
+                "--noise: is for --method cp, not cpal1",
+            ),
+            (
+                ["{file}", "--rank", "2", "--noise", "loud"],
+                "--noise loud: must be one of auto, common, slabs, signal, signal*slabs, mode 0, ",
+            ),
+            (["{file}", "--rank", "2", "--noise", "0,3"], "--noise: must be an integer from 0 to"),
+            (["{file}", "--rank", "2", "--noise", "sd.npy"], "sd.npy: there is no such file"),
             (["{file}", "--rank", "2", "--smooth", "1"], "--smooth 1: must be MODE=STRENGTH"),
             (["{file}", "--rank", "2", "--smooth", "1=0"], "--smooth 1=0: strength: must be"),
             (["{file}", "--rank", "2", "--smooth", "7=1"], "constraints: a mode: must be"),

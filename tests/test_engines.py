@@ -218,6 +218,16 @@ class TestContract:
         assert flags.dtype == bool
         assert np.array_equal(flags, np.abs(expected) > 1.5)
 
+    def test_residuals_of_slices(self, kind, gaps, weights):
+        X, factors, engine, ours = self.data(kind, gaps, weights)
+        r = X - np.einsum("ir,jr,kr->ijk", *factors)
+        places = [({1: 3}, np.s_[:, 3]), ({2: 1, 1: 4}, np.s_[:, 4, 1]), ({0: 5}, np.s_[5])]
+        # That of the test needs something in both of its halves.
+        for fixed, at in places[:2] if kind == "of the test" else places:
+            found = engine.residual_slice(ours, fixed)
+            assert found.dtype == np.float64
+            np.testing.assert_allclose(found, r[at], atol=1e-12)
+
     def test_subtensor(self, kind, gaps, weights):
         X, factors, engine, _ = self.data(kind, gaps, weights)
         chosen = [np.array([0, 2, 3, 5]), None, np.array([1, 2])]
@@ -331,6 +341,7 @@ class TestContractOfScales:
         known = ~np.isnan(X) if kind == "Observed" else ...
         each = host(engine.entrywise(lambda e: 2 * e, ours))
         np.testing.assert_allclose(each, 2 * r[known].reshape(each.shape), rtol=1e-10)
+        np.testing.assert_allclose(engine.residual_slice(ours, {1: 3}), r[:, 3], rtol=1e-10)
         found = engine.entry_scales()
         assert type(found) is type(ours[0])
         np.testing.assert_allclose(host(found), u[known].reshape(each.shape), rtol=1e-12)

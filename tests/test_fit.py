@@ -39,6 +39,19 @@ def test_repr_is_one_informative_line(fit):
         assert part in text
 
 
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        ("common", "explained, "),
+        (0, "explained, noise differs between the slabs of mode 0, "),
+        (0.1, "explained, known noise, "),
+    ],
+)
+def test_repr_says_what_the_noise_depends_on(sim, noise, words):
+    fit = cp(sim.data, 2, noise=noise, starts=1)
+    assert f"{words}{fit.sweeps} sweeps" in repr(fit)
+
+
 def test_pickles(fit):
     again = pickle.loads(pickle.dumps(fit))
     assert repr(again) == repr(fit)

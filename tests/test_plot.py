@@ -270,7 +270,36 @@ def test_outlier_map_has_scores_with_flagged_entries_far_from_white(named):
     assert ax.get_title() == f"person Bo, {float(share):.1%} flagged"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("pixel", "wavelength")
     assert image.colorbar.extend == "both"
-    assert image.colorbar.ax.get_ylabel() == "residual, robust sigmas"
+    assert image.colorbar.ax.get_ylabel() == "residual, in units of its own noise"
+
+
+def test_outlier_map_is_in_units_of_each_entrys_own_noise():
+    rng = np.random.default_rng(0)
+    truth = KruskalTensor(np.ones(2), tuple(rng.random((n, 2)) for n in (12, 20, 15)))
+    spread = np.where(np.arange(20) % 2, 0.01, 0.1)
+    X = truth.full() + spread[:, None] * rng.standard_normal((12, 20, 15))
+    fit = cp(X, 2)
+    assert fit.noise.kind.modes == (1,)
+    found = fit.outliers(X)
+    scores = outlier_map(found, 0, 4).images[0].get_array().filled(np.nan)
+    np.testing.assert_allclose(scores, found.scores[4])
+    np.testing.assert_allclose(scores, fit.residuals(X)[4] / fit.sigma(X)[4], rtol=1e-6)
+    quiet, loud = scores[spread == 0.01].std(), scores[spread == 0.1].std()
+    assert loud / quiet == pytest.approx(1, abs=0.2)
+    known = cp(X, 2, noise=[None, spread, None])
+    scores = outlier_map(known.outliers(X), (1, 2), (3, 4)).images[0].get_array().filled(np.nan)
+    np.testing.assert_allclose(scores[0], known.residuals(X)[:, 3, 4] / 0.01)
+
+
+def test_outlier_map_of_observed_entries(named):
+    X, fit = named
+    raw = np.asarray(X)
+    at = np.argwhere(np.random.default_rng(0).random(raw.shape) < 0.8)
+    found = fit.outliers(Observed(at, raw[tuple(at.T)], raw.shape))
+    shown = outlier_map(found, 2, 5).images[0].get_array().filled(np.nan)
+    expected = np.full(raw.shape, np.nan)
+    expected[tuple(at.T)] = found.scores
+    np.testing.assert_allclose(shown, expected[:, :, 5])
 
 
 def test_outlier_map_where_nothing_is_flagged():

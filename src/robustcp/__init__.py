@@ -31,6 +31,7 @@ from robustcp.losses import (
 )
 from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import congruence, factor_match_score
+from robustcp.noise import Noise
 from robustcp.outlying import Outliers
 from robustcp.ranks import RankProfile, core_consistency, rank_profile
 from robustcp.regression import l1_regression
@@ -53,6 +54,7 @@ __all__ = [
     "KruskalTensor",
     "LeastSquares",
     "Loss",
+    "Noise",
     "Nonnegative",
     "Observed",
     "Outliers",

@@ -139,10 +139,14 @@ class Fit:
         yield from self.model
 
     def __repr__(self) -> str:
-        size = "x".join(map(str, self.shape))
+        size, noise = "x".join(map(str, self.shape)), ""
+        if self.noise.known:
+            noise = "known noise, "
+        elif not self.noise.even:
+            noise = f"noise {self.noise.kind.words(self.modes)}, "
         return (
             f"Fit({size}, rank {self.rank}, {type(self.loss).__name__} objective "
-            f"{self.objective:.6g}, {self.explained:.1%} explained, {self.sweeps} sweeps, "
+            f"{self.objective:.6g}, {self.explained:.1%} explained, {noise}{self.sweeps} sweeps, "
             f"{self.status})"
         )
 
@@ -223,9 +227,11 @@ class Fit:
         _checks.choice("control", control, ("each", "fdr"))
         engine, units = self._in_units(X)
         factors = units.factors_of_fit(self._factors_for(engine))
-        noise = self._noise_of(engine, factors, units).without_outlying_slabs()
+        found = self._noise_of(engine, factors, units)
+        noise = found.without_outlying_slabs()
         seen = _standardized(engine, noise, factors)
-        return Outliers(self, X, seen, factors, noise, units.factor, rate, control)
+        outlying = found.outlying_slabs()
+        return Outliers(self, X, seen, factors, noise, units.factor, rate, control, outlying)
 
     def sigma(self, X: Any) -> Array:
         """The standard deviation of the noise of each entry of X.

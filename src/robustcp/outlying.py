@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ class Outliers:
         With control "each", the share of clean entries that `mask` flags by chance; with "fdr",
         the share of the flagged entries that may be clean.
     control : {"each", "fdr"}
+    outlying_slabs : dict from a mode to an array of indices
+        The slabs whose scale is itself outlying.
     threshold : float
         The score from which an entry is flagged.
     """
@@ -44,6 +47,7 @@ class Outliers:
     unit: float
     rate: float
     control: str = "each"
+    outlying_slabs: Mapping[int, np.ndarray] = field(repr=False, default_factory=dict)
 
     @cached_property
     def threshold(self) -> float:
@@ -60,6 +64,11 @@ class Outliers:
         return self.noise.sigma * self.unit
 
     @property
+    def in_data(self) -> Noise:
+        """The noise in the units of the data."""
+        return self.noise.scaled(self.unit)
+
+    @property
     def _unit(self) -> float:
         return self.noise.sigma or 1.0
 
@@ -67,6 +76,21 @@ class Outliers:
     def scores(self) -> Array:
         """Residuals divided by their standard deviation; NaN where an entry is missing."""
         return self.engine.entrywise(lambda r: r / self._unit, self.factors)
+
+    def scores_of(self, fixed: Mapping[int, int]) -> np.ndarray:
+        """The scores of one slice, without those of the whole tensor.
+
+        Modes are fixed at an index; the others keep their order. On the host, NaN where an entry
+        is missing.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+        >>> robustcp.cp(X, 2).outliers(X).scores_of({1: 3}).shape
+        (6, 8)
+        """
+        return self.engine.residual_slice(self.factors, fixed) / self._unit
 
     @property
     def mask(self) -> Array:

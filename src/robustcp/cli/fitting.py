@@ -14,6 +14,7 @@ from robustcp.cli.options import (
     AsJson,
     Force,
     Key,
+    Noise,
     Nonnegative,
     Quiet,
     Seed,
@@ -23,7 +24,7 @@ from robustcp.cli.options import (
 )
 from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import fit_with_progress
-from robustcp.cli.reading import check_rank, read_tensor
+from robustcp.cli.reading import check_rank, noise_file, read_noise, read_tensor
 from robustcp.files.errors import WriteError, reason
 from robustcp.files.writing import Outputs, make_folder, write_picture
 
@@ -37,6 +38,7 @@ def fit(
     file: TensorFile,
     rank: Annotated[int, typer.Option(help="The number of components.")],
     method: Annotated[str, typer.Option(help="cp, cpal1 or cpals.")] = "cp",
+    noise: Noise = None,
     nonnegative: Nonnegative = False,
     smooth: Smooth = None,
     unimodal: Unimodal = None,
@@ -88,9 +90,9 @@ def fit(
     from robustcp.io.fits import check_suffix
     from robustcp.io.nifti import arranged, check_mappable, check_maps, weights_for, write_maps
 
-    options = _method_options(method, nonnegative, starts, seed, max_sweeps)
+    options = _method_options(method, noise, nonnegative, starts, seed, max_sweeps)
     options["constraints"] = _constraints(smooth or [], unimodal or [], nonnegative)
-    outputs = Outputs(file, mask_file, weights, force=force)
+    outputs = Outputs(file, mask_file, weights, noise_file(noise), force=force)
     check_suffix(out)
     outputs.add("out", out)
     if checkpoint is not None:
@@ -109,6 +111,8 @@ def fit(
     check_rank(rank, loaded)
     if weights is not None:
         options["entry_weights"] = weights_for(weights, loaded)
+    if noise is not None:
+        options["noise"] = read_noise(noise, loaded)
     found, seconds = fit_with_progress(
         getattr(methods, method), loaded, rank, options, quiet or as_json
     )
@@ -136,12 +140,18 @@ def fit(
 
 
 def _method_options(
-    method: str, nonnegative: bool, starts: int | None, seed: int, max_sweeps: int
+    method: str,
+    noise: str | None,
+    nonnegative: bool,
+    starts: int | None,
+    seed: int,
+    max_sweeps: int,
 ) -> dict[str, Any]:
     if method not in ("cp", "cpal1", "cpals"):
         fail(f"--method {method}: must be cp, cpal1 or cpals")
-    if nonnegative and method != "cp":
-        fail(f"--nonnegative: is for --method cp, not {method}")
+    for option, given in (("--nonnegative", nonnegative), ("--noise", noise is not None)):
+        if given and method != "cp":
+            fail(f"{option}: is for --method cp, not {method}")
     options: dict[str, Any] = {"rng": seed, "max_sweeps": max_sweeps}
     if method == "cp":
         options["nonnegative"] = nonnegative

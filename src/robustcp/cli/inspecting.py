@@ -9,7 +9,7 @@ import typer
 
 from robustcp.cli.errors import fail
 from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Seed, TensorFile
-from robustcp.cli.printing import print_json, print_worst, worst_of
+from robustcp.cli.printing import noise_of, print_json, print_noise, print_worst, worst_of
 from robustcp.cli.reading import check_rank, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, make_folder, whole, write_picture
@@ -92,7 +92,7 @@ def outliers(
     found = known.outliers(loaded.data, rate=rate)
     report: dict[str, Any] = {
         "share": found.share,
-        "scale": found.scale,
+        "noise": noise_of(found.in_data, loaded, found),
         "threshold": found.threshold,
         "worst": worst_of(found, loaded, count),
     }
@@ -102,8 +102,11 @@ def outliers(
     if as_json:
         print_json(report)
         return
-    print(f"flagged: {found.share:.3%} of the entries, beyond {found.threshold:.2f} sigmas")
-    print(f"sigma: {found.scale:.6g}")
+    print(
+        f"flagged: {found.share:.3%} of the entries, beyond {found.threshold:.2f} standard "
+        "deviations of their noise"
+    )
+    print_noise(report["noise"])
     print_worst(report["worst"])
 
 

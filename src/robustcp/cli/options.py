@@ -24,6 +24,16 @@ Unimodal = Annotated[
         "--unimodal", metavar="MODE", help="A mode, by number or name, has one peak, none below 0."
     ),
 ]
+Noise = Annotated[
+    str | None,
+    typer.Option(
+        "--noise",
+        metavar="KIND|MODES|FILE",
+        help="What the noise depends on: auto (the default), common, slabs, signal, signal*slabs, "
+        "or the modes whose slabs differ (numbers or names, with commas between); or a file with "
+        "known standard deviations, of the tensor's shape or one that broadcasts.",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of what is random.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace files that exist; never those that are read.")

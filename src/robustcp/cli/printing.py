@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from robustcp.fitted import Fit
     from robustcp.io.reading import Loaded
+    from robustcp.noise import Noise
+    from robustcp.outlying import Outliers
 
 
 def summary_of(found: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
@@ -26,20 +28,47 @@ def summary_of(found: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
             {"weight": float(w), "share": float(s)}
             for w, s in zip(found.weights, found.shares, strict=True)
         ],
-        "scale": found.scale,
+        "noise": noise_of(found.noise if found.noise.looked else flagged.in_data, loaded, flagged),
         "starts": list(found.starts),
         "outlier_share": flagged.share,
         "worst": worst_of(flagged, loaded, 3),
     }
 
 
-def worst_of(flagged: Any, loaded: Loaded, count: int) -> list[dict[str, Any]]:
+def noise_of(noise: Noise, loaded: Loaded, flagged: Outliers) -> dict[str, Any]:
+    """A noise in words and numbers: its variance is a + b |m| + c m^2 at the model's entry m."""
+    kind, names, (a, b, c) = noise.kind, loaded.modes, noise.variance
+    slabs = {names[n]: noise.slabs[n] for n in kind.modes}
+    return {
+        "words": noise.words(names),
+        "sigma": noise.sigma,
+        "known": noise.known,
+        "modes": list(slabs),
+        "signal": kind.signal,
+        "variance": {"a": a * noise.sigma * noise.sigma, "b": b * noise.sigma, "c": c},
+        "slabs": {
+            name: {"min": float(v.min()), "max": float(v.max())}
+            for name, v in slabs.items()
+            if v is not None
+        },
+        "outlying_slabs": {
+            names[mode]: [_label(loaded, mode, int(index)) for index in at]
+            for mode, at in flagged.outlying_slabs.items()
+        },
+    }
+
+
+def _label(loaded: Loaded, mode: int, index: int) -> Any:
+    labels = loaded.labels[mode]
+    return index if labels is None else labels[index]
+
+
+def worst_of(flagged: Outliers, loaded: Loaded, count: int) -> list[dict[str, Any]]:
     """The slabs of each mode with the most flagged entries, by their labels."""
     rows = []
     for mode, name in enumerate(loaded.modes):
-        labels = loaded.labels[mode]
         for index, share in flagged.worst(mode, count):
-            label = index if labels is None else labels[index]
+            label = _label(loaded, mode, index)
             rows.append({"mode": name, "index": index, "label": label, "share": share})
     return rows
 
@@ -53,8 +82,17 @@ def print_summary(summary: dict[str, Any]) -> None:
     print(f"explained: {summary['explained']:.1%} of the data")
     for k, part in enumerate(summary["components"]):
         print(f"  component {k}: {part['share']:6.1%}, weight {part['weight']:.6g}")
-    print(f"noise: sigma {summary['scale']:.6g}; outliers: {summary['outlier_share']:.2%}")
+    print_noise(summary["noise"])
+    print(f"outliers: {summary['outlier_share']:.2%} of the entries")
     print_worst(summary["worst"])
+
+
+def print_noise(noise: dict[str, Any]) -> None:
+    """What `noise_of` found: a line, and one for each mode with slabs of far more noise."""
+    print(f"noise: {noise['words']}")
+    for mode, labels in noise["outlying_slabs"].items():
+        shown = ", ".join(map(str, labels[:10])) + (", ..." if len(labels) > 10 else "")
+        print(f"  far more noise than the others of {mode}: {shown}")
 
 
 def print_worst(rows: list[dict[str, Any]]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from robustcp.cli.errors import fail
 
@@ -19,6 +20,34 @@ def read_tensor(file: Path, key: str | None, absent: str | None) -> Loaded:
     if absent not in (None, "missing", "zero"):
         fail(f"--absent {absent}: must be missing or zero")
     return read(file, key=key, absent=absent)
+
+
+def noise_file(text: str | None) -> Path | None:
+    """The file that `--noise` names, if it is one; kinds of noise have no suffix."""
+    return Path(text) if text and Path(text).suffix else None
+
+
+def read_noise(text: str, loaded: Loaded) -> Any:
+    """What `--noise` says of the noise, as the library takes it."""
+    from robustcp.io.nifti import deviations_for
+    from robustcp.noise.asked import NAMES
+
+    if text in (*NAMES, *loaded.modes):
+        return text
+    parts = [part.strip() for part in text.split(",")]
+    if all(part in loaded.modes or _is_number(part) for part in parts):
+        return [part if part in loaded.modes else int(part) for part in parts]
+    with suppress(ValueError):
+        return float(text)  # one standard deviation for all
+    file = noise_file(text)
+    if file is None:
+        known = ", ".join((*NAMES, *loaded.modes))
+        fail(f"--noise {text}: must be one of {known}, numbers of modes, or a file")
+    return deviations_for(file, loaded)
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdigit()
 
 
 def check_rank(rank: int, loaded: Loaded) -> None:

@@ -17,7 +17,7 @@ from robustcp.engines.arrays import (
 )
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.observed import Observed, ObservedEngine
+from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
 from robustcp.engines.scales import Scales, Signal
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
@@ -38,6 +38,7 @@ __all__ = [
     "as_array",
     "as_engine",
     "as_weights",
+    "at_entries_of",
     "in_modes_of",
     "khatri_rao",
     "known_parts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import numpy as np
 
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
+from robustcp.engines.arrays import to_host
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles
 from robustcp.engines.weights import Listed, Weights, as_weights
@@ -286,6 +287,20 @@ class Engine(ABC):
     def weight(self) -> float:
         """The sum of the entries' weights: without any, how many entries there are."""
         return self.count if self.view.weights is None else self._total(self.xp.ones_like)
+
+    def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
+        """x - model where some modes are fixed at an index; the others keep their order.
+
+        On the host, float64, NaN where an entry is missing; entries of weight 0 have residuals
+        like any other.
+        """
+        at = [np.array([fixed[n]]) if n in fixed else None for n in range(self.order)]
+        rows = tuple(
+            A[fixed[n] : fixed[n] + 1, :] if n in fixed else A for n, A in enumerate(factors)
+        )
+        found = self.subtensor(at).entrywise(lambda r: r, rows)
+        host = np.asarray(to_host(found), dtype=np.float64)
+        return host.reshape([size for n, size in enumerate(self.shape) if n not in fixed])
 
     def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
         """How many residuals are larger than a threshold in each slab of each mode; host."""

@@ -249,7 +249,7 @@ class DenseEngine(Engine):
             return tile, xp.reshape(part_of(tile), tuple(map(length, tile)))
 
         out = None
-        for tile, part in storage.map(box, storage.pass_tiles()):
+        for tile, part in storage.tiles.map(box, storage.pass_tiles()):  # whatever gaps there are
             if out is None:
                 out = xp.empty(storage.shape, dtype=part.dtype, device=storage.device)
             out[tile] = part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -154,6 +154,38 @@ def _scales(data: Observed, view: View) -> np.ndarray | None:
     return u.astype(data.values.dtype)
 
 
+def dense_slice(
+    indices: np.ndarray, values: np.ndarray, shape: Sequence[int], fixed: Mapping[int, int]
+) -> np.ndarray:
+    """What listed entries hold where some modes are fixed, float64; NaN where there is none."""
+    inside = np.ones(len(values), dtype=bool)
+    for n, index in fixed.items():
+        inside &= indices[:, n] == index
+    free = [n for n in range(len(shape)) if n not in fixed]
+    part = np.full([shape[n] for n in free], np.nan)
+    part[tuple(indices[inside][:, free].T)] = values[inside]
+    return part
+
+
+def at_entries_of(data: Any, values: np.ndarray) -> np.ndarray:
+    """Positive values for the entries of data on the host, from an array that broadcasts to it.
+
+    Of an array of the same shape, those of listed entries, in the order given; or all, where
+    those of missing entries may be anything and become a usual one.
+    """
+    if values.shape != data.shape:
+        return values
+    if isinstance(data, Observed):
+        return np.asarray(values[tuple(data.indices.T)])
+    none = np.nonzero(~(values > 0))
+    missing = np.isnan(data[none])
+    if missing.any() and missing.size < values.size:
+        values = values.astype(np.float64)
+        usual = float(np.median(values[values > 0]))
+        values[tuple(index[missing] for index in none)] = usual
+    return values
+
+
 class ObservedEngine(Engine):
     """Passes over the observed entries.
 
@@ -270,6 +302,10 @@ class ObservedEngine(Engine):
             return every.entrywise(work, factors)
         found = work(self._residuals(factors))
         return self._as_given(found)
+
+    def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
+        r = self.entrywise(lambda r: r, factors)
+        return dense_slice(self._whole.indices, np.asarray(r), self.shape, fixed)
 
     def entry_scales(self) -> Array:
         """One for each entry, in the order in which they were given."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from robustcp.engines import Observed, as_array, to_host
 from robustcp.engines.arrays import working_dtype
+from robustcp.engines.observed import dense_slice
 
 
 def host_slice(X: Any, fixed: Mapping[int, int], shape: Sequence[int]) -> np.ndarray:
@@ -38,17 +39,7 @@ def host_slice(X: Any, fixed: Mapping[int, int], shape: Sequence[int]) -> np.nda
     if tuple(data.shape) != tuple(shape):
         raise ValueError(f"X: has shape {tuple(data.shape)}, the model has shape {tuple(shape)}")
     if isinstance(data, Observed):
-        return _observed_slice(data, fixed)
+        return dense_slice(data.indices, data.values, data.shape, fixed)
     part = as_array(data[tuple(fixed.get(n, slice(None)) for n in range(len(shape)))])
     xp = array_api_compat.array_namespace(part)
     return np.asarray(to_host(xp.astype(part, working_dtype(part))), dtype=np.float64)
-
-
-def _observed_slice(X: Observed, fixed: Mapping[int, int]) -> np.ndarray:
-    inside = np.ones(len(X.values), dtype=bool)
-    for n, index in fixed.items():
-        inside &= X.indices[:, n] == index
-    free = [n for n in range(X.ndim) if n not in fixed]
-    part = np.full([X.shape[n] for n in free], np.nan)
-    part[tuple(X.indices[inside][:, free].T)] = X.values[inside]
-    return part

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from robustcp.engines import Weights, as_weights
+from robustcp._typing import Array
+from robustcp.engines import Weights, as_weights, at_entries_of
 from robustcp.files.errors import FileError
 from robustcp.files.writing import write_bytes
 from robustcp.fitted import Fit
@@ -53,17 +54,31 @@ def weights_for(path: Path, loaded: Loaded) -> Weights | None:
 
     Those of an image that was flattened may have its shape in space.
     """
-    w = read(path, absent="zero").data
-    if loaded.space is not None and w.ndim == 4:
-        try:
-            w = np.broadcast_to(w, (*loaded.space, loaded.data.shape[1]))
-        except ValueError:
-            raise FileError(path, f"weights of shape {w.shape} do not fit the image") from None
-        w = w[np.unravel_index(np.asarray(loaded.labels[0]), loaded.space)]
+    w = _like(path, loaded, "weights")
     try:
         return as_weights(w, tuple(loaded.data.shape))
     except ValueError as error:
         raise FileError(path, str(error).replace("entry_weights:", "weights", 1)) from None
+
+
+def deviations_for(path: Path, loaded: Loaded) -> Array:
+    """The standard deviations of entries in a file, for a tensor, as `weights_for` reads weights.
+
+    Those of missing entries may be anything.
+    """
+    return at_entries_of(loaded.data, _like(path, loaded, "standard deviations"))
+
+
+def _like(path: Path, loaded: Loaded, what: str) -> Array:
+    """What a file holds for the entries of a tensor, 0 for those that it does not list."""
+    w = read(path, absent="zero").data
+    if loaded.space is None or w.ndim != 4:
+        return w
+    try:
+        w = np.broadcast_to(w, (*loaded.space, loaded.data.shape[1]))
+    except ValueError:
+        raise FileError(path, f"{what} of shape {w.shape} do not fit the image") from None
+    return w[np.unravel_index(np.asarray(loaded.labels[0]), loaded.space)]
 
 
 def check_maps(maps: Path) -> None:

@@ -13,7 +13,6 @@ from robustcp.plot.colours import STYLES, diverging
 from robustcp.plot.modes import Mode, mode_number
 from robustcp.plot.slicing import (
     arrows,
-    data_and_model,
     finite,
     fixed_modes,
     slice_image,
@@ -78,8 +77,7 @@ def outlier_map(
     """
     fit = found.fit
     fixed = fixed_modes(fit, mode, index)
-    data, model = data_and_model(fit, found.data, fixed)
-    scores = (data - model) / (found.scale or 1.0)
+    scores = found.scores_of(fixed)
     known = np.abs(finite(scores))
     threshold = found.threshold
     limit = 3 * threshold if math.isfinite(threshold) else known.max(initial=1.0)
@@ -88,7 +86,7 @@ def outlier_map(
     limits = (-limit, limit)
     image = slice_image(ax, fit, scores, fixed, diverging(threshold / limit), limits)
     bar = ax.figure.colorbar(image, ax=ax, extend=arrows(scores, limits))
-    bar.set_label("residual, robust sigmas")
+    bar.set_label("residual, in units of its own noise")
     if math.isfinite(threshold):
         bar.set_ticks([s * threshold for s in range(-3, 4)])
         bar.ax.yaxis.set_major_formatter("{x:.1f}")
