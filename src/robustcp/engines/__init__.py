@@ -21,7 +21,7 @@ from robustcp.engines.observed import Observed, ObservedEngine
 from robustcp.engines.scales import Scales, Signal
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
-from robustcp.engines.weights import Listed, Weights, as_weights, known_parts
+from robustcp.engines.weights import Listed, Weights, as_weights
 
 __all__ = [
     "DenseEngine",
@@ -40,7 +40,6 @@ __all__ = [
     "as_weights",
     "in_modes_of",
     "khatri_rao",
-    "known_parts",
     "names_and_labels",
     "single_blas_thread",
     "to_host",

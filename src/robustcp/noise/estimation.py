@@ -22,6 +22,7 @@ from robustcp.engines import Engine, Sample
 from robustcp.noise.core import Core, core_of, degrees_of_freedom_correction
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.sizes import Resolution
+from robustcp.units import Units
 
 #: Entries that a kind is chosen by, and that its numbers are estimated from.
 SOME, ENOUGH = 1 << 15, 1 << 16
@@ -141,19 +142,21 @@ def noise_of(
     engine: Engine,
     factors: Factors,
     resolution: Resolution,
+    units: Units,
     kind: Kind | None = None,
     begin: Noise | None = None,
 ) -> Noise:
     """The noise that the residuals of a model show, corrected for the degrees of freedom.
 
-    Known standard deviations, which are the engine's scales, are what they are.
+    Known standard deviations, which are the engine's scales, are what they are. Those are in the
+    units of the data, all else is in those of the fit.
     """
     residuals = Residuals.of(engine, factors, resolution)
     known = engine.view.scales
     if known is not None:
-        noise = common(residuals, 1 / known.unit)
+        noise = common(residuals, 1 / known.unit / units.factor)
         return replace(noise, given=known.slabs)
-    noise = look(residuals, kind, begin)
+    noise = look(residuals, kind if engine.takes_scales else COMMON, begin)
     rank = factors[0].shape[1]
     return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))
 
@@ -318,13 +321,21 @@ class _Mixture:
         for mode in self.modes:
             size, index = residuals.shape[mode], residuals.indices[mode]
             median = _group_medians(r / self._deviations(), index, size)
-            middle = float(np.median(median))
-            logs = np.log(np.maximum(median, 1e-3 * middle))
+            lowest = max(1e-3 * float(np.median(median)), math.exp(self._lowest))
+            logs = np.log(np.maximum(median, lowest))
             self.slabs[mode] = _scales(logs, np.bincount(index, minlength=size))[0]
 
     def _deviations(self) -> np.ndarray:
         least = self.residuals.resolution.entry
         return _deviations(self.residuals, self.variance, self.slabs, least)
+
+    @property
+    def _lowest(self) -> float:
+        """The log scale of a slab whose noise is too small to be seen, as of a dead sensor."""
+        size, (a, b, c) = self.residuals.size, self.variance
+        typical = a + b * float(np.mean(size)) + c * float(np.mean(size**2)) if b or c else a
+        least = self.residuals.resolution.entry
+        return min(0.0, math.log(least) - 0.5 * math.log(max(typical, least**2)))
 
     def settled(self) -> Noise:
         """The noise after some rounds."""
@@ -371,7 +382,8 @@ class _Mixture:
             assert old is not None
             ratio = np.clip(sums / np.maximum(count, 1e-300), 0.01, 100.0)
             ratio[count == 0] = 1.0
-            self.slabs[mode], level = _scales(np.log(old) + 0.5 * np.log(ratio), count)
+            logs = np.maximum(np.log(old) + 0.5 * np.log(ratio), self._lowest)
+            self.slabs[mode], level = _scales(logs, count)
             if not self.kind.signal:
                 self.variance = (self.variance[0] * level**2, 0.0, 0.0)
 
