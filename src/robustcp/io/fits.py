@@ -131,7 +131,10 @@ def _netcdf(fit: Fit) -> memoryview:
     dataset = replace(fit, modes=_dimensions(fit.modes), labels=tuple(shown)).to_xarray()
     dataset["trace"] = ("sweep", np.asarray(fit.trace))
     for name, array in _noise_arrays(fit.noise).items():
-        dataset[name] = tuple(f"{name}_{n}" for n in range(array.ndim)), array
+        prefix = name
+        while any(str(dimension).startswith(prefix) for dimension in dataset.dims):
+            prefix += "_"
+        dataset[name] = tuple(f"{prefix}_{n}" for n in range(array.ndim)), array
     dataset.attrs["robustcp"] = json.dumps(_about(fit))
     content = io.BytesIO()
     with importlib.import_module("h5netcdf").File(content, "w") as file:
