@@ -170,9 +170,8 @@ def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
     """
     some = residuals.some(SOME)
     even, counts = common(some), some.resolution.counts
-    if even.sigma <= some.resolution.entry and not counts:  # hardly any noise
-        return COMMON, even
-    if some.values.size < PLENTY:
+    hardly_any = even.sigma <= some.resolution.entry and even.beyond <= 0.5
+    if (hardly_any and not counts) or some.values.size < PLENTY:
         return COMMON, even
     modes, by_signal = _differing(some, even)
     if not (modes or by_signal or counts):
@@ -311,7 +310,10 @@ class _Mixture:
             self.variance, self.slabs = (a * sigma**2, b * sigma, c), list(begin.slabs)
             return
         r = np.abs(residuals.values)
-        self.variance = (core_of(r, residuals.resolution.least).sigma ** 2, 0.0, 0.0)
+        sigma = core_of(r, residuals.resolution.least).sigma
+        if sigma <= residuals.resolution.entry:  # the core may be entries that are exact
+            sigma = max(sigma, 1.4826 * float(np.median(r)))
+        self.variance = (sigma**2, 0.0, 0.0)
         if kind.signal:
             self.variance = (0.0, residuals.resolution.step, 0.0)
             if not residuals.resolution.counts:
@@ -398,14 +400,20 @@ class _Mixture:
     def _core(self, s: np.ndarray) -> Core:
         """The core of residuals in units of their standard deviations.
 
+        Entries whose noise is too small to be seen, as of a dead sensor, have residuals of 0 in
+        any unit, and are left out if there are others.
+
         Counts are skewed: where they are not small, the square root takes that away; where they
         are, nothing can be told. Their standard deviations are by signal, and need no other unit.
         """
         residuals, step = self.residuals, self.residuals.resolution.step
         if not residuals.resolution.counts:
-            return core_of(residuals.values / s, LOWEST)
+            told = s > 2 * residuals.resolution.entry
+            if int(told.sum()) < PLENTY:
+                return core_of(residuals.values / s, LOWEST)
+            return core_of(residuals.values[told] / s[told], LOWEST)
         some = residuals.model > step
-        if int(some.sum()) < 200:
+        if int(some.sum()) < PLENTY:
             return COMMON_CORE
         m = residuals.model[some]
         unit = np.maximum(s[some] ** 2 / m, 0.5 * step)
