@@ -673,6 +673,17 @@ class TestOutliers:
         assert min(shares) >= 0.0005
         assert max(shares) <= 0.002
 
+    @pytest.mark.parametrize("dead", [1, 4, 8])
+    def test_dead_slabs_do_not_pass_for_the_noise(self, dead):
+        M, _ = model((20, 20, 15))
+        X = M + 0.1 * np.random.default_rng(0).standard_normal(M.shape)
+        X[:dead] = 0.0
+        fit = cp(X, 2)
+        assert fit.noise.kind == Kind((0,))
+        assert fit.notes == ()
+        np.testing.assert_allclose(fit.sigma(X)[dead:], 0.1, rtol=0.25)
+        assert fit.outliers(X).share < 0.002
+
     def test_other_estimators_look_too(self, noisy):
         for method in (cpals, cpal1):
             fit = method(noisy["slabs"], 2)

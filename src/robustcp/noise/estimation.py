@@ -372,7 +372,7 @@ class _Mixture:
             count = np.bincount(residuals.groups, weights, minlength=GROUPS)
             sums = np.bincount(residuals.groups, squares, minlength=GROUPS)
             self._fit_variance(sums / np.maximum(count, 1e-300), count)
-        if not (self.kind.signal or self.modes):
+        if not (self.kind.signal or self.modes):  # the scales of all slabs are known
             level = self._core(self._deviations()).sigma
             self.variance = (self.variance[0] * level**2, 0.0, 0.0)
         for mode in self.modes:
@@ -414,7 +414,7 @@ class _Mixture:
             return core_of(residuals.values[told] / s[told], LOWEST)
         some = residuals.model > step
         if int(some.sum()) < PLENTY:
-            return COMMON_CORE
+            return NO_OUTLIERS
         m = residuals.model[some]
         unit = np.maximum(s[some] ** 2 / m, 0.5 * step)
         x = np.maximum(m + residuals.values[some], 0.0)
@@ -438,8 +438,8 @@ class _Mixture:
         self.variance = (float(found[0]), float(found[1]), float(found[2]))
 
 
-#: Where nothing is known of outliers.
-COMMON_CORE = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
+#: The core where nothing can be told of outliers.
+NO_OUTLIERS = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
 def _scales(logs: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, float]:

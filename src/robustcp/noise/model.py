@@ -117,7 +117,9 @@ class Noise:
             (a, b, c), unit = self.variance, np.float64(self.sigma)
             with np.errstate(over="ignore"):
                 parts = (a * unit * unit, "", a), (b * unit, " |m|", b), (c, " m^2", c)
-            terms = " + ".join(f"{number:.3g}{power}" for number, power, c in parts if c > 1e-9)
+            terms = " + ".join(
+                f"{number:.3g}{power}" for number, power, part in parts if part > 1e-9
+            )
             text += f" (variance {terms} at the model's entry m)" if terms else ""
         for n, scales in enumerate(self.slabs):
             if scales is not None:
