@@ -155,7 +155,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     # Where there was no refinement nobody has asked yet what the noise depends on.
     looked, seen = state.noise is not None, solver.objective_of(state).engine
     kind = state.noise.kind if state.noise is not None else COMMON
-    noise = noise_of(engine, state.factors, problem.resolution, kind, state.noise)
+    noise = noise_of(engine, state.factors, problem.resolution, units, kind, state.noise)
     notes = [
         *problem.notes,
         *state.notes,
@@ -165,6 +165,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         *(structure_of(seen, state.factors, noise.sigma).notes if looked else []),
         diagnosis(model),
     ]
+    nothing = engine.largest == 0 and not noise.known  # there is no size that noise could have
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
         trace=np.array(state.trace),
@@ -174,7 +175,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
         explained=_explained(problem, state),
         starts=best.tried or Starts(solver.reported(value, furthest.loss) for value in objectives),
-        noise=replace(noise.scaled(units.factor if engine.largest > 0 else 0.0), looked=looked),
+        noise=replace(noise.scaled(0.0 if nothing else units.factor), looked=looked),
     )
 
 

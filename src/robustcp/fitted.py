@@ -263,7 +263,7 @@ class Fit:
         if self.noise.known:
             return self.noise.scaled(1 / units.factor)
         kind = self.noise.kind if self.noise.looked else None
-        return noise_of(engine, factors, Resolution.of(engine), kind)
+        return noise_of(engine, factors, Resolution.of(engine), units, kind)
 
     def project(self, X: Any, mode: int = 0, *, nonnegative: bool | None = None) -> Array:
         """Robust scores of new data: its factor in one mode, the other modes' factors held.

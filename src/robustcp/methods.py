@@ -14,7 +14,7 @@ from robustcp.engines import Engine, names_and_labels
 from robustcp.estimate import Callback, Plan, Seed, estimate
 from robustcp.fitted import Fit
 from robustcp.losses import L1, LeastSquares, Loss, as_loss
-from robustcp.noise import as_noise
+from robustcp.noise import as_noise, is_kind
 from robustcp.schedules import Single
 from robustcp.search import Given, OnPart, Screened, in_turn
 from robustcp.sizes import Problem
@@ -107,8 +107,8 @@ def cp(
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     count = None if starts == "auto" else _checks.whole_number("starts", starts, 1)
     given = _stages_given(loss, tol)
-    if (given and not isinstance(noise, str | None)) or (given and noise != "auto"):
-        raise ValueError(f"noise: is for the default loss of cp, got noise={noise!r} with a loss")
+    if given and not (isinstance(noise, str) and noise == "auto"):
+        raise ValueError("noise: is for the default loss of cp, and loss is given too")
     if not isinstance(fixed, Sequence):
         raise ValueError(f"fixed: must be a list of modes, got {fixed!r}")
     if len(fixed) and isinstance(init, str):
@@ -143,7 +143,10 @@ def cp(
 
 def _named(noise: Any) -> Any:
     """A noise as checkpoints compare it; standard deviations are told by the objective."""
-    return noise if isinstance(noise, str | int) else "given"
+    if not is_kind(noise):
+        return "given"
+    listed = noise if isinstance(noise, list | tuple) else [noise]
+    return ", ".join(map(str, listed))
 
 
 def _stages_given(loss: Any, tol: float) -> list[Stage]:

@@ -131,7 +131,7 @@ def project(
         # Columns of about the data's size, so that mu means what it does elsewhere.
         size = problem.scale ** (1 / order) if engine.largest > 0 else 1.0
         factors = tuple(rows if m == mode else A * size for m, A in enumerate(held))
-        stages = to_the_noise(problem, 1e-6, noise.in_units(problem.units))
+        stages = to_the_noise(problem, 1e-6, noise.on(engine).in_units(problem.units))
         solver = Solver(problem, stages, (mode,), (constraint,) * order)
         factors = cleared(engine, factors, (mode,), solver.constraints)
         state, _ = solver.run(solver.start(factors), 500)

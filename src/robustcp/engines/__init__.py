@@ -21,7 +21,7 @@ from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
 from robustcp.engines.scales import Scales, Signal
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
-from robustcp.engines.weights import Listed, Weights, as_weights, known_parts
+from robustcp.engines.weights import Listed, Weights, as_weights
 
 __all__ = [
     "DenseEngine",
@@ -41,7 +41,6 @@ __all__ = [
     "at_entries_of",
     "in_modes_of",
     "khatri_rao",
-    "known_parts",
     "names_and_labels",
     "single_blas_thread",
     "to_host",

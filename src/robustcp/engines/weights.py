@@ -56,11 +56,6 @@ class Weights:
         return Weights(tuple(shape), tuple(vectors), array, self.zeros)
 
     @property
-    def parts(self) -> tuple[Array | None, ...]:
-        """The vectors, and the array."""
-        return (*self.vectors, self.array)
-
-    @property
     def typical(self) -> float:
         """The geometric mean; none may be 0."""
         if self.array is not None:
@@ -89,22 +84,9 @@ class Listed:
         return self.values.shape
 
     @property
-    def parts(self) -> tuple[Array | None, ...]:
-        return (self.values,)
-
-    @property
     def typical(self) -> float:
         """The geometric mean; none may be 0."""
         return math.exp(float(np.mean(np.log(self.values))))
-
-
-def known_parts(parts: Sequence[Array | None], shape: tuple[int, ...]) -> Weights | Listed:
-    """Weights of which these are the parts."""
-    *vectors, array = parts
-    first = vectors[0]
-    if first is not None and len(first) != shape[0]:
-        return Listed(first)
-    return Weights(shape, tuple(vectors), array)
 
 
 class TileWeights:

@@ -18,7 +18,7 @@ import numpy as np
 from robustcp import losses
 from robustcp._typing import Array
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
-from robustcp.engines import known_parts, to_host
+from robustcp.engines import Listed, Weights, to_host
 from robustcp.files.errors import FileError, reason
 from robustcp.files.writing import whole, write_bytes
 from robustcp.fitted import Fit
@@ -131,7 +131,10 @@ def _netcdf(fit: Fit) -> memoryview:
     dataset = replace(fit, modes=_dimensions(fit.modes), labels=tuple(shown)).to_xarray()
     dataset["trace"] = ("sweep", np.asarray(fit.trace))
     for name, array in _noise_arrays(fit.noise).items():
-        dataset[name] = tuple(f"{name}_{n}" for n in range(array.ndim)), array
+        prefix = name
+        while any(str(dimension).startswith(prefix) for dimension in dataset.dims):
+            prefix += "_"
+        dataset[name] = tuple(f"{prefix}_{n}" for n in range(array.ndim)), array
     dataset.attrs["robustcp"] = json.dumps(_about(fit))
     content = io.BytesIO()
     with importlib.import_module("h5netcdf").File(content, "w") as file:
@@ -142,7 +145,8 @@ def _netcdf(fit: Fit) -> memoryview:
 def _dimensions(modes: Sequence[Any]) -> tuple[str, ...]:
     """Names of dimensions: those of the modes, where a NetCDF file can have them."""
     wanted = [str(mode) for mode in modes]
-    taken = {"component", "sweep", "weights", "trace", *(f"factor_{n}" for n in range(len(wanted)))}
+    parts = (f"{part}_{n}" for part in ("factor", "noise", "known") for n in range(len(wanted) + 1))
+    taken = {"component", "sweep", "weights", "trace", "known_listed", *parts}
     names: list[str] = []
     for n, name in enumerate(wanted):
         if name in taken or not _is_dimension(name):
@@ -209,12 +213,14 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
 
 
 def _noise_arrays(noise: Noise) -> dict[str, np.ndarray]:
-    """Scales of slabs, and known standard deviations."""
+    """Scales of slabs, and known standard deviations: of slabs, of all entries, or listed."""
     found = {f"noise_{n}": v for n, v in enumerate(noise.slabs) if v is not None}
-    for n, part in enumerate(() if noise.given is None else noise.given.parts):
-        if part is not None:
-            found[f"known_{n}"] = np.asarray(to_host(part))
-    return found
+    if isinstance(noise.given, Listed):
+        return found | {"known_listed": noise.given.values}
+    known = () if noise.given is None else (*noise.given.vectors, noise.given.array)
+    return found | {
+        f"known_{n}": np.asarray(to_host(part)) for n, part in enumerate(known) if part is not None
+    }
 
 
 def _noise(held: dict[str, np.ndarray], about: dict[str, Any], shape: tuple[int, ...]) -> Noise:
@@ -227,9 +233,20 @@ def _noise(held: dict[str, np.ndarray], about: dict[str, Any], shape: tuple[int,
     numbers["variance"] = tuple(map(float, numbers["variance"]))
     if any(v is not None and v.shape != (n,) for v, n in zip(slabs, shape, strict=True)):
         raise ValueError("scales of slabs of another shape")
-    parts = [held.get(f"known_{n}") for n in range(len(shape) + 1)]
-    given = None if all(part is None for part in parts) else known_parts(parts, shape)
-    return Noise(**numbers, slabs=slabs, given=given)
+    return Noise(**numbers, slabs=slabs, given=_known(held, shape))
+
+
+def _known(held: dict[str, np.ndarray], shape: tuple[int, ...]) -> Weights | Listed | None:
+    """Known standard deviations, if a file holds any."""
+    if "known_listed" in held:
+        return Listed(held["known_listed"])
+    *vectors, array = (held.get(f"known_{n}") for n in range(len(shape) + 1))
+    if array is None and all(vector is None for vector in vectors):
+        return None
+    sizes = zip(vectors, shape, strict=True)
+    if any(vector is not None and vector.shape != (size,) for vector, size in sizes):
+        raise ValueError("standard deviations of another shape")
+    return Weights(shape, tuple(vectors), array)
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """How large residuals should be, entry by entry: common, by slab, by signal; or known."""
 
-from robustcp.noise.asked import Asked, as_noise
+from robustcp.noise.asked import Asked, as_noise, is_kind
 from robustcp.noise.core import Core, core_of, degrees_of_freedom_correction, typical
 from robustcp.noise.estimation import Residuals, change, entropy_of, first_look, noise_of
 from robustcp.noise.model import COMMON, Kind, Noise
@@ -8,6 +8,6 @@ from robustcp.noise.structure import Structure, structure_of
 
 __all__ = [
     "COMMON", "Asked", "Core", "Kind", "Noise", "Residuals", "Structure", "as_noise", "change",
-    "core_of", "degrees_of_freedom_correction", "entropy_of", "first_look",
-    "noise_of", "structure_of", "typical",
+    "core_of", "degrees_of_freedom_correction", "entropy_of", "first_look", "is_kind", "noise_of",
+    "structure_of", "typical",
 ]  # fmt: skip

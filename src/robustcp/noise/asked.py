@@ -57,11 +57,21 @@ class Asked:
             return self
         return replace(self, sigma=self.sigma / units.factor)
 
+    def on(self, engine: Engine) -> Asked:
+        """The same, or common noise for an engine that cannot look at any other."""
+        return self if engine.takes_scales else Asked(COMMON, self.sigma)
+
 
 def as_noise(given: Any, X: Any, engine: Engine) -> tuple[Asked, Engine]:
     """What users say of the noise of some data, and the data as it is to be looked at."""
+    kind = None
     if is_kind(given):
         kind = as_kind(given, names_and_labels(X)[0], engine.order)
+        if kind is None or kind == COMMON:
+            return Asked(kind).on(engine), engine
+    if not engine.takes_scales:
+        raise _checks.ArgumentError("noise", f"{type(engine).__name__} takes only common noise")
+    if kind is not None:
         return Asked(kind), engine
     known = _standard_deviations(given, X, engine)
     sigma = known.typical
@@ -95,7 +105,11 @@ def as_kind(given: Any, names: Sequence[str], order: int) -> Kind | None:
     listed = given if isinstance(given, list | tuple) else [given]
     if not listed:
         raise _checks.ArgumentError("noise", "an empty list of modes")
-    return Kind(tuple(sorted({_mode(key, names, order) for key in listed})))
+    found = [_mode(key, names, order) for key in listed]
+    for mode in found:
+        if found.count(mode) > 1:
+            raise _checks.ArgumentError("noise", f"mode {mode} is named twice, got {given!r}")
+    return Kind(tuple(sorted(found)))
 
 
 def _mode(key: Any, names: Sequence[str], order: int) -> int:
@@ -110,8 +124,9 @@ def _mode(key: Any, names: Sequence[str], order: int) -> int:
 
 
 def is_kind(given: Any) -> bool:
-    """Whether something names a kind of noise, or modes, and is not standard deviations."""
-    listed = given if isinstance(given, list | tuple) and len(given) else [given]
-    return isinstance(given, Kind) or all(
-        isinstance(item, str | int) and not isinstance(item, bool) for item in listed
-    )
+    """Whether something names a kind of noise, or modes, and is not standard deviations.
+
+    Whole numbers are modes, as everywhere; True and False are refused as such.
+    """
+    listed = given if isinstance(given, list | tuple) else [given]
+    return isinstance(given, Kind) or all(isinstance(k, str | int | np.integer) for k in listed)

@@ -22,6 +22,7 @@ from robustcp.engines import Engine, Sample
 from robustcp.noise.core import Core, core_of, degrees_of_freedom_correction
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.sizes import Resolution
+from robustcp.units import Units
 
 #: Entries that a first look is at.
 FEWER = 1 << 14
@@ -145,19 +146,21 @@ def noise_of(
     engine: Engine,
     factors: Factors,
     resolution: Resolution,
+    units: Units,
     kind: Kind | None = None,
     begin: Noise | None = None,
 ) -> Noise:
     """The noise that the residuals of a model show, corrected for the degrees of freedom.
 
-    Known standard deviations, which are the engine's scales, are what they are.
+    Known standard deviations, which are the engine's scales, are what they are. Those are in the
+    units of the data, all else is in those of the fit.
     """
     residuals = Residuals.of(engine, factors, resolution)
     known = engine.view.scales
     if known is not None:
-        noise = common(residuals, 1 / known.unit)
+        noise = common(residuals, 1 / known.unit / units.factor)
         return replace(noise, given=known.slabs)
-    noise = look(residuals, kind, begin)
+    noise = look(residuals, kind if engine.takes_scales else COMMON, begin)
     rank = factors[0].shape[1]
     return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))
 
@@ -171,9 +174,8 @@ def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
     """
     some = residuals.some(SOME)
     even, counts = common(some), some.resolution.counts
-    if even.sigma <= some.resolution.entry and not counts:  # hardly any noise
-        return COMMON, even
-    if some.values.size < PLENTY:
+    hardly_any = even.sigma <= some.resolution.entry and even.beyond <= 0.5
+    if (hardly_any and not counts) or some.values.size < PLENTY:
         return COMMON, even
     modes, by_signal = _differing(some, even)
     if not (modes or by_signal or counts):
@@ -323,7 +325,7 @@ def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
     found = _Mixture(residuals, Kind(tuple(n for n in modes if residuals.shape[n] <= few)))
     found.slabs = [None if v is None or np.std(np.log(v)) < UNEVEN else v for v in found.slabs]
     s = found.deviations()
-    unit = max(1.4826 * float(np.median(np.abs(residuals.values) / s)), 1e-3)
+    unit = core_of(residuals.values / s, 1e-3).sigma
     sigma = unit * float(np.exp(np.mean(np.log(s))))
     variance = (found.variance[0] * (unit / sigma) ** 2, 0.0, 0.0)
     return Noise(sigma, variance, tuple(found.slabs), residuals.resolution.entry)
@@ -365,7 +367,10 @@ class _Mixture:
             self.variance, self.slabs = (a * sigma**2, b * sigma, c), list(begin.slabs)
             return
         r = np.abs(residuals.values)
-        self.variance = (core_of(r, residuals.resolution.least).sigma ** 2, 0.0, 0.0)
+        sigma = core_of(r, residuals.resolution.least).sigma
+        if sigma <= residuals.resolution.entry:  # the core may be entries that are exact
+            sigma = max(sigma, 1.4826 * float(np.median(r)))
+        self.variance = (sigma**2, 0.0, 0.0)
         if kind.signal:
             self.variance = (0.0, residuals.resolution.step, 0.0)
             if not residuals.resolution.counts:
@@ -375,14 +380,22 @@ class _Mixture:
         for mode in self.modes:
             size, index = residuals.shape[mode], residuals.indices[mode]
             median = _group_medians(r / self.deviations(), index, size)
-            middle = float(np.median(median))
-            logs = np.log(np.maximum(median, 1e-3 * middle))
+            lowest = max(1e-3 * float(np.median(median)), math.exp(self._lowest))
+            logs = np.log(np.maximum(median, lowest))
             self.slabs[mode] = _scales(logs, np.bincount(index, minlength=size))[0]
 
     def deviations(self) -> np.ndarray:
         """The standard deviation of each residual."""
         least = self.residuals.resolution.entry
         return _deviations(self.residuals, self.variance, self.slabs, least)
+
+    @property
+    def _lowest(self) -> float:
+        """The log scale of a slab whose noise is too small to be seen, as of a dead sensor."""
+        size, (a, b, c) = self.residuals.size, self.variance
+        typical = a + b * float(np.mean(size)) + c * float(np.mean(size**2)) if b or c else a
+        least = self.residuals.resolution.entry
+        return min(0.0, math.log(least) - 0.5 * math.log(max(typical, least**2)))
 
     def settled(self) -> Noise:
         """The noise after some rounds."""
@@ -417,7 +430,7 @@ class _Mixture:
             count = np.bincount(residuals.groups, weights, minlength=GROUPS)
             sums = np.bincount(residuals.groups, squares, minlength=GROUPS)
             self._fit_variance(sums / np.maximum(count, 1e-300), count)
-        if not (self.kind.signal or self.modes):
+        if not (self.kind.signal or self.modes):  # the scales of all slabs are known
             level = self._core(self.deviations()).sigma
             self.variance = (self.variance[0] * level**2, 0.0, 0.0)
         for mode in self.modes:
@@ -429,7 +442,8 @@ class _Mixture:
             assert old is not None
             ratio = np.clip(sums / np.maximum(count, 1e-300), 0.01, 100.0)
             ratio[count == 0] = 1.0
-            self.slabs[mode], level = _scales(np.log(old) + 0.5 * np.log(ratio), count)
+            logs = np.maximum(np.log(old) + 0.5 * np.log(ratio), self._lowest)
+            self.slabs[mode], level = _scales(logs, count)
             if not self.kind.signal:
                 self.variance = (self.variance[0] * level**2, 0.0, 0.0)
 
@@ -444,15 +458,21 @@ class _Mixture:
     def _core(self, s: np.ndarray) -> Core:
         """The core of residuals in units of their standard deviations.
 
+        Entries whose noise is too small to be seen, as of a dead sensor, have residuals of 0 in
+        any unit, and are left out if there are others.
+
         Counts are skewed: where they are not small, the square root takes that away; where they
         are, nothing can be told. Their standard deviations are by signal, and need no other unit.
         """
         residuals, step = self.residuals, self.residuals.resolution.step
         if not residuals.resolution.counts:
-            return core_of(residuals.values / s, LOWEST)
+            told = s > 2 * residuals.resolution.entry
+            if int(told.sum()) < PLENTY:
+                return core_of(residuals.values / s, LOWEST)
+            return core_of(residuals.values[told] / s[told], LOWEST)
         some = residuals.model > step
-        if int(some.sum()) < 200:
-            return COMMON_CORE
+        if int(some.sum()) < PLENTY:
+            return NO_OUTLIERS
         m = residuals.model[some]
         unit = np.maximum(s[some] ** 2 / m, 0.5 * step)
         x = np.maximum(m + residuals.values[some], 0.0)
@@ -478,8 +498,8 @@ class _Mixture:
 
 #: The bins of a histogram of |r| / s.
 EDGES = np.concatenate([np.linspace(0.0, 5.0, 21), 5 * 1.4 ** np.arange(1, 400)])
-#: Where nothing is known of outliers.
-COMMON_CORE = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
+#: The core where nothing can be told of outliers.
+NO_OUTLIERS = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
 def _scales(logs: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, float]:

@@ -117,8 +117,10 @@ class Noise:
             (a, b, c), unit = self.variance, np.float64(self.sigma)
             with np.errstate(over="ignore"):
                 parts = (a * unit * unit, "", a), (b * unit, " |m|", b), (c, " m^2", c)
-            terms = " + ".join(f"{number:.3g}{power}" for number, power, c in parts if c > 1e-9)
-            text += f" (variance {terms} at the model's entry m)"
+            terms = " + ".join(
+                f"{number:.3g}{power}" for number, power, part in parts if part > 1e-9
+            )
+            text += f" (variance {terms} at the model's entry m)" if terms else ""
         for n, scales in enumerate(self.slabs):
             if scales is not None:
                 name = names[n] if names else f"mode {n}"
@@ -154,9 +156,9 @@ class Noise:
         """
         if self.even:
             return None
+        if self.given is not None:  # in the units that it was given in, whatever those of sigma
+            return Scales(self.given, unit=1 / self.given.typical)
         least, unit = self.least / self.sigma, 1 / self.sigma
-        if self.given is not None:
-            return Scales(self.given, unit=unit)
         slabs = Weights(shape, self.slabs) if self.kind.modes else None
         if not self.kind.signal:
             return Scales(slabs, least=least, unit=math.sqrt(self.variance[0]))

@@ -18,8 +18,9 @@ OUTLYING = 4.0
 ALIKE, SURE = 0.1, 5.0
 #: The leading eigenvalue of noise is reported if it is larger by this share than it should be.
 LEADING = 0.3
-#: Fewer residuals tell nothing.
-PLENTY = 500
+#: Fewer residuals tell nothing, nor do such that are this small in units of the noise: where the
+#: model is exact, they are roundings.
+PLENTY, EXACT = 500, 0.01
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def structure_of(engine: Engine, factors: Factors, sigma: float) -> Structure:
     seen = np.abs(Z) <= OUTLYING
     count = int(seen.sum())
     order = Z.ndim
-    if count < PLENTY:
+    if count < PLENTY or float(np.mean(Z[seen] ** 2)) < EXACT**2:
         return Structure((0.0,) * order, (1.0,) * order, ((1.0, math.inf),) * order)
     Z = np.where(seen, Z - float(np.mean(Z[seen])), 0.0)
     variance = float(np.sum(Z * Z)) / count
