@@ -42,8 +42,6 @@ class Plan:
     def solver(self, begun: Begun) -> Solver:
         """The solver for a fit that begins there."""
         stages = self.stages
-        if begun.tried is not None:
-            stages = [stage for stage in stages if not stage.approach]
         if begun.good:
             stages = [stage.near(self.problem.engine, begun.factors) for stage in stages]
         return Solver(self.problem, stages, self.modes, self.constrained)

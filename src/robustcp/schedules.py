@@ -194,23 +194,40 @@ class EvenedOut(Schedule):
 
     The spread is that of the data to begin with, so that a slab of large entries has no more say
     than others before anything is known; then that of the residuals.
+
+    Attributes
+    ----------
+    down : Continuation
+        How epsilon falls.
+    resolution : Resolution
+    known : bool
+        Whether the residuals tell something from the beginning.
     """
 
     degree = 1
-    first: float
-    lowest: float
+    down: Continuation
     resolution: Resolution
-    ratio: float = 0.1
+    known: bool = False
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, before: Level | None
     ) -> Level | None:
-        epsilon = self.first * self.ratio**level
-        if level > 0 and epsilon < 0.5 * self.lowest:
+        cost = self.down(level, engine, factors, before)
+        if cost is None:
             return None
-        model = factors if level > 0 else tuple(0.0 * A for A in factors)
-        noise = first_look(engine, model, self.resolution)
-        return Level(L1(max(epsilon, self.lowest)), noise)
+        known = self.known or level > 0
+        model = factors if known else tuple(0.0 * A for A in factors)
+        return replace(cost, noise=first_look(engine, model, self.resolution))
+
+    def last(self, level: int) -> bool:
+        return self.down.last(level)
+
+    def near(self, engine: Engine, factors: Factors) -> EvenedOut:
+        return replace(self, down=self.down.near(engine, factors), known=True)
+
+    def in_units(self, units: Units) -> EvenedOut:
+        resolution = self.resolution.times(1 / units.factor)
+        return replace(self, down=self.down.in_units(units), resolution=resolution)
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ class Trial:
         """Follow a start; every third with a component too many, which is taken away again."""
         wide = number % 3 == 2
         begin = Cold(kind)(self.problem, rank + wide, rng, self.constraints).factors
-        down = EvenedOut(*self._span(share), self.problem.resolution)
+        down = EvenedOut(Continuation(*self._span(share)), self.problem.resolution)
         factors = self._run([self._stage(down, 1), self._redescent], begin)
         if wide:
             factors = self._run([self._redescent], self._pruned(factors))

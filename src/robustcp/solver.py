@@ -55,8 +55,6 @@ class Stage:
         How each factor is updated in its turn.
     otherwise : Stage, optional
         What is done in its place if its schedule says that it is not for this data.
-    approach : bool
-        Whether it only leads to where the next begins, and is left out if a search has come there.
     """
 
     name: str
@@ -67,7 +65,6 @@ class Stage:
     extrapolate: bool = True
     update: Update = MajorizeMinimize()  # noqa: RUF009 - it is frozen
     otherwise: Stage | None = None
-    approach: bool = False
 
     def near(self, engine: Engine, factors: Factors) -> Stage:
         """This stage for a fit that begins at factors which may be good already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from robustcp.noise import Asked
-from robustcp.schedules import Continuation, Finish, Refinement
+from robustcp.schedules import Continuation, EvenedOut, Finish, Refinement
 from robustcp.sizes import Problem
 from robustcp.solver import Stage
 
@@ -39,6 +39,6 @@ def to_the_noise(
     finish = Stage("L1, finished", Finish(down.lowest), tol, mu, 1000)
     refinement = Refinement(problem.resolution, noise)
     return [
-        Stage("L1", replace(down, enough=0.001), 10 * tol, mu, approach=True),
+        Stage("L1", EvenedOut(replace(down, enough=0.001), problem.resolution), 10 * tol, mu),
         Stage("refinement", refinement, 0.03 * tol, mu_of_squares, 100, otherwise=finish),
     ]
