@@ -24,7 +24,7 @@ from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 
 #: How many starts "auto" tries at once: more only if those before do not agree.
-AUTO = (2, 4, 6)
+AUTO = (2, 2, 2, 6)
 #: The factor match score, without weights, of models that are the same.
 SAME = 0.95
 #: Tensors with more entries are tried on a part of about PART entries.

@@ -152,8 +152,8 @@ class DenseEngine(Engine):
         known = ~np.isnan(values) if self._storage.gaps else None
 
         def locate() -> tuple[np.ndarray, ...]:
-            at = self._places if self._sampled is None else self._sampled
-            return np.unravel_index(at if known is None else at[known], self.shape)
+            every = self._located
+            return every if known is None else tuple(index[known] for index in every)
 
         return Sample(values if known is None else values[known], locate)
 
@@ -166,6 +166,12 @@ class DenseEngine(Engine):
         flat = np.random.default_rng(0).integers(total, size=most)
         flat.sort()
         return flat
+
+    @cached_property
+    def _located(self) -> tuple[np.ndarray, ...]:
+        """The indices of the entries that a sample is made of, missing ones included."""
+        at = self._places if self._sampled is None else self._sampled
+        return np.unravel_index(at, self.shape)
 
     @cached_property
     def _places(self) -> np.ndarray:

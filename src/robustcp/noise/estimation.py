@@ -42,6 +42,8 @@ ROUNDS, SAME = 8, 0.005
 HEAVY = 3.0
 #: The variance of the logarithm of a scale by chance, times the number of entries.
 CHANCE = 0.65
+#: The same of a geometric mean of magnitudes.
+CHANCE_OF_LOGS = 1.23
 #: In units of its estimate, a standard deviation is not below this.
 LOWEST = 0.3
 
@@ -317,18 +319,29 @@ def entropy_of(engine: Engine, factors: Factors, resolution: Resolution) -> floa
 
 
 def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
-    """Noise with a scale for each slab of some modes, by medians: a first look, and a quick one.
+    """Noise with a scale for each slab of some modes: a first look, and a quick one.
 
-    Modes whose slabs have few entries are left out.
+    The scales are geometric means of magnitudes, which add up as logarithms do: the main effects
+    of an analysis of variance. Modes whose slabs have few entries, or hardly differ, have none.
     """
-    few = residuals.values.size / FEW
-    found = _Mixture(residuals, Kind(tuple(n for n in modes if residuals.shape[n] <= few)))
-    found.slabs = [None if v is None or np.std(np.log(v)) < UNEVEN else v for v in found.slabs]
-    s = found.deviations()
-    unit = core_of(residuals.values / s, 1e-3).sigma
-    sigma = unit * float(np.exp(np.mean(np.log(s))))
-    variance = (found.variance[0] * (unit / sigma) ** 2, 0.0, 0.0)
-    return Noise(sigma, variance, tuple(found.slabs), residuals.resolution.entry)
+    r, least = np.abs(residuals.values), residuals.resolution.entry
+    logs = np.log(np.maximum(r, max(1e-2 * least, 1e-3 * float(np.median(r)))))
+    slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
+    for mode in modes:
+        size, index = residuals.shape[mode], residuals.indices[mode]
+        if FEW * size <= r.size:
+            count = np.bincount(index, minlength=size)
+            effects = np.bincount(index, logs, minlength=size) / np.maximum(count, 1)
+            effects[count == 0] = float(np.mean(logs))
+            v, _ = _scales(effects, count, CHANCE_OF_LOGS)
+            if np.std(np.log(v)) >= UNEVEN:
+                slabs[mode] = v
+                logs = logs - np.log(v)[index]
+    s = _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
+    unit = max(core_of(residuals.values / s, 1e-3 * least).sigma, 1e-3 * least)
+    s = _floored(unit**2 * s**2, least) if any(v is not None for v in slabs) else unit * s
+    sigma = float(np.exp(np.mean(np.log(s)))) if s.size else unit
+    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), tuple(slabs), least)
 
 
 def entropy(residuals: Residuals, noise: Noise) -> float:
@@ -502,7 +515,9 @@ EDGES = np.concatenate([np.linspace(0.0, 5.0, 21), 5 * 1.4 ** np.arange(1, 400)]
 NO_OUTLIERS = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
-def _scales(logs: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, float]:
+def _scales(
+    logs: np.ndarray, count: np.ndarray, chances: float = CHANCE
+) -> tuple[np.ndarray, float]:
     """Scales of slabs of geometric mean 1, and that mean, from the logarithms of estimates.
 
     Estimates from few entries are shrunk to the mean, by what their variance is beyond that of
@@ -510,7 +525,7 @@ def _scales(logs: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, float]:
     """
     count = np.maximum(count, 1e-9)
     mean = float(np.average(logs, weights=np.minimum(count, np.median(count))))
-    chance = CHANCE / count
+    chance = chances / count
     true = max(0.0, float(np.mean((logs - mean) ** 2 - np.minimum(chance, 1.0))))
     shrunk = mean + (logs - mean) * (true / (true + chance) if true else 0.0)
     level = float(np.mean(shrunk))
