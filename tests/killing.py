@@ -134,14 +134,14 @@ def killed_in_writing(case, kept, point):
 
 
 def killed_in_search(case, kept, point):
-    real, count = search.Trial.follow, killing_at(point)
+    real, count = search.Trial.end, killing_at(point)
 
-    def follow(*arguments):
+    def end(*arguments):
         found = real(*arguments)
         count()
         return found
 
-    search.Trial.follow = follow
+    search.Trial.end = end
     followed(case, kept)
 
 

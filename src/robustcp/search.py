@@ -25,6 +25,8 @@ from robustcp.solver import Solver, Stage
 
 #: How many starts "auto" tries at once: more only if those before do not agree.
 AUTO = (2, 2, 2, 6)
+#: A component is not missed if the entropy without it rises by no more than this.
+USELESS = 0.005
 #: The factor match score, without weights, of models that are the same.
 SAME = 0.95
 #: Tensors with more entries are tried on a part of about PART entries.
@@ -198,7 +200,7 @@ class Screened(Start):
         trial = Trial(problem.on(small), constraints if part is None else _on(constraints, part))
         ends = self._followed(trial, rank, rng)
         best = min(ends, key=lambda end: end.entropy)
-        found = best.factors
+        found = trial.with_all_used(best).factors
         if part is not None:  # what is settled here costs little, and need not be on the whole
             found = _extended(problem, part, trial.settled(found), constraints)
         unit = math.log(problem.units.factor)
@@ -215,7 +217,7 @@ class Screened(Start):
         for size in blocks:
             starts = [
                 (number, kind, share, generator)
-                for (number, (kind, share)), generator in zip(kinds, rng.spawn(size), strict=False)
+                for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
             ]
             ends += together(lambda start: trial.end(*start, rank), starts)
             best = min(ends, key=lambda end: end.entropy)
@@ -293,14 +295,37 @@ class Trial:
         return solver.run(solver.start(factors), most)[0].factors
 
     def end(self, number: int, kind: str, share: float, rng: np.random.Generator, rank: int) -> End:
-        """Follow a start; every third with a component too many, which is taken away again."""
+        """Follow a start; every third with a component too many, which is taken away again.
+
+        Every other one is led by the plain 1-norm, for components that live on a few slabs only.
+        """
         wide = number % 3 == 2
         begin = Cold(kind)(self.problem, rank + wide, rng, self.constraints).factors
-        down = EvenedOut(Continuation(*self._span(share)), self.problem.resolution)
-        factors = self._run([self._stage(down, 1), self._redescent], begin)
+        if number % 2:
+            factors = self._run([self._redescent], self.follow(begin, share, 1e-3, 60))
+        else:
+            down = EvenedOut(Continuation(*self._span(share)), self.problem.resolution)
+            factors = self._run([self._stage(down, 1), self._redescent], begin)
         if wide:
             factors = self._run([self._redescent], self._pruned(factors))
         return End(factors, self._entropy(factors))
+
+    def with_all_used(self, end: End) -> End:
+        """With a component that is not missed spent on what is left, if that is better.
+
+        So a component that lives on a few slabs is found, which is nothing but outliers to those
+        that are everywhere.
+        """
+        rest = self._pruned(end.factors)
+        if self._entropy(rest) > end.entropy + USELESS:
+            return end
+        xp = self.problem.engine.xp
+        rng = np.random.default_rng(0)
+        new = Cold("clipped")(self.problem, 1, rng, self.constraints).factors
+        begin = tuple(xp.concat([A, B], axis=1) for A, B in zip(rest, new, strict=True))
+        factors = self._run([self._redescent], self.follow(begin, SHARES[1], 1e-4, 100))
+        other = End(factors, self._entropy(factors))
+        return other if other.entropy < end.entropy else end
 
     def is_noise(self, end: End) -> bool:
         """Whether the residuals there are nothing but noise."""

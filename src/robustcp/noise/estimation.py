@@ -34,8 +34,9 @@ GROUPS = 24
 UNEVEN, SURE = 0.1, 5.0
 #: Of fewer residuals nobody can say what their noise depends on.
 PLENTY = 200
-#: Slabs with fewer entries than this on average get no scale of their own.
-FEW = 8
+#: Slabs with fewer entries than this on average get no scale of their own, nor those that have
+#: fewer than so many times the rows that a component has in the other modes.
+FEW, MANY = 8, 4
 #: Rounds of an estimate, and the change of log standard deviations at which they end.
 ROUNDS, SAME = 8, 0.005
 #: Degrees of freedom of the t distribution by whose likelihood kinds are compared.
@@ -58,6 +59,8 @@ class Residuals:
         That of the data.
     resolution : Resolution
         What is too small to be seen in the data.
+    count : float
+        How many entries the data has.
     """
 
     def __init__(
@@ -66,17 +69,20 @@ class Residuals:
         data: Callable[[], np.ndarray],
         shape: tuple[int, ...],
         resolution: Resolution,
+        count: float | None = None,
         at: np.ndarray | None = None,
     ) -> None:
         self._sample, self._data, self._at = sample, data, at
         self.shape, self.resolution = shape, resolution
+        self.count = sample.values.size if count is None else count
         self.values = self._chosen(sample.values)
 
     @classmethod
     def of(cls, engine: Engine, factors: Factors, resolution: Resolution) -> Residuals:
         """At the engine's sample of entries."""
         sample = engine.sample(factors)
-        return cls(sample, lambda: engine.sample().values, engine.shape, resolution)
+        data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
+        return cls(sample, data, engine.shape, resolution, engine.count)
 
     def some(self, most: int) -> Residuals:
         """Not more than so many of them, drawn at random."""
@@ -84,7 +90,7 @@ class Residuals:
             return self
         at = _drawn(self.values.size, most)
         at = at if self._at is None else self._at[at]
-        return Residuals(self._sample, self._data, self.shape, self.resolution, at)
+        return Residuals(self._sample, self._data, self.shape, self.resolution, self.count, at)
 
     def _chosen(self, x: np.ndarray) -> np.ndarray:
         return x if self._at is None else x[self._at]
@@ -96,6 +102,21 @@ class Residuals:
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:
         return tuple(map(self._chosen, self._sample.indices))
+
+    @property
+    def modes(self) -> list[int]:
+        """Modes whose slabs may have scales of their own.
+
+        Their slabs have more than a few entries here; and in all so many that no component can be
+        spent on fitting one of them exactly, as it can in a matrix: that slab would then have no
+        noise, and all the weight.
+        """
+        return [
+            mode
+            for mode, size in enumerate(self.shape)
+            if self.values.size >= FEW * size
+            and self.count >= MANY * size * (sum(self.shape) - size)
+        ]
 
     @cached_property
     def size(self) -> np.ndarray:
@@ -206,10 +227,9 @@ def _grown(some: Residuals, even: Noise, *, signal: bool) -> list[Noise]:
 def _differing(some: Residuals, noise: Noise) -> tuple[list[int], bool]:
     """Modes whose slabs have noise of different size, most different first; and the signal."""
     z = np.minimum(np.abs(some.values) / deviations(some, noise), 2.5)
-    by_mode = [
-        _spread(z, index, size) if z.size >= FEW * size else 0.0
-        for index, size in zip(some.indices, some.shape, strict=True)
-    ]
+    by_mode = np.zeros(len(some.shape))
+    for mode in some.modes:
+        by_mode[mode] = _spread(z, some.indices[mode], some.shape[mode])
     modes = [int(n) for n in np.argsort(by_mode)[::-1] if by_mode[n] >= UNEVEN]
     return modes, _spread(z, some.groups, GROUPS) >= UNEVEN
 
@@ -309,38 +329,39 @@ def common(residuals: Residuals, sigma: float | None = None) -> Noise:
 def first_look(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
     """Noise with a scale for each slab, by medians; common for an engine without scales."""
     residuals = Residuals.of(engine, factors, resolution).some(FEWER)
-    return rough(residuals, range(engine.order) if engine.takes_scales else ())
+    return rough(residuals, residuals.modes if engine.takes_scales else ())
 
 
 def entropy_of(engine: Engine, factors: Factors, resolution: Resolution) -> float:
     """The entropy of a model's residuals, per entry."""
-    residuals = Residuals.of(engine, factors, resolution).some(SOME)
-    return entropy(residuals, rough(residuals, range(engine.order)))
+    residuals = Residuals.of(engine, factors, resolution).some(FEWER)
+    return entropy(residuals, rough(residuals, residuals.modes))
 
 
 def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
     """Noise with a scale for each slab of some modes: a first look, and a quick one.
 
     The scales are geometric means of magnitudes, which add up as logarithms do: the main effects
-    of an analysis of variance. Modes whose slabs have few entries, or hardly differ, have none.
+    of an analysis of variance. Modes whose slabs hardly differ have none.
     """
     r, least = np.abs(residuals.values), residuals.resolution.entry
+    if not r.size:
+        return common(residuals)
     logs = np.log(np.maximum(r, max(1e-2 * least, 1e-3 * float(np.median(r)))))
     slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
     for mode in modes:
         size, index = residuals.shape[mode], residuals.indices[mode]
-        if FEW * size <= r.size:
-            count = np.bincount(index, minlength=size)
-            effects = np.bincount(index, logs, minlength=size) / np.maximum(count, 1)
-            effects[count == 0] = float(np.mean(logs))
-            v, _ = _scales(effects, count, CHANCE_OF_LOGS)
-            if np.std(np.log(v)) >= UNEVEN:
-                slabs[mode] = v
-                logs = logs - np.log(v)[index]
+        count = np.bincount(index, minlength=size)
+        effects = np.bincount(index, logs, minlength=size) / np.maximum(count, 1)
+        effects[count == 0] = float(np.mean(logs))
+        v, _ = _scales(effects, count, CHANCE_OF_LOGS)
+        if np.std(np.log(v)) >= UNEVEN:
+            slabs[mode] = v
+            logs = logs - np.log(v)[index]
     s = _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
-    unit = max(core_of(residuals.values / s, 1e-3 * least).sigma, 1e-3 * least)
+    unit = core_of(residuals.values / s, least).sigma
     s = _floored(unit**2 * s**2, least) if any(v is not None for v in slabs) else unit * s
-    sigma = float(np.exp(np.mean(np.log(s)))) if s.size else unit
+    sigma = float(np.exp(np.mean(np.log(s))))
     return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), tuple(slabs), least)
 
 
@@ -352,6 +373,8 @@ def entropy(residuals: Residuals, noise: Noise) -> float:
     buy a low value: it is lowest where most residuals are most alike.
     """
     s = deviations(residuals, noise)
+    if not s.size:
+        return 0.0
     z = residuals.values / s
     bins = np.minimum(np.searchsorted(EDGES, np.abs(z), side="right") - 1, EDGES.size - 2)
     total = float(np.mean(np.log(s)))

@@ -106,6 +106,8 @@ def _window(engine: Engine, factors: Factors) -> np.ndarray:
     first = [(whole - size) // 2 for whole, size in zip(engine.shape, sizes, strict=True)]
     at = [np.arange(begin, begin + size) for begin, size in zip(first, sizes, strict=True)]
     whole = tuple(sizes) == engine.shape
+    if not whole and not all(int(engine.counts(n)[k].sum()) for n, k in enumerate(at)):
+        return np.full(sizes, np.nan)
     part = engine if whole else engine.subtensor(at)
     rows = (
         factors
