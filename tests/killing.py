@@ -178,7 +178,7 @@ def lines(case, folder, kind, points):
     if "torch" not in case:  # whose threads, like ours, would not come along
         followed(case.replace("2 threads", "1 thread"), None)
     straight = apart(lambda: followed(case, None))
-    last = len(straight["seen"]) if kind != "search" else 6
+    last = len(straight["seen"]) if kind != "search" else 2
     rng = np.random.default_rng(0)
     for number, point in enumerate(rng.integers(1, last, size=points, endpoint=True).tolist()):
         kept = robustcp.Checkpoint(Path(folder) / f"{case} {number}.ckpt", every=0)

@@ -219,7 +219,7 @@ class Screened(Start):
                 (number, kind, share, generator)
                 for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
             ]
-            ends += together(lambda start: trial.end(*start, rank), starts)
+            ends += together(lambda start: trial.end(rank, *start), starts)
             best = min(ends, key=lambda end: end.entropy)
             if _agreeing(ends, best) > 1 and trial.is_noise(best):
                 break
@@ -294,7 +294,7 @@ class Trial:
         solver = self._solver(share, tol)
         return solver.run(solver.start(factors), most)[0].factors
 
-    def end(self, number: int, kind: str, share: float, rng: np.random.Generator, rank: int) -> End:
+    def end(self, rank: int, number: int, kind: str, share: float, rng: np.random.Generator) -> End:
         """Follow a start; every third with a component too many, which is taken away again.
 
         Every other one is led by the plain 1-norm, for components that live on a few slabs only.
@@ -316,6 +316,8 @@ class Trial:
         So a component that lives on a few slabs is found, which is nothing but outliers to those
         that are everywhere.
         """
+        if end.factors[0].shape[1] == 1:
+            return end
         rest = self._pruned(end.factors)
         if self._entropy(rest) > end.entropy + USELESS:
             return end
