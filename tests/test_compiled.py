@@ -347,7 +347,7 @@ def half_spoilt(seed):
 def test_a_stage_that_was_undone_leaves_no_trace():
     seen = []
     fit = robustcp.cp(
-        half_spoilt(36), 2, rng=36, callback=lambda state: seen.append(state.objective)
+        half_spoilt(139), 2, rng=139, callback=lambda state: seen.append(state.objective)
     )
     assert [name for name, _ in fit.stages] == ["L1", "L1, finished"]
     assert any("refinement" in note for note in fit.notes)
@@ -357,7 +357,7 @@ def test_a_stage_that_was_undone_leaves_no_trace():
 
 def test_the_1_norm_is_finished_where_refinement_is_not_for_the_data():
     left = 0
-    for seed in (2, 10, 36):
+    for seed in (2, 36, 139):
         X = half_spoilt(seed)
         fit = robustcp.cp(X, 2, rng=seed)
         if [name for name, _ in fit.stages] == ["L1", "L1, finished"]:

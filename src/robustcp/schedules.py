@@ -201,7 +201,7 @@ class EvenedOut(Schedule):
         How epsilon falls.
     resolution : Resolution
     known : bool
-        Whether the residuals tell something from the beginning.
+        Whether the residuals may tell something from the beginning.
     """
 
     degree = 1
@@ -215,8 +215,9 @@ class EvenedOut(Schedule):
         cost = self.down(level, engine, factors, before)
         if cost is None:
             return None
-        known = self.known or level > 0
-        model = factors if known else tuple(0.0 * A for A in factors)
+        model = factors
+        if level == 0 and not (self.known and _tells_something(engine, factors)):
+            model = tuple(0.0 * A for A in factors)
         return replace(cost, noise=first_look(engine, model, self.resolution))
 
     def last(self, level: int) -> bool:
@@ -228,6 +229,11 @@ class EvenedOut(Schedule):
     def in_units(self, units: Units) -> EvenedOut:
         resolution = self.resolution.times(1 / units.factor)
         return replace(self, down=self.down.in_units(units), resolution=resolution)
+
+
+def _tells_something(engine: Engine, factors: Factors) -> bool:
+    """Whether residuals are smaller than the data."""
+    return typical(engine.sample(factors).values) < typical(engine.sample().values)
 
 
 @dataclass(frozen=True)
