@@ -253,7 +253,7 @@ class _File:
         return {
             "factors": arrays.add(begun.factors),
             "good": begun.good,
-            "tried": None if begun.tried is None else tell(tuple(begun.tried)),
+            "tried": None if begun.tried is None else self._of_starts(begun.tried),
             "best": begun.best,
             "state": self._of_state(state, arrays),
             "outcome": tell(run.outcome),
@@ -271,6 +271,12 @@ class _File:
             "before": None if state.before is None else self._of_state(state.before, arrays),
         }
 
+    def _of_starts(self, starts: Starts) -> list[Any]:
+        return [self._known.described(tuple(starts)), starts.reached]
+
+    def _starts(self, told: list[Any]) -> Starts:
+        return Starts(self._known.restored(told[0]), int(told[1]))
+
     def _of_noise(self, noise: Noise, arrays: _Arrays) -> dict[str, Any]:
         """But for what was given, which is the data's."""
         plain = replace(noise, held=(), given=None)
@@ -280,7 +286,7 @@ class _File:
         names = ("result", "notes", "loss", "stages", "explained")
         return {
             "plain": self._known.described({name: getattr(fit, name) for name in names}),
-            "starts": self._known.described(tuple(fit.starts)),
+            "starts": self._of_starts(fit.starts),
             "noise": self._of_noise(fit.noise, arrays),
             "model": arrays.add([fit.weights, *fit.factors]),
             "trace": arrays.add([fit.trace]),
@@ -342,10 +348,10 @@ class _File:
         return tuple(self._engine.asarray(arrays[k]) for k in at)
 
     def _run(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Saved:
-        tried = self._known.restored(told["tried"])
+        tried = told["tried"]
         begun = Begun(
             self._factors(told["factors"], arrays), bool(told["good"]),
-            None if tried is None else Starts(tried), int(told["best"]),
+            None if tried is None else self._starts(tried), int(told["best"]),
         )  # fmt: skip
         outcome = self._known.restored(told["outcome"])
         return Saved(begun, self._state(told["state"], arrays), outcome)
@@ -371,7 +377,7 @@ class _File:
         return Fit(
             **self._known.restored(told["plain"]),
             model=KruskalTensor(weights, tuple(factors)),
-            starts=Starts(self._known.restored(told["starts"])),
+            starts=self._starts(told["starts"]),
             noise=replace(self._noise(told["noise"], arrays), given=given),
             trace=arrays[told["trace"][0]],
         )

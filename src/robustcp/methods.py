@@ -43,10 +43,11 @@ def cp(
 ) -> Fit:
     """CP of data with bad entries, as well as if somebody had told which entries are bad.
 
-    The recommended estimator. Several starts are tried cheaply under the 1-norm; the best is
-    fitted by the 1-norm (as `cpal1`), which outliers cannot pull away but which one-sided ones
-    bias; then refined under Gaussian noise on a floor of outliers (`losses.Contaminated`), whose
-    scale and height are estimated from the residuals, again after each round.
+    The recommended estimator. Several starts are tried cheaply and compared by the entropy of
+    their residuals; the best is fitted by the 1-norm, which outliers cannot pull away but which
+    one-sided ones bias; then refined under Gaussian noise on a floor of outliers
+    (`losses.Contaminated`), whose scale and height are estimated from the residuals, again after
+    each round.
 
     Parameters
     ----------
@@ -82,7 +83,8 @@ def cp(
         "auto" begins with singular vectors of the data, cut at the size of ordinary entries and
         not, and goes on with random factors.
     starts : int or "auto"
-        How many starts are tried. `fit.starts` tells how they ended.
+        How many starts are tried; "auto" tries a few at a time, up to 20, until two agree with the
+        best and its residuals are noise. `fit.starts` tells how they ended.
     tol, max_sweeps, rng, callback, checkpoint
         As in `cpal1`.
 

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 
 #: How many starts "auto" tries at once: more only if those before do not agree.
-AUTO = (2, 2, 2, 6)
+AUTO = (2, 2, 2, 6, 8)
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
 #: The factor match score, without weights, of models that are the same.
@@ -295,11 +295,12 @@ class Trial:
         return solver.run(solver.start(factors), most)[0].factors
 
     def end(self, rank: int, number: int, kind: str, share: float, rng: np.random.Generator) -> End:
-        """Follow a start; every third with a component too many, which is taken away again.
+        """Follow a start.
 
+        Every third, and all late ones, have a component too many, which is taken away in the end.
         Every other one is led by the plain 1-norm, for components that live on a few slabs only.
         """
-        wide = number % 3 == 2
+        wide = number % 3 == 2 or number >= 6
         begin = Cold(kind)(self.problem, rank + wide, rng, self.constraints).factors
         if number % 2:
             factors = self._run([self._redescent], self.follow(begin, share, 1e-3, 60))
@@ -365,10 +366,10 @@ class Trial:
 
     def settled(self, factors: Factors) -> Factors:
         """Follow good factors to where they lead."""
-        solver = self._solver(SHARES[0], 1e-5)
-        stages = [stage.near(self.problem.engine, factors) for stage in solver.stages]
-        solver = replace(solver, stages=stages)
-        return solver.run(solver.start(factors), 100)[0].factors
+        (stage,) = self._solver(SHARES[0], 1e-5).stages
+        down = EvenedOut(cast(Continuation, stage.schedule), self.problem.resolution)
+        near = down.near(self.problem.engine, factors)
+        return self._run([replace(stage, schedule=near)], factors)
 
 
 def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
