@@ -1,0 +1,175 @@
+"""Where a fit begins: starts that nothing large can buy, compared by the entropy of residuals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robustcp import KruskalTensor, as_engine, cp, factor_match_score, load, save, simulate
+from robustcp.noise import Residuals, entropy_of, first_look
+from robustcp.noise.estimation import entropy
+from robustcp.schedules import EvenedOut, Redescent
+from robustcp.sizes import Problem
+from robustcp.studies.kinds import KINDS
+
+
+def trial_of(name, seed):
+    kind = KINDS[name]
+    return kind.trial(seed, kind.cells[0])
+
+
+def scored(trial, fit):
+    truth = KruskalTensor.from_factors(trial.truth)
+    return factor_match_score(trial.model_of(fit.model), trial.model_of(truth))
+
+
+def factors_of(fit, X):
+    return fit._factors_for(as_engine(X))
+
+
+class TestEntropy:
+    def of(self, X, factors):
+        problem = Problem.of(as_engine(X))
+        return entropy_of(problem.engine, factors, problem.resolution)
+
+    def test_of_gaussian_noise(self):
+        X = 3 * np.random.default_rng(0).standard_normal((40, 40, 40))
+        zero = tuple(np.zeros((40, 1)) for _ in range(3))
+        assert self.of(X, zero) == pytest.approx(np.log(3 * np.sqrt(2 * np.pi * np.e)), abs=0.02)
+
+    def test_of_noise_that_differs_between_slabs(self):
+        rng = np.random.default_rng(0)
+        scale = np.exp(rng.uniform(-1.5, 1.5, 40))
+        X = scale[:, None, None] * rng.standard_normal((40, 40, 40))
+        zero = tuple(np.zeros((40, 1)) for _ in range(3))
+        told = np.mean(np.log(scale)) + np.log(np.sqrt(2 * np.pi * np.e))
+        assert self.of(X, zero) == pytest.approx(told, abs=0.03)
+
+    @pytest.mark.parametrize("size", [1e3, 1e9])
+    def test_no_entry_can_buy_it(self, size):
+        sim = simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=0)
+        X = sim.data.copy()
+        X[3, 4, 5] = size
+        truth = tuple(map(np.asarray, sim.truth.absorbed()))
+        spike = tuple(np.eye(20)[:, [k]] for k in (3, 4, 5))
+        bought = tuple(
+            np.stack([A[:, 0], (size ** (1 / 3)) * B[:, 0]], axis=1)
+            for A, B in zip(truth, spike, strict=True)
+        )
+        assert self.of(X, truth) < self.of(X, bought) - 0.1
+
+    @pytest.mark.parametrize("name", ["bad_samples", "four_way", "uneven_noise", "times_ten"])
+    def test_is_lower_at_the_truth_than_where_least_squares_ends(self, name):
+        from robustcp import cpals
+
+        trial = trial_of(name, 50)
+        X = trial.data
+        least_squares = factors_of(cpals(X, trial.rank), X)
+        assert self.of(X, tuple(map(np.asarray, trial.truth))) < self.of(X, least_squares) - 0.1
+
+    def test_units(self):
+        sim = simulate((15, 15, 15), 2, eta=0.1, gamma=1.0, rng=0)
+        problem = Problem.of(as_engine(sim.data))
+        truth = tuple(map(np.asarray, sim.truth.absorbed()))
+        one = entropy_of(problem.engine, truth, problem.resolution)
+        larger = Problem.of(as_engine(64 * sim.data))
+        moved = tuple(4 * A for A in truth)
+        other = entropy_of(larger.engine, moved, larger.resolution)
+        assert other == pytest.approx(one + np.log(64), abs=1e-6)
+
+    def test_of_nothing(self):
+        residuals = Residuals.of(
+            as_engine(np.ones((3, 3, 3))), tuple(np.ones((3, 1)) for _ in range(3)),
+            Problem.of(as_engine(np.ones((3, 3, 3)))).resolution,
+        )  # fmt: skip
+        none = residuals.some(0)
+        assert entropy(none, first_look_of(none)) == 0.0
+
+
+def first_look_of(residuals):
+    from robustcp.noise.estimation import rough
+
+    return rough(residuals, residuals.modes)
+
+
+class TestFirstLook:
+    def test_slabs_of_some_modes(self):
+        rng = np.random.default_rng(1)
+        rows, columns = np.exp(rng.uniform(-1, 1, 30)), np.exp(rng.uniform(-1, 1, 25))
+        X = rows[:, None, None] * columns[:, None] * rng.standard_normal((30, 25, 20))
+        X[rng.random(X.shape) < 0.1] += 50
+        problem = Problem.of(as_engine(X))
+        zero = tuple(np.zeros((n, 1)) for n in X.shape)
+        noise = first_look(problem.engine, zero, problem.resolution)
+        assert noise.slabs[2] is None
+        for found, true in ((noise.slabs[0], rows), (noise.slabs[1], columns)):
+            off = np.log(found) - np.log(true / np.exp(np.mean(np.log(true))))
+            assert np.abs(off).max() < 0.5
+
+    def test_a_matrix_has_none(self):
+        """A component can be spent on one row of it, which would then have no noise."""
+        X = np.random.default_rng(0).standard_normal((40, 40)) * np.arange(1, 41)[:, None]
+        problem = Problem.of(as_engine(X))
+        zero = tuple(np.zeros((40, 1)) for _ in range(2))
+        assert first_look(problem.engine, zero, problem.resolution).even
+
+
+class TestRecovery:
+    @pytest.mark.parametrize("seed", [50, 51])
+    @pytest.mark.parametrize(
+        ("name", "least"), [("bad_samples", 0.985), ("cauchy", 0.985), ("one_wild_entry", 0.985)]
+    )
+    def test_of_what_the_1_norm_gets_wrong(self, name, least, seed):
+        trial = trial_of(name, seed)
+        assert scored(trial, cp(trial.data, trial.rank)) > least
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", range(60, 65))
+    @pytest.mark.parametrize("name", ["four_way", "many_components", "bad_samples"])
+    def test_in_many_trials(self, name, seed):
+        trial = trial_of(name, seed)
+        assert scored(trial, cp(trial.data, trial.rank)) > 0.98
+
+    def test_a_local_component_is_found(self):
+        sim = simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=3)
+        block = np.zeros((20, 20, 20))
+        block[5:9, 5:9, 5:9] = 30.0
+        fit = cp(sim.data + block, 3)
+        np.testing.assert_allclose(fit.full()[5:9, 5:9, 5:9].mean(), 30.0, rtol=0.1)
+
+
+class TestStarts:
+    X = simulate((15, 15, 15), 3, eta=0.2, gamma=2.0, rng=0).data
+
+    def test_a_start_depends_on_its_number_and_the_seed_alone(self):
+        few, more = (cp(self.X, 3, starts=count, rng=4).starts for count in (3, 7))
+        assert more[:3] == few[:3]
+
+    def test_agreement_is_by_factors(self):
+        easy = simulate((20, 20, 20), 2, eta=0.1, gamma=1.0, rng=1)
+        starts = cp(easy.data, 2).starts
+        assert (starts.reached, len(starts)) == (2, 2)
+
+    def test_files_keep_what_was_reached(self, tmp_path):
+        fit = cp(self.X, 3, starts=5)
+        save(fit, tmp_path / "fit.npz")
+        back = load(tmp_path / "fit.npz").starts
+        assert (tuple(back), back.reached) == (tuple(fit.starts), fit.starts.reached)
+
+    def test_scaled_data_has_the_same_starts(self):
+        one, other = cp(self.X, 3).starts, cp(1e6 * self.X, 3).starts
+        np.testing.assert_allclose(np.array(other) - np.log(1e6), one, atol=0.02)
+        assert one.reached == other.reached
+
+
+def test_schedules_end():
+    problem = Problem.of(as_engine(TestStarts.X))
+    zero = tuple(np.zeros((15, 1)) for _ in range(3))
+    redescent = Redescent(problem.resolution, rounds=2)
+    assert redescent(2, problem.engine, zero, None) is None
+    from robustcp.schedules import Continuation
+
+    down = EvenedOut(Continuation(1.0, 0.1), problem.resolution)
+    assert down(2, problem.engine, zero, None) is None
+    assert down.last(1)
+    assert not down.last(0)
