@@ -14,7 +14,7 @@ from robustcp import _checks
 from robustcp import init as starting
 from robustcp._typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Engine
+from robustcp.engines import Engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
 from robustcp.metrics import factor_match_score
@@ -27,6 +27,8 @@ from robustcp.solver import Solver, Stage
 AUTO = (2, 2, 2, 6, 8)
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
+#: The cosine of columns that are alike; the size of a component that is yet to find its place.
+ALIKE, SMALL = 0.8, 0.1
 #: The factor match score, without weights, of models that are the same.
 SAME = 0.95
 #: Tensors with more entries are tried on a part of about PART entries.
@@ -321,14 +323,18 @@ class Trial:
             return end
         rest = self._pruned(end.factors)
         if self._entropy(rest) > end.entropy + USELESS:
-            return end
+            if not _split(end.factors):
+                return end
+            rests = [self._run([self._redescent], rest) for rest in self._without_one(end.factors)]
+            rest = min(rests, key=self._entropy)
+            if self._entropy(rest) > end.entropy + USELESS:
+                return end
         xp = self.problem.engine.xp
-        rng = np.random.default_rng(0)
-        new = Cold("clipped")(self.problem, 1, rng, self.constraints).factors
-        begin = tuple(xp.concat([A, B], axis=1) for A, B in zip(rest, new, strict=True))
+        new = Cold("clipped")(self.problem, 1, np.random.default_rng(0), self.constraints).factors
+        begin = tuple(xp.concat([A, SMALL * B], axis=1) for A, B in zip(rest, new, strict=True))
         factors = self._run([self._redescent], self.follow(begin, SHARES[1], 1e-4, 100))
         other = End(factors, self._entropy(factors))
-        return other if other.entropy < end.entropy else end
+        return other if other.entropy < end.entropy + USELESS / 2 else end
 
     def is_noise(self, end: End) -> bool:
         """Whether the residuals there are nothing but noise."""
@@ -358,11 +364,14 @@ class Trial:
 
     def _pruned(self, factors: Factors) -> Factors:
         """Without the component that is missed least."""
+        return min(self._without_one(factors), key=self._entropy)
+
+    def _without_one(self, factors: Factors) -> list[Factors]:
+        """The models without one of the components, for each of them."""
         xp, rank = self.problem.engine.xp, factors[0].shape[1]
         rest = [[r for r in range(rank) if r != gone] for gone in range(rank)]
-        models = [tuple(xp.stack([A[:, r] for r in some], axis=1) for A in factors)
-                  for some in rest]  # fmt: skip
-        return min(models, key=self._entropy)
+        return [tuple(xp.stack([A[:, r] for r in some], axis=1) for A in factors)
+                for some in rest]  # fmt: skip
 
     def settled(self, factors: Factors) -> Factors:
         """Follow good factors to where they lead."""
@@ -370,6 +379,18 @@ class Trial:
         down = EvenedOut(cast(Continuation, stage.schedule), self.problem.resolution)
         near = down.near(self.problem.engine, factors)
         return self._run([replace(stage, schedule=near)], factors)
+
+
+def _split(factors: Factors) -> bool:
+    """Whether two components are alike in all modes but one: they may be one that was split."""
+    alike: Any = 0
+    for A in factors:
+        host = np.asarray(to_host(A), dtype=np.float64)
+        norms = np.linalg.norm(host, axis=0)
+        unit = host / np.where(norms > 0, norms, 1.0)
+        alike = alike + (np.abs(unit.T @ unit) > ALIKE)
+    np.fill_diagonal(alike, 0)
+    return bool(np.any(alike >= len(factors) - 1))
 
 
 def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
