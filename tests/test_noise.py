@@ -15,11 +15,12 @@ import robustcp
 from conftest import host
 from halves import Halves
 from killing import bits
-from robustcp import L1, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals
+from robustcp import L1, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals, simulate
 from robustcp.engines import Sample, as_engine
 from robustcp.noise import COMMON, Asked, Kind, Noise, Residuals, core_of, structure_of
 from robustcp.noise.estimation import chosen, deviations, look
-from robustcp.sizes import Resolution
+from robustcp.schedules import Level, Refinement, Skip
+from robustcp.sizes import Problem, Resolution
 
 ENDS = (".npz", ".nc")
 BY_SIGNAL = Kind(signal=True)
@@ -896,3 +897,16 @@ def test_asked_for_new_slabs():
     assert found.slabs[0] is None
     assert found.slabs[1] is w
     assert Asked.as_of(Noise.common(1.0, 2, looked=False), 0) == Asked()
+
+
+def test_a_refinement_that_gives_up_entries_is_undone():
+    """To a bounded loss a penalty may be dearer than entries that are rejected."""
+    sim = simulate((20, 20, 20), 2, eta=0.3, gamma=2.0, rng=0)
+    problem = Problem.of(as_engine(sim.data))
+    truth = tuple(map(np.asarray, sim.truth.absorbed()))
+    refinement = Refinement(problem.resolution)
+    first = refinement(0, problem.engine, truth, None)
+    assert refinement(1, problem.engine, truth, first) is None
+    better = Level(first.loss, replace(first.noise, clean=0.95, beyond=0.02))
+    with pytest.raises(Skip, match=r"more and more entries \(2%, then 3"):
+        refinement(1, problem.engine, truth, better)

@@ -16,6 +16,9 @@ from robustcp.units import Units
 
 #: With a larger share of outliers than this there is no telling what the noise is.
 TOO_MANY = 0.5
+#: A level that raises the share of rejected entries, and lowers that of clean ones, by so much has
+#: gone astray: to a bounded loss, giving up entries may be cheaper than a penalty.
+WORSE = 0.05
 #: Changes of the noise, as logarithms, at which a refinement ends: common, and entry by entry.
 SETTLED, SETTLED_UNEVEN = 0.002, 0.005
 #: The kind of noise is chosen before the first levels of a refinement, then it stays.
@@ -179,6 +182,11 @@ class Refinement(Schedule):
             raise Skip(
                 f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
             )
+        if old is not None and _astray(old, noise):
+            raise Skip(
+                f"refinement would reject more and more entries ({old.beyond:.0%}, then "
+                f"{noise.beyond:.0%}): the L1 fit is kept"
+            )
         if old is not None and noise.kind == old.kind:
             enough = SETTLED if noise.kind == COMMON else SETTLED_UNEVEN
             if change(residuals, noise, old) < enough:
@@ -229,6 +237,11 @@ class EvenedOut(Schedule):
     def in_units(self, units: Units) -> EvenedOut:
         resolution = self.resolution.times(1 / units.factor)
         return replace(self, down=self.down.in_units(units), resolution=resolution)
+
+
+def _astray(before: Noise, now: Noise) -> bool:
+    """Whether far more entries are rejected than before, and fewer are clean."""
+    return now.clean < before.clean - WORSE and now.beyond > before.beyond + WORSE
 
 
 def _tells_something(engine: Engine, factors: Factors) -> bool:
