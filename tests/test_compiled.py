@@ -22,6 +22,7 @@ from robustcp.engines.storage import Storage
 from robustcp.engines.threads import Tiles
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss
 from robustcp.normal import NormalEquations
+from robustcp.schedules import Refinement, Skip
 
 pytest.importorskip("numba")
 
@@ -333,22 +334,28 @@ class TestEdges:
         assert robustcp.cp(X, 4, rng=0).explained > 0.999
 
 
-def half_spoilt(seed):
+def half_spoilt(seed, share=0.45):
     """Data of which about half is outliers, so that the noise cannot be told from them."""
     rng = np.random.default_rng(seed)
     shape = (12, 12, 12)
     X = np.einsum("ir,jr,kr->ijk", *[rng.normal(size=(n, 2)) for n in shape])
     X += 0.05 * rng.normal(size=shape)
-    hit = rng.random(shape) < 0.45
+    hit = rng.random(shape) < share
     X[hit] += 5 * rng.normal(size=hit.sum())
     return X
 
 
-def test_a_stage_that_was_undone_leaves_no_trace():
+def test_a_stage_that_was_undone_leaves_no_trace(monkeypatch):
+    begun = Refinement.__call__
+
+    def undone(self, level, *arguments):
+        if level == 1:
+            raise Skip("refinement is not for this data")
+        return begun(self, level, *arguments)
+
+    monkeypatch.setattr(Refinement, "__call__", undone)
     seen = []
-    fit = robustcp.cp(
-        half_spoilt(139), 2, rng=139, callback=lambda state: seen.append(state.objective)
-    )
+    fit = robustcp.cp(half_spoilt(0), 2, callback=lambda state: seen.append(state.objective))
     assert [name for name, _ in fit.stages] == ["L1", "L1, finished"]
     assert any("refinement" in note for note in fit.notes)
     assert fit.sweeps == len(fit.trace) < len(seen)
@@ -357,8 +364,8 @@ def test_a_stage_that_was_undone_leaves_no_trace():
 
 def test_the_1_norm_is_finished_where_refinement_is_not_for_the_data():
     left = 0
-    for seed in (2, 36, 139):
-        X = half_spoilt(seed)
+    for seed in range(4):
+        X = half_spoilt(seed, 0.7)
         fit = robustcp.cp(X, 2, rng=seed)
         if [name for name, _ in fit.stages] == ["L1", "L1, finished"]:
             left += 1
