@@ -41,7 +41,7 @@ def cp(
     callback: Callback | None = None,
     checkpoint: Kept = None,
 ) -> Fit:
-    """CP of data with bad entries, as well as if somebody had told which entries are bad.
+    """CP of data with bad entries, in many cases as well as if one were told which they are.
 
     The recommended estimator. Several starts are tried cheaply and compared by the entropy of
     their residuals; the best is fitted by the 1-norm, which outliers cannot pull away but which
