@@ -125,7 +125,8 @@ def _run(
         generator.bit_generator.state = saved.state.generator
         state = solver.resumed(saved.state)
     else:
-        state = solver.start(factors, number + begun.best, dict(generator.bit_generator.state))
+        drawn = dict(generator.bit_generator.state)
+        state = solver.start(factors, number + begun.best, drawn, begun.fibres)
         record.keep(number, Saved(begun, state))
 
     def after_sweep(state: State) -> bool:
@@ -150,6 +151,8 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     solver, state = best.solver, best.state
     problem, units = solver.problem, solver.problem.units
     engine = problem.seen_by(state.loss)
+    if state.fibres is not None:
+        engine = engine.leaving_out(state.fibres)
     model = _canonical(solver, state)
     loss = units.loss_of_data(state.loss)
     # Where there was no refinement nobody has asked yet what the noise depends on.
@@ -162,6 +165,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         *map(_kept, state.kept),
         *_rejected(seen, state),
         *_outlying(noise),
+        *([f"{state.fibres.words} left out: they are outlying as a whole"] if state.fibres else []),
         *(structure_of(seen, state.factors, noise.sigma).notes if looked else []),
         diagnosis(model),
     ]

@@ -15,6 +15,7 @@ from robustcp.estimate import Callback, Plan, Seed, estimate
 from robustcp.fitted import Fit
 from robustcp.losses import L1, LeastSquares, Loss, as_loss
 from robustcp.noise import as_noise, is_kind
+from robustcp.priors import RowPrior
 from robustcp.schedules import Single
 from robustcp.search import Given, OnPart, Screened, in_turn
 from robustcp.sizes import Problem
@@ -128,13 +129,12 @@ def cp(
         if not given:
             problem = problem.without_wild
         stages = [stage.in_units(problem.units) for stage in given]
-        return Plan(
-            problem,
-            stages or to_the_noise(problem, tol, asked_noise.in_units(problem.units)),
-            [Screened(init, count) if isinstance(init, str) else Given(init)],
-            tuple(mode for mode in range(order) if mode not in held),
-            constrained,
-        )
+        solved = tuple(mode for mode in range(order) if mode not in held)
+        if not stages:
+            rows = RowPrior.of(constrained, solved)
+            stages = to_the_noise(problem, tol, asked_noise.in_units(problem.units), rows)
+        start = Screened(init, count) if isinstance(init, str) else Given(init)
+        return Plan(problem, stages, [start], solved, constrained)
 
     kept = asked(checkpoint, "cp", loss=loss, tol=tol, noise=_named(noise))
     return estimate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,8 @@ from robustcp._typing import Array, Factors
 from robustcp.constraints import Constraints, feasible
 from robustcp.engines import Engine, to_host
 from robustcp.losses import Loss
-from robustcp.noise import Noise
 from robustcp.normal import NormalEquations
+from robustcp.priors import Prior
 from robustcp.sizes import Problem
 
 
@@ -40,6 +40,8 @@ class Objective:
         What the loss of the whole data is more, for the entries that were cut.
     unit : float
         What the penalties of constraints are multiplied by, so that they have the loss's degree.
+    prior : Prior, optional
+        Of the rows.
     """
 
     engine: Engine
@@ -50,6 +52,7 @@ class Objective:
     floor: float = 0.0
     excess: float = 0.0
     unit: float = 1.0
+    prior: Prior | None = None
 
     @classmethod
     def of(
@@ -59,18 +62,17 @@ class Objective:
         constraints: Constraints,
         modes: tuple[int, ...],
         mu: float = 0.0,
-        noise: Noise | None = None,
+        seen: Callable[[Engine], Engine] = lambda engine: engine,
+        prior: Prior | None = None,
     ) -> Objective:
         """The objective for a problem's data, with what follows for wild entries.
 
-        Where entries have noise of different size, residuals are divided by its scales.
+        The data may be looked at in another way: without some of it, residuals in other units.
         """
-        engine = problem.seen_by(loss)
-        if noise is not None and not noise.even:
-            engine = engine.standardized(noise.scales(engine.shape))
+        engine = seen(problem.seen_by(loss))
         floor, excess = problem.floor(loss), problem.excess(loss)
         unit = problem.penalty_unit(loss.degree)
-        return cls(engine, loss, constraints, modes, mu, floor, excess, unit)
+        return cls(engine, loss, constraints, modes, mu, floor, excess, unit, prior)
 
     def value(self, factors: Factors) -> float:
         """The loss alone."""
@@ -89,6 +91,9 @@ class Objective:
         """New rows of a mode's factor from their normal equations, penalties included."""
         constraint, algebra = self.constraints[mode], self.engine.algebra
         old, costs = factors[mode][rows, :], self._costs(factors)
+        ridge = None if self.prior is None else self.prior.ridges[mode]
+        if ridge is not None:
+            equations = equations.ridged(ridge, old)
         if not costs:
             return constraint.solve(equations, old, self.mu, algebra)
         squares = _squared_norms(factors)
@@ -107,6 +112,8 @@ class Objective:
         if self.mu != 0:
             xp = self.engine.xp
             total = 0.5 * self.mu * sum(float(xp.sum(factors[mode] ** 2)) for mode in self.modes)
+        if self.prior is not None:
+            total += self.prior.value(factors)
         costs = self._costs(factors)
         if costs:
             squares = _squared_norms(factors)

@@ -7,10 +7,22 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
+
 from robustcp._typing import Factors
-from robustcp.engines import Engine
+from robustcp.engines import Engine, Fibres
 from robustcp.losses import L1, Cauchy, Contaminated, Loss, as_loss
-from robustcp.noise import COMMON, Asked, Noise, Residuals, change, first_look, typical
+from robustcp.noise import (
+    COMMON,
+    Asked,
+    Noise,
+    Residuals,
+    change,
+    fibres_of,
+    first_look,
+    typical,
+)
+from robustcp.priors import Known, Prior, RowPrior
 from robustcp.sizes import Resolution
 from robustcp.units import Units
 
@@ -40,10 +52,24 @@ class Level:
     noise : Noise, optional
         If entries have noise of different size, the loss is of residuals that are divided by
         its scales.
+    prior : Prior, optional
+        Of the rows, where the data says little of some.
+    fibres : Fibres, optional
+        What is left out.
     """
 
     loss: Loss
     noise: Noise | None = None
+    prior: Prior | None = None
+    fibres: Fibres | None = None
+
+    def seen(self, engine: Engine) -> Engine:
+        """Data as this level looks at it."""
+        if self.fibres is not None:
+            engine = engine.leaving_out(self.fibres)
+        if self.noise is not None and not self.noise.even:
+            engine = engine.standardized(self.noise.scales(engine.shape))
+        return engine
 
 
 class Schedule(ABC):
@@ -155,6 +181,8 @@ class Refinement(Schedule):
         What is too small to be seen.
     noise : Asked
         What is known of the noise.
+    rows : RowPrior
+        Which rows have a prior, where they have few entries.
     rounds : int
         The most levels.
     """
@@ -162,6 +190,7 @@ class Refinement(Schedule):
     degree = 2
     resolution: Resolution
     noise: Asked = Asked()  # noqa: RUF009 - it is frozen
+    rows: RowPrior = RowPrior()  # noqa: RUF009 - it is frozen
     rounds: int = 8
 
     def in_units(self, units: Units) -> Refinement:
@@ -175,9 +204,48 @@ class Refinement(Schedule):
     ) -> Level | None:
         if level >= self.rounds:
             return None
-        residuals = Residuals.of(engine, factors, self.resolution)
-        old = before.noise if before is not None and level > 0 else None
+        if before is not None and level == 0:
+            before = replace(before, noise=None)
+        residuals, known = self._look(engine, factors, before)
+        old = None if before is None else before.noise
         noise = self.noise.noise(residuals, old if level >= CHOSEN else None)
+        self._check(noise, old)
+        held = noise.holding(factors) if noise.kind.signal else noise
+        fibres = fibres_of(engine, factors, held)
+        same = (fibres is None) == (before is None or before.fibres is None)
+        if old is not None and noise.kind == old.kind and same:
+            enough = SETTLED if noise.kind == COMMON else SETTLED_UNEVEN
+            if change(residuals, noise, old) < enough:
+                return None
+        loss = Contaminated(noise.sigma, noise.above, noise.below)
+        return Level(loss, held, known and known.prior(noise.sigma**2), fibres)
+
+    def _look(
+        self, engine: Engine, factors: Factors, before: Level | None
+    ) -> tuple[Residuals, Known | None]:
+        """Residuals of what was not left out; with few entries, as large as they should be.
+
+        Entries pull the model to themselves, and the more so the fewer there are (leverage).
+        """
+        if before is not None and before.fibres is not None:
+            engine = engine.leaving_out(before.fibres)
+        if not self.rows.needed(engine, factors[0].shape[1]):
+            return Residuals.of(engine, factors, self.resolution), None
+        raw = engine.sample(factors).values
+        if before is None or before.noise is None:
+            sigma = max(1.4826 * typical(raw), self.resolution.entry)
+            before = Level(Cauchy(2 * sigma), Noise.common(sigma, engine.order))
+        cost, seen = before, replace(before, fibres=None).seen(engine)
+        sigma = cast(Noise, cost.noise).sigma
+        known = self.rows.known(seen, factors, cost.loss, sigma**2, cost.prior)
+        sample = seen.sample(factors)
+        u = np.divide(raw, sample.values, out=np.ones_like(raw), where=sample.values != 0)
+        leverages = known.leverages(sample, factors, cost.loss.curvature(sample.values) / u**2)
+        by = 1 / np.sqrt(1 - leverages)
+        return Residuals.of(engine, factors, self.resolution, by), known
+
+    def _check(self, noise: Noise, old: Noise | None) -> None:
+        """Whether there is noise that can be told from the outliers."""
         if noise.beyond > TOO_MANY:
             raise Skip(
                 f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
@@ -187,13 +255,6 @@ class Refinement(Schedule):
                 f"refinement would reject more and more entries ({old.beyond:.0%}, then "
                 f"{noise.beyond:.0%}): the L1 fit is kept"
             )
-        if old is not None and noise.kind == old.kind:
-            enough = SETTLED if noise.kind == COMMON else SETTLED_UNEVEN
-            if change(residuals, noise, old) < enough:
-                return None
-        if noise.kind.signal:
-            noise = noise.holding(factors)
-        return Level(Contaminated(noise.sigma, noise.above, noise.below), noise)
 
 
 @dataclass(frozen=True)
@@ -210,23 +271,32 @@ class EvenedOut(Schedule):
     resolution : Resolution
     known : bool
         Whether the residuals may tell something from the beginning.
+    rows : RowPrior
+        Rows with few entries: with those there is no such stage, if something is known, since
+        without their prior such rows would go astray.
     """
 
     degree = 1
     down: Continuation
     resolution: Resolution
     known: bool = False
+    rows: RowPrior = RowPrior()  # noqa: RUF009 - it is frozen
 
     def __call__(
         self, level: int, engine: Engine, factors: Factors, before: Level | None
     ) -> Level | None:
+        fibres = None if before is None else before.fibres
+        if fibres is not None:
+            engine = engine.leaving_out(fibres)
+        if self.known and self.rows.needed(engine, factors[0].shape[1]):
+            return None
         cost = self.down(level, engine, factors, before)
         if cost is None:
             return None
         model = factors
         if level == 0 and not (self.known and _tells_something(engine, factors)):
             model = tuple(0.0 * A for A in factors)
-        return replace(cost, noise=first_look(engine, model, self.resolution))
+        return replace(cost, noise=first_look(engine, model, self.resolution), fibres=fibres)
 
     def last(self, level: int) -> bool:
         return self.down.last(level)

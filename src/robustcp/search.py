@@ -13,18 +13,26 @@ import numpy as np
 from robustcp import _checks
 from robustcp import init as starting
 from robustcp._typing import Factors
+from robustcp.births import Chain, fibres_beside, on_the_whole
 from robustcp.constraints import Constraints
-from robustcp.engines import Engine, to_host
+from robustcp.engines import Engine, Fibres, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
 from robustcp.metrics import factor_match_score
-from robustcp.noise import entropy_of, first_look, structure_of
+from robustcp.noise import entropy_of, fibres_of, first_look, structure_of
+from robustcp.posterior import Entries, Posterior
+from robustcp.priors import RowPrior
 from robustcp.schedules import Continuation, EvenedOut, Redescent, Schedule
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 
 #: How many starts "auto" tries at once: more only if those before do not agree.
 AUTO = (2, 2, 2, 6, 8)
+#: Chains of births that are followed, how many births at a time, and the most of them: where rows
+#: have few entries, and where nothing else is found after the first blocks.
+CHAINS, BIRTHS, AWHILE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 80, 12, 1
+#: On so many entries, and not for more components.
+CHAIN_ENTRIES, FEW_COMPONENTS = 1 << 16, 8
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
 #: The cosine of columns that are alike; the size of a component that is yet to find its place.
@@ -42,6 +50,10 @@ SHARES = (0.03, 1.0)
 LOWEST = 1e-4
 #: Starts that end this close to the best, relatively, have reached it.
 CLOSE = 5e-3
+
+
+#: Does some work for each of several items, perhaps side by side.
+Together = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
 class Starts(tuple[float, ...]):
@@ -71,10 +83,14 @@ class Starts(tuple[float, ...]):
 
 @dataclass(frozen=True, eq=False)
 class End:
-    """Where a start ended: its factors, and the entropy of the residuals there."""
+    """Where a start ended: its factors, what they cost, and fibres that are left out there.
+
+    The cost is the entropy of the residuals; where rows have few entries, minus the log evidence.
+    """
 
     factors: Factors
     entropy: float
+    fibres: Fibres | None = None
 
 
 def _agreeing(ends: Sequence[End], best: End) -> int:
@@ -101,12 +117,15 @@ class Begun:
         The objectives of the trials that they are the best of, and
     best : int
         which of them that is.
+    fibres : Fibres, optional
+        What is to be left out of the data to begin with.
     """
 
     factors: Factors
     good: bool = False
     tried: Starts | None = None
     best: int = 0
+    fibres: Fibres | None = None
 
 
 class Start(ABC):
@@ -202,26 +221,35 @@ class Screened(Start):
         trial = Trial(problem.on(small), constraints if part is None else _on(constraints, part))
         ends = self._followed(trial, rank, rng)
         best = min(ends, key=lambda end: end.entropy)
-        found = trial.with_all_used(best).factors
+        found, fibres = best.factors, best.fibres
+        if not trial.thin(rank):
+            found = trial.with_all_used(best).factors
         if part is not None:  # what is settled here costs little, and need not be on the whole
-            found = _extended(problem, part, trial.settled(found), constraints)
+            found = _extended(problem, part, trial.settled(found, fibres), constraints)
+            if fibres is not None:
+                fibres = fibres_of(engine, found, first_look(engine, found, problem.resolution))
         unit = math.log(problem.units.factor)
         tried = Starts([end.entropy + unit for end in ends], _agreeing(ends, best))
-        return Begun(found, good=True, tried=tried, best=ends.index(best))
+        return Begun(found, True, tried, ends.index(best), fibres)
 
     def _followed(self, trial: Trial, rank: int, rng: np.random.Generator) -> list[End]:
         """Where the starts end: as many as it takes until some agree, or as many as asked for."""
         small = trial.problem.engine
-        together = small.tiles.side_by_side if math.prod(small.shape) >= WORTH_THREADS else _in_turn
+        together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
+        if trial.thin(rank):
+            chains = CHAINS if self.count is None else self.count
+            return trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)
         blocks = AUTO if self.count is None else (self.count,)
         kinds = enumerate(self._kinds(small))
         ends: list[End] = []
-        for size in blocks:
+        for number, size in enumerate(blocks):
             starts = [
                 (number, kind, share, generator)
                 for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
             ]
             ends += together(lambda start: trial.end(rank, *start), starts)
+            if self.count is None and number == FIRST and rank <= FEW_COMPONENTS:
+                ends += trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together)
             best = min(ends, key=lambda end: end.entropy)
             if _agreeing(ends, best) > 1 and trial.is_noise(best):
                 break
@@ -313,6 +341,40 @@ class Trial:
             factors = self._run([self._redescent], self._pruned(factors))
         return End(factors, self._entropy(factors))
 
+    def thin(self, rank: int) -> bool:
+        """Whether some rows have few entries, so that models need a prior."""
+        engine = self.problem.engine
+        rows = RowPrior.of(self.constraints, range(engine.order))
+        return rows.needed(engine, rank) and engine.count <= LARGE
+
+    def evolved(
+        self, rank: int, rngs: Sequence[np.random.Generator], most: int, together: Together
+    ) -> list[End]:
+        """Where chains of births end: when they agree, or after so many births."""
+        problem, thin = self.problem, self.thin(rank)
+        part = None
+        if not thin and problem.engine.count > CHAIN_ENTRIES:
+            part = _cut(problem.engine.shape, CHAIN_ENTRIES // 2, rank, rngs[0])
+        engine = problem.engine if part is None else problem.engine.subtensor(part)
+        constraints = self.constraints if part is None else _on(self.constraints, part)
+        entries, least = Entries.of(engine), problem.resolution.entry
+        chains = together(lambda rng: Chain.begun(entries, constraints, rank, least, rng), rngs)
+        while chains[0].births < most and not _agree(chains):
+            chains = together(lambda chain: chain.after(BIRTHS), chains)
+        return [self._end_of(chain.best, part) for chain in chains]
+
+    def _end_of(self, found: Posterior, part: list[np.ndarray | None] | None) -> End:
+        """The end of a chain, which may be on a part of the data."""
+        engine = self.problem.engine
+        if part is not None:
+            factors = tuple(engine.asarray(A) for A in found.means)
+            whole = _extended(self.problem, part, factors, self.constraints)
+            found = on_the_whole(found, Entries.of(engine), whole)
+        factors = tuple(engine.asarray(A) for A in found.means)
+        fibres = fibres_beside(found) or None
+        thin = self.thin(found.rank)
+        return End(factors, found.cost if thin else self._entropy(factors), fibres)
+
     def with_all_used(self, end: End) -> End:
         """With a component that is not missed spent on what is left, if that is better.
 
@@ -339,6 +401,8 @@ class Trial:
     def is_noise(self, end: End) -> bool:
         """Whether the residuals there are nothing but noise."""
         engine, resolution = self.problem.engine, self.problem.resolution
+        if end.fibres is not None:
+            engine = engine.leaving_out(end.fibres)
         noise = first_look(engine, end.factors, resolution)
         if not noise.even:
             engine = engine.standardized(noise.scales(engine.shape))
@@ -355,9 +419,11 @@ class Trial:
         size, grain = self.problem.ordinary**2, (self.problem.resolution.step / 2) ** 2
         return max(share * size, grain), max(0.01 * size, grain)
 
-    def _run(self, stages: Sequence[Stage], begin: Factors) -> Factors:
+    def _run(
+        self, stages: Sequence[Stage], begin: Factors, fibres: Fibres | None = None
+    ) -> Factors:
         solver = Solver(self.problem, stages, constraints=self.constraints)
-        return solver.run(solver.start(begin), 100)[0].factors
+        return solver.run(solver.start(begin, fibres=fibres), 100)[0].factors
 
     def _entropy(self, factors: Factors) -> float:
         return entropy_of(self.problem.engine, factors, self.problem.resolution)
@@ -373,12 +439,12 @@ class Trial:
         return [tuple(xp.stack([A[:, r] for r in some], axis=1) for A in factors)
                 for some in rest]  # fmt: skip
 
-    def settled(self, factors: Factors) -> Factors:
+    def settled(self, factors: Factors, fibres: Fibres | None = None) -> Factors:
         """Follow good factors to where they lead."""
         (stage,) = self._solver(SHARES[0], 1e-5).stages
         down = EvenedOut(cast(Continuation, stage.schedule), self.problem.resolution)
         near = down.near(self.problem.engine, factors)
-        return self._run([replace(stage, schedule=near)], factors)
+        return self._run([replace(stage, schedule=near)], factors, fibres)
 
 
 def _split(factors: Factors) -> bool:
@@ -393,23 +459,37 @@ def _split(factors: Factors) -> bool:
     return bool(np.any(alike >= len(factors) - 1))
 
 
-def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    return [work(item) for item in items]
+def _agree(chains: Sequence[Chain]) -> bool:
+    """Whether two of the chains are at the same model, and no other is at a better one.
+
+    With dead components they must have tried for a while.
+    """
+    best = min(chains, key=lambda chain: chain.best.cost).best
+    if best.dead.size and chains[0].births < AWHILE:
+        return False
+    model = _living(best)
+    others = [_living(chain.best) for chain in chains if chain.best is not best]
+    return any(
+        model.rank == other.rank and factor_match_score(other, model, weights=False) > SAME
+        for other in others
+    )
 
 
-def _observed_share(engine: Engine) -> float:
-    return 1.0 if engine.complete else engine.count / math.prod(engine.shape)
+def _living(found: Posterior) -> KruskalTensor:
+    alive = [r for r in range(found.rank) if r not in found.dead] or [0]
+    return KruskalTensor.from_factors([A[:, alive] for A in found.means])
 
 
-def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
-    """Random indices of each mode that make a part small enough for trials."""
-    total = math.prod(engine.shape)
-    if total <= LARGE or _observed_share(engine) <= 0.4:
+def _cut(
+    shape: tuple[int, ...], most: int, rank: int, rng: np.random.Generator
+) -> list[np.ndarray | None] | None:
+    """Random indices of each mode that make a part with not more entries; None for all."""
+    if math.prod(shape) <= most:
         return None
-    least = [min(size, max(20, 4 * rank)) for size in engine.shape]
-    sizes = [float(size) for size in engine.shape]
+    least = [min(size, max(20, 4 * rank)) for size in shape]
+    sizes = [float(size) for size in shape]
     for _ in range(20):  # long modes are cut first, short ones stay whole
-        over = math.prod(sizes) / PART
+        over = math.prod(sizes) / most
         if over <= 1:
             break
         free = [n for n, size in enumerate(sizes) if size > least[n]]
@@ -420,8 +500,23 @@ def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarra
             sizes[n] = max(float(least[n]), sizes[n] / cut)
     return [
         None if round(size) >= whole else np.sort(rng.permutation(whole)[: round(size)])
-        for size, whole in zip(sizes, engine.shape, strict=True)
+        for size, whole in zip(sizes, shape, strict=True)
     ]
+
+
+def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    return [work(item) for item in items]
+
+
+def _observed_share(engine: Engine) -> float:
+    return 1.0 if engine.complete else engine.count / math.prod(engine.shape)
+
+
+def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
+    """Random indices of each mode that make a part small enough for trials."""
+    if math.prod(engine.shape) <= LARGE or _observed_share(engine) <= 0.4:
+        return None
+    return _cut(engine.shape, PART, rank, rng)
 
 
 def _on(constraints: Constraints, part: list[np.ndarray | None]) -> Constraints:

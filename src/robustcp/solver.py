@@ -13,14 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from robustcp._typing import Factors
 from robustcp.constraints import Constraints, Free, feasible
-from robustcp.engines import Engine
+from robustcp.engines import Engine, Fibres
 from robustcp.losses import LeastSquares, Loss
 from robustcp.noise import Noise
 from robustcp.normal import NormalEquations
 from robustcp.objective import Objective
 from robustcp.outcome import CONVERGED, STOPPED, Outcome, max_sweeps
+from robustcp.priors import Prior
 from robustcp.schedules import Level, Schedule, Skip
 from robustcp.sizes import Problem
 from robustcp.units import Units
@@ -108,6 +111,10 @@ class State:
     loss : Loss
     noise : Noise, optional
         What residuals are measured in, if their entries have noise of different size.
+    prior : Prior, optional
+        Of the rows, where the data says little of some.
+    fibres : Fibres, optional
+        What is left out of the data.
     level_sweep : int
         Sweeps in this level.
     notes : tuple of str
@@ -127,6 +134,8 @@ class State:
     level_sweep: int
     start: int = 0
     noise: Noise | None = field(repr=False, default=None)
+    prior: Prior | None = field(repr=False, default=None)
+    fibres: Fibres | None = field(repr=False, default=None)
     notes: tuple[str, ...] = ()
     trace: tuple[float, ...] = field(repr=False, default=())
     stages: tuple[tuple[str, int], ...] = ()
@@ -145,7 +154,7 @@ class State:
     @property
     def cost(self) -> Level:
         """What residuals cost in this level."""
-        return Level(self.loss, self.noise)
+        return Level(self.loss, self.noise, self.prior, self.fibres)
 
     def counted(self) -> tuple[tuple[str, int], ...]:
         """The stages so far, with one more sweep of the last."""
@@ -181,13 +190,18 @@ class Solver:
         object.__setattr__(self, "constraints", self.constraints or (Free(),) * order)
 
     def start(
-        self, factors: Factors, start: int = 0, generator: dict[str, Any] | None = None
+        self,
+        factors: Factors,
+        start: int = 0,
+        generator: dict[str, Any] | None = None,
+        fibres: Fibres | None = None,
     ) -> State:
-        """The state before the first sweep."""
+        """The state before the first sweep; fibres are what is left out to begin with."""
         factors = self._balanced(feasible(factors, self.constraints, self.modes))
         nowhere = State(
             factors, math.nan, math.inf, sweep=0, stage=0, level=NOWHERE, name="",
             loss=LeastSquares(), level_sweep=0, start=start, generator=generator or {},
+            fibres=fibres,
         )  # fmt: skip
         state, finished = self.following(nowhere)
         if finished:
@@ -263,7 +277,8 @@ class Solver:
             begun = state.level > NOWHERE
             engine = self.problem.seen_by(state.loss) if begun else self.problem.engine
             try:
-                cost = stage.schedule(level, engine, state.factors, state.cost if begun else None)
+                known = begun or state.fibres is not None
+                cost = stage.schedule(level, engine, state.factors, state.cost if known else None)
             except Skip as reason:
                 notes = (*state.notes, str(reason))
                 if level > 0 and state.before is not None:  # undo what the stage has done so far
@@ -284,10 +299,10 @@ class Solver:
     def objective_of(self, state: State) -> Objective:
         """What is minimised in a state."""
         stage, known = self._stage(state), self._known
-        now = stage, state.loss, state.noise
+        now = stage, state.loss, state.noise, state.prior, state.fibres
         if not known or any(old is not new for old, new in zip(known, now, strict=False)):
             known[:] = *now, self._objective(stage, state.cost)
-        found: Objective = known[3]
+        found: Objective = known[-1]
         return found
 
     def value(self, state: State, cost: Level) -> float:
@@ -322,8 +337,10 @@ class Solver:
         return stage
 
     def _objective(self, stage: Stage, cost: Level) -> Objective:
+        whole = cost.prior is not None and all(cost.prior.ridges[n] is not None for n in self.modes)
+        mu = 0.0 if whole else stage.mu
         return Objective.of(
-            self.problem, cost.loss, self.constraints, self.modes, stage.mu, cost.noise
+            self.problem, cost.loss, self.constraints, self.modes, mu, cost.seen, cost.prior
         )
 
     # Steps
@@ -349,7 +366,8 @@ class Solver:
         stages = (*old.stages, (stage.name, 0)) if level == 0 else old.stages
         return replace(
             old, objective=value, stages=stages, fall=math.inf, stage=number, level=level,
-            name=stage.name, loss=cost.loss, noise=cost.noise, level_sweep=0, kept=(),
+            name=stage.name, loss=cost.loss, noise=cost.noise, prior=cost.prior,
+            fibres=cost.fibres, level_sweep=0, kept=(),
             swept=old.factors, momentum=0, ahead=ahead,
             before=None if first else old if level == 0 else old.before,
         )  # fmt: skip
@@ -364,17 +382,25 @@ class Solver:
             ahead = None
             if block.kept:
                 kept.append((mode, block.kept))
-        return self._balanced(factors), tuple(kept)
+        return self._balanced(factors, state.prior), tuple(kept)
 
-    def _balanced(self, factors: Factors) -> Factors:
+    def _balanced(self, factors: Factors, prior: Prior | None = None) -> Factors:
         """The same model with equal column norms in the modes that are solved for.
 
-        All the weight in one factor would make the mu term large.
+        All the weight in one factor would make the mu term large. With a prior, its terms are
+        equal in these modes: there they are lowest.
         """
         if len(self.modes) < 2:
             return factors
         xp, algebra = self.problem.engine.xp, self.problem.engine.algebra
         norms = {mode: algebra.column_norms(factors[mode]) for mode in self.modes}
+        if prior is not None:
+            if any(prior.ridges[mode] is None for mode in self.modes):
+                return factors
+            norms = {
+                mode: norm * xp.astype(self.problem.engine.asarray(_root(prior, mode)), norm.dtype)
+                for mode, norm in norms.items()
+            }
         mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms.values())
         if not bool(xp.all(mean > 0)):
             some, one = mean > 0, xp.ones_like(mean)
@@ -384,6 +410,12 @@ class Solver:
             A * (mean / norms[mode])[None, :] if mode in norms else A
             for mode, A in enumerate(factors)
         )
+
+
+def _root(prior: Prior, mode: int) -> np.ndarray:
+    ridge = prior.ridges[mode]
+    assert ridge is not None
+    return np.sqrt(ridge)
 
 
 def _total(

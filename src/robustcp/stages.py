@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from robustcp.noise import Asked
+from robustcp.priors import RowPrior
 from robustcp.schedules import Continuation, EvenedOut, Finish, Refinement
 from robustcp.sizes import Problem
 from robustcp.solver import Stage
@@ -26,6 +27,7 @@ def to_the_noise(
     problem: Problem,
     tol: float,
     noise: Asked = Asked(),  # noqa: B008 - it is frozen
+    rows: RowPrior = RowPrior(),  # noqa: B008 - it is frozen
 ) -> list[Stage]:
     """The stages of `cp`: by the 1-norm to where the noise shows, then by what the noise is.
 
@@ -37,8 +39,9 @@ def to_the_noise(
     down, grain = way_down(problem, 1e-8), (problem.resolution.step / 2) ** 2
     down = replace(down, first=max(down.first, grain), lowest=max(down.lowest, grain))
     finish = Stage("L1, finished", Finish(down.lowest), tol, mu, 1000)
-    refinement = Refinement(problem.resolution, noise)
+    refinement = Refinement(problem.resolution, noise, rows)
+    evened_out = EvenedOut(replace(down, enough=0.001), problem.resolution, rows=rows)
     return [
-        Stage("L1", EvenedOut(replace(down, enough=0.001), problem.resolution), 10 * tol, mu),
+        Stage("L1", evened_out, 10 * tol, mu),
         Stage("refinement", refinement, 0.03 * tol, mu_of_squares, 100, otherwise=finish),
     ]

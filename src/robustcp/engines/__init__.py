@@ -17,6 +17,7 @@ from robustcp.engines.arrays import (
 )
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.fibres import Fibres
 from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
 from robustcp.engines.scales import Scales, Signal
 from robustcp.engines.threads import single_blas_thread
@@ -26,6 +27,7 @@ from robustcp.engines.weights import Listed, Weights, as_weights
 __all__ = [
     "DenseEngine",
     "Engine",
+    "Fibres",
     "Listed",
     "Observed",
     "ObservedEngine",

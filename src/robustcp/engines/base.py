@@ -14,6 +14,7 @@ import numpy as np
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import to_host
+from robustcp.engines.fibres import Fibres
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles
 from robustcp.engines.weights import Listed, Weights, as_weights
@@ -71,10 +72,13 @@ class Sample:
     ----------
     values : float64 array (count,)
     indices : tuple of integer arrays (count,), one for each mode; found when asked for
+    weights : float64 array (count,), optional
+        Those of the entries, where all were asked for and have any.
     """
 
     values: np.ndarray
     locate: Callable[[], tuple[np.ndarray, ...]] = field(repr=False)
+    weights: np.ndarray | None = field(repr=False, default=None)
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:
@@ -146,6 +150,29 @@ class Engine(ABC):
     @abstractmethod
     def sample(self, factors: Factors | None = None) -> Sample:
         """x, or x - model, on a fixed sample of the entries (all of a small tensor)."""
+
+    def entries(self, factors: Factors | None = None) -> Sample:
+        """x, or x - model, of all entries that were observed; for data that is not large."""
+        if factors is None:
+            values = self.unfolding(0, slice(0, self.shape[0])).reshape(self.shape)
+        else:
+            values = np.array(to_host(self.entrywise(lambda r: r, factors)), dtype=np.float64)
+        weights = self.view.weights
+        found = None
+        if isinstance(weights, Weights):
+            found = weights.at(np.indices(self.shape).reshape(self.order, -1))
+            values[found.reshape(self.shape) == 0] = np.nan
+        at = np.nonzero(~np.isnan(values))
+        found = None if found is None else found.reshape(self.shape)[at]
+        return Sample(values[at], lambda: at, found)
+
+    def leaving_out(self: E, fibres: Fibres) -> E:
+        """The same data without some fibres, which count as missing."""
+        if not fibres:
+            return self
+        weights = self.view.weights
+        assert not isinstance(weights, Listed)
+        return self.viewed(replace(self.view, weights=fibres.weights(weights)))
 
     @abstractmethod
     def slab_sums(

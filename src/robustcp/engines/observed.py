@@ -17,6 +17,7 @@ from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import check_dtype, working_dtype
 from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.fibres import Fibres
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import ranges
@@ -261,6 +262,21 @@ class ObservedEngine(Engine):
                 r[piece] -= self._model(factors, picked[piece])
             r = r if self._u is None else r / self._u[picked]
         return Sample(r, lambda: tuple(index[picked] for index in self._data.sorted_indices))
+
+    def entries(self, factors: Factors | None = None) -> Sample:
+        values = self._residuals(factors).astype(np.float64)
+        weights = None if self._w is None else self._w.astype(np.float64)
+        return Sample(values, lambda: tuple(self._data.sorted_indices), weights)
+
+    def leaving_out(self, fibres: Fibres) -> ObservedEngine:
+        if not fibres:
+            return self
+        at, weights = tuple(self._whole.indices.T), self.view.weights
+        if weights is None:
+            values: Any = 1.0
+        else:
+            values = weights.values if isinstance(weights, Listed) else weights.at(at)
+        return self.viewed(replace(self.view, weights=Listed(values * ~fibres.at(at))))
 
     @cached_property
     def _sampled(self) -> np.ndarray:

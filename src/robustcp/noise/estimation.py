@@ -71,18 +71,25 @@ class Residuals:
         resolution: Resolution,
         count: float | None = None,
         at: np.ndarray | None = None,
+        by: np.ndarray | None = None,
     ) -> None:
-        self._sample, self._data, self._at = sample, data, at
+        self._sample, self._data, self._at, self._by = sample, data, at, by
         self.shape, self.resolution = shape, resolution
         self.count = sample.values.size if count is None else count
-        self.values = self._chosen(sample.values)
+        self.values = self._chosen(sample.values if by is None else sample.values * by)
 
     @classmethod
-    def of(cls, engine: Engine, factors: Factors, resolution: Resolution) -> Residuals:
-        """At the engine's sample of entries."""
+    def of(
+        cls,
+        engine: Engine,
+        factors: Factors,
+        resolution: Resolution,
+        by: np.ndarray | None = None,
+    ) -> Residuals:
+        """At the engine's sample of entries; multiplied by something, such as for leverage."""
         sample = engine.sample(factors)
         data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
-        return cls(sample, data, engine.shape, resolution, engine.count)
+        return cls(sample, data, engine.shape, resolution, engine.count, by=by)
 
     def some(self, most: int) -> Residuals:
         """Not more than so many of them, drawn at random."""
@@ -90,14 +97,16 @@ class Residuals:
             return self
         at = _drawn(self.values.size, most)
         at = at if self._at is None else self._at[at]
-        return Residuals(self._sample, self._data, self.shape, self.resolution, self.count, at)
+        return Residuals(
+            self._sample, self._data, self.shape, self.resolution, self.count, at, self._by
+        )
 
     def _chosen(self, x: np.ndarray) -> np.ndarray:
         return x if self._at is None else x[self._at]
 
     @cached_property
     def model(self) -> np.ndarray:
-        return np.asarray(self._chosen(self._data()) - self.values)
+        return np.asarray(self._chosen(self._data() - self._sample.values))
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:

@@ -148,6 +148,13 @@ class Noise:
         a, b, c = self.variance
         return replace(self, sigma=self.sigma * factor, variance=(a, factor * b, factor**2 * c))
 
+    def part(self, indices: Sequence[np.ndarray | None]) -> Noise:
+        """The noise of a part of the data; see `Engine.subtensor`."""
+        slabs = tuple(v if v is None or at is None else v[at]
+                      for v, at in zip(self.slabs, indices, strict=True))  # fmt: skip
+        held = tuple(A if at is None else A[at] for A, at in zip(self.held, indices, strict=False))
+        return replace(self, slabs=slabs, held=held)
+
     def scales(self, shape: tuple[int, ...], held: Sequence[np.ndarray] = ()) -> Scales | None:
         """Each entry's standard deviation in units of `sigma`; None if they are all the same.
 

@@ -542,6 +542,53 @@ def solve_rows(gram, gradient, rows, mu, lift):
     return new
 
 
+@_compiled
+def expected_equations(
+    x, precisions, at, own, means, seconds, spread, freedom, gram, gradient, squares
+):
+    """Normal equations of the rows of one mode, if those of all modes are uncertain.
+
+    For each entry the mean of (x - model)^2 goes to `squares`, and by it the entry is weighted as
+    a t distribution would. `means` and `seconds` hold, for the rows of all modes, their means and
+    packed second moments; `at` says which rows an entry has, and `own` which of them is solved for.
+    """
+    count, order = at.shape
+    rank, pairs = means.shape[1], seconds.shape[1]
+    first, product = np.empty(rank), np.empty(pairs)
+    for i in range(count):
+        first[:] = 1.0
+        product[:] = 1.0
+        for m in range(order):
+            if m != own:
+                row = at[i, m]
+                for r in range(rank):
+                    first[r] *= means[row, r]
+                for q in range(pairs):
+                    product[q] *= seconds[row, q]
+        row = at[i, own]
+        mean = 0.0
+        for r in range(rank):
+            mean += first[r] * means[row, r]
+        square, q = 0.0, 0
+        for r in range(rank):
+            square += product[q] * seconds[row, q]
+            q += 1
+            for _ in range(r + 1, rank):
+                square += 2.0 * product[q] * seconds[row, q]
+                q += 1
+        square = max(x[i] * x[i] - 2.0 * x[i] * mean + square, 0.0)
+        squares[i] = square
+        p = precisions[i]
+        if p == 0:
+            continue
+        weight = p * (freedom + 1.0) / (freedom * spread + square * p)
+        for q in range(pairs):
+            gram[row, q] += weight * product[q]
+        weight *= x[i]
+        for r in range(rank):
+            gradient[row, r] += weight * first[r]
+
+
 @njit(**_INLINE)
 def _touch(x):
     """Read a line from its beginning to its end: that brings it to the cache fastest by far."""

@@ -1,0 +1,104 @@
+"""A search by births: components come at random, and stay if the data supports them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from robustcp._typing import Factors
+from robustcp.constraints import Constraints
+from robustcp.engines import Fibres, to_host
+from robustcp.noise import core_of, outlying_fibres
+from robustcp.posterior import Entries, Posterior
+
+#: How often a component that lives is given up for a new one, while there are dead ones.
+GIVEN_UP = 0.3
+#: A model is better if its cost per entry is lower by this.
+BETTER = 1e-4
+#: How often outlying fibres are looked for, and the share of the entries that they may hold.
+LOOKS, MOST = 3, 0.5
+#: Sweeps on the whole data, for a model that was found on a part.
+SOME = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A model that changes by births, and only for the better.
+
+    Attributes
+    ----------
+    best : Posterior
+    rng : Generator
+    births : int
+    """
+
+    best: Posterior
+    rng: np.random.Generator
+    births: int = 0
+
+    @classmethod
+    def begun(
+        cls,
+        entries: Entries,
+        constraints: Constraints,
+        rank: int,
+        least: float,
+        rng: np.random.Generator,
+    ) -> Chain:
+        """With all components new."""
+        nothing = Posterior.nothing(entries, constraints, rank, least)
+        return cls(_grown(nothing.born(range(rank), rng)), rng)
+
+    def after(self, births: int) -> Chain:
+        """After some more births."""
+        chain = self
+        for _ in range(births):
+            chain = chain.further()
+        return chain
+
+    def further(self) -> Chain:
+        """After one more birth."""
+        best, rng = self.best, self.rng
+        new = list(best.dead)
+        living = np.setdiff1d(np.arange(best.rank), new)
+        if living.size and (not new or rng.random() < GIVEN_UP):
+            new.append(int(rng.choice(living)))
+        other = _grown(replace(best, kept=None).born(new, rng))
+        better = other.cost < best.cost - BETTER
+        return Chain(other if better else best, rng, self.births + 1)
+
+
+def _grown(begun: Posterior) -> Posterior:
+    """A model with new components, when they have found their place."""
+    found = begun.grown().settled()
+    for _ in range(LOOKS):
+        fibres = fibres_beside(found)
+        if not fibres and found.kept is None:
+            break
+        bad = fibres.at(found.entries.indices)
+        found = replace(found, kept=(~bad).astype(np.float64)).settled()
+    return found
+
+
+def on_the_whole(found: Posterior, entries: Entries, factors: Factors) -> Posterior:
+    """A model that was found on a part of the data, after some sweeps on all of it."""
+    least = math.sqrt(found.least)
+    host = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
+    whole = Posterior.around(entries, found.constraints, host, least)
+    whole = replace(whole, spread=found.spread).settled(SOME)
+    bad = fibres_beside(whole).at(entries.indices)
+    return replace(whole, kept=(~bad).astype(np.float64)).settled(SOME) if bad.any() else whole
+
+
+def fibres_beside(found: Posterior) -> Fibres:
+    """The fibres that are outlying beside a model; none if that were most of the data."""
+    entries = found.entries
+    r = (entries.values - entries.model(found.means)) * np.sqrt(entries.weights)
+    inside = r if found.kept is None else r[found.kept > 0]
+    sigma = core_of(inside, max(math.sqrt(found.least), 1e-300)).sigma
+    fibres = outlying_fibres(r / sigma, entries.indices, entries.shape)
+    if fibres and float(np.mean(fibres.at(entries.indices))) > MOST:
+        return Fibres(entries.shape)
+    return fibres
