@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from robustcp._typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Fibres, to_host
+from robustcp.engines import Engine, Fibres
 from robustcp.noise import core_of, outlying_fibres
 from robustcp.posterior import Entries, Posterior
 
@@ -32,11 +32,14 @@ class Chain:
     best : Posterior
     rng : Generator
     births : int
+    changed : int
+        How many there were when it last became better.
     """
 
     best: Posterior
     rng: np.random.Generator
     births: int = 0
+    changed: int = 0
 
     @classmethod
     def begun(
@@ -66,8 +69,9 @@ class Chain:
         if living.size and (not new or rng.random() < GIVEN_UP):
             new.append(int(rng.choice(living)))
         other = _grown(replace(best, kept=None).born(new, rng))
-        better = other.cost < best.cost - BETTER
-        return Chain(other if better else best, rng, self.births + 1)
+        if other.cost < best.cost - BETTER:
+            return Chain(other, rng, self.births + 1, self.births + 1)
+        return replace(self, births=self.births + 1)
 
 
 def _grown(begun: Posterior) -> Posterior:
@@ -82,13 +86,15 @@ def _grown(begun: Posterior) -> Posterior:
     return found
 
 
-def on_the_whole(found: Posterior, entries: Entries, factors: Factors) -> Posterior:
+def on_the_whole(
+    found: Posterior, engine: Engine, part: Sequence[np.ndarray | None]
+) -> Posterior:
     """A model that was found on a part of the data, after some sweeps on all of it."""
-    least = math.sqrt(found.least)
-    host = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
-    whole = Posterior.around(entries, found.constraints, host, least)
-    whole = replace(whole, spread=found.spread).settled(SOME)
-    bad = fibres_beside(whole).at(entries.indices)
+    modes = range(engine.order)
+    slabs = [[None if m == mode else at for m, at in enumerate(part)] for mode in modes]
+    parts = [Entries.of(engine.subtensor(some)) for some in slabs]
+    whole = found.extended(parts, Entries.of(engine)).settled(SOME)
+    bad = fibres_beside(whole).at(whole.entries.indices)
     return replace(whole, kept=(~bad).astype(np.float64)).settled(SOME) if bad.any() else whole
 
 

@@ -17,8 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from robustcp._typing import Factors
-from robustcp.constraints import Constraints
+from robustcp.constraints import Constraint, Constraints
 from robustcp.engines import Engine
 from robustcp.engines.algebra import algebra
 from robustcp.engines.installed import compiled_code
@@ -31,6 +30,8 @@ FREEDOM = 1.0
 BIRTH, HOLD = 0.1, 30
 #: Sweeps until it has settled, at most, and the fall of the cost per entry that ends them.
 SETTLE, ENOUGH = 60, 1e-4
+#: Steps in which the rows are found that a part of the data leaves out.
+ROWS = 8
 #: A component that is smaller than this share of the data is dead.
 DEAD = 0.02
 #: Entries that plain passes look at together.
@@ -135,16 +136,27 @@ class Posterior:
             tuple(np.full(rank, tiny) for _ in shape), entries.size**2, least**2,
         )  # fmt: skip
 
-    @classmethod
-    def around(
-        cls, entries: Entries, constraints: Constraints, factors: Factors, least: float
-    ) -> Posterior:
-        """What is known, if the means are these factors."""
-        dead = cls.nothing(entries, constraints, factors[0].shape[1], least)
-        means = tuple(np.array(A, dtype=np.float64) for A in factors)
-        priors = tuple(np.mean(A**2, axis=0) + t for A, t in zip(means, dead.priors, strict=True))
-        spread = max(float(np.median(np.abs(entries.values - entries.model(means)))), least) ** 2
-        return replace(dead, means=means, priors=priors, spread=spread).balanced()
+    def extended(self, parts: Sequence[Entries], whole: Entries) -> Posterior:
+        """For all data, of what was found on a part of it.
+
+        `parts` are, for each mode, the entries that have any index in it and, in the others, those
+        of the part.
+        """
+        means, covariances = [], []
+        for mode, entries in enumerate(parts):
+            size = entries.shape[mode]
+            found = replace(
+                self, entries=entries, kept=None,
+                means=_put(self.means, mode, np.zeros((size, self.rank))),
+                covariances=_put(self.covariances, mode, np.zeros((size, self.rank, self.rank))),
+            )  # fmt: skip
+            for _ in range(ROWS):
+                found = found.solved(mode)
+            means.append(found.means[mode])
+            covariances.append(found.covariances[mode])
+        return replace(
+            self, entries=whole, kept=None, means=tuple(means), covariances=tuple(covariances)
+        )
 
     @property
     def rank(self) -> int:
@@ -207,27 +219,36 @@ class Posterior:
 
     def swept(self, *, held: bool = False) -> Posterior:
         """After a sweep over the modes; noise and priors may be held."""
-        means, covariances, priors = list(self.means), list(self.covariances), list(self.priors)
-        squares = np.zeros(self.entries.values.size)
-        spread = self.spread
-        floor = 1e-6 * self.entries.size ** (2 / len(means))
-        for mode, constraint in enumerate(self.constraints):
-            gram, h = _equations(
-                self.entries, self._precisions, means, covariances, mode, spread, squares
-            )
-            if mode == 0 and not held:
-                spread = max(self._spread(squares), self.least)
-            precisions = np.diag(1 / priors[mode])
-            G = gram[:, unpack_indices(self.rank)].reshape(-1, self.rank, self.rank) + precisions
-            covariances[mode] = np.linalg.inv(G)
-            means[mode] = _solved(constraint, G, h, means[mode])
+        found = replace(self, squares=np.zeros(self.entries.values.size))
+        for mode in range(len(self.means)):
+            found = found.solved(mode)
             if not held:
-                variances = np.diagonal(covariances[mode], axis1=1, axis2=2)
-                priors[mode] = np.maximum(np.mean(means[mode] ** 2 + variances, axis=0), floor)
+                if mode == 0:
+                    found = replace(found, spread=max(found._spread(found.squares), found.least))
+                found = found._with_prior(mode)
+        return found.balanced()
+
+    def solved(self, mode: int) -> Posterior:
+        """With new rows of one mode."""
+        rank, squares = self.rank, np.zeros(self.entries.values.size)
+        gram, h = _equations(
+            self.entries, self._precisions, self.means, self.covariances, mode, self.spread,
+            squares,
+        )  # fmt: skip
+        precisions = np.diag(1 / self.priors[mode])
+        G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank) + precisions
+        rows = _solved(self.constraints[mode], G, h, self.means[mode])
         return replace(
-            self, means=tuple(means), covariances=tuple(covariances), priors=tuple(priors),
-            spread=spread, squares=squares,
-        ).balanced()  # fmt: skip
+            self, means=_put(self.means, mode, rows), squares=squares,
+            covariances=_put(self.covariances, mode, np.linalg.inv(G)),
+        )  # fmt: skip
+
+    def _with_prior(self, mode: int) -> Posterior:
+        """With the prior variances that the rows of a mode show."""
+        floor = 1e-6 * self.entries.size ** (2 / len(self.means))
+        variances = np.diagonal(self.covariances[mode], axis1=1, axis2=2)
+        tau = np.maximum(np.mean(self.means[mode] ** 2 + variances, axis=0), floor)
+        return replace(self, priors=_put(self.priors, mode, tau))
 
     @property
     def _precisions(self) -> np.ndarray:
@@ -277,7 +298,13 @@ class Posterior:
         return total
 
 
-def _solved(constraint: object, G: np.ndarray, h: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _put(
+    arrays: tuple[np.ndarray, ...], mode: int, new: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    return (*arrays[:mode], new, *arrays[mode + 1 :])
+
+
+def _solved(constraint: Constraint, G: np.ndarray, h: np.ndarray, rows: np.ndarray) -> np.ndarray:
     i, j = pack_indices(rows.shape[1])
     gradient = h - np.einsum("irs,is->ir", G, rows)
     equations = NormalEquations(np.ascontiguousarray(G[:, i, j]), gradient, 0.0)

@@ -1,8 +1,9 @@
-"""A prior for rows of which the data says little, and how much each entry pulls the model to itself.
+"""A prior for rows of which the data says little; and leverage.
 
 The rows of a factor have independent Gaussian priors of mean 0, with a variance tau_r^2 for each
 component. It is that of the rows themselves: the mean over them of A_ir^2 plus their posterior
-variance (a step of EM; without the second term components would die).
+variance (a step of EM; without the second term components would die). The leverage of an entry is
+how far it pulls the model to itself.
 """
 
 from __future__ import annotations
@@ -133,6 +134,8 @@ class RowPrior:
             lift = 1e-9 * np.trace(G, axis1=1, axis2=2)[:, None, None] + 1e-300
             return None, np.linalg.inv(G + lift * np.eye(rank)), None
         seen = np.diagonal(G, axis1=1, axis2=2).sum(axis=1) > 0
+        if not seen.any():  # the other factors are zero
+            seen[:] = True
         floor = 1e-12 * float(np.max(A * A, initial=0.0)) + 1e-300
         tau = np.mean(A[seen] ** 2, axis=0) + floor if ridge is None else unit / ridge
         for _ in range(ROUNDS):

@@ -11,13 +11,14 @@ import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Fibres
-from robustcp.losses import L1, Cauchy, Contaminated, Loss, as_loss
+from robustcp.losses import L1, Cauchy, Contaminated, Loss, Quantile, Welsch, as_loss
 from robustcp.noise import (
     COMMON,
     Asked,
     Noise,
     Residuals,
     change,
+    core_of,
     fibres_of,
     first_look,
     typical,
@@ -26,8 +27,11 @@ from robustcp.priors import Known, Prior, RowPrior
 from robustcp.sizes import Resolution
 from robustcp.units import Units
 
-#: With a larger share of outliers than this there is no telling what the noise is.
-TOO_MANY = 0.5
+#: With a larger share of outliers than this there is no telling what the noise is; up to that
+#: share there is, if its peak is twice as high as the floor of outliers.
+TOO_MANY, MOST, HIGHEST = 0.5, 0.75, 0.5
+#: With fewer clean entries than this the 1-norm, which is led by medians, leads astray.
+HALF = 0.55
 #: A level that raises the share of rejected entries, and lowers that of clean ones, by so much has
 #: gone astray: to a bounded loss, giving up entries may be cheaper than a penalty.
 WORSE = 0.05
@@ -246,7 +250,8 @@ class Refinement(Schedule):
 
     def _check(self, noise: Noise, old: Noise | None) -> None:
         """Whether there is noise that can be told from the outliers."""
-        if noise.beyond > TOO_MANY:
+        peak = max(noise.above, noise.below) < HIGHEST
+        if noise.beyond > (MOST if peak else TOO_MANY):
             raise Skip(
                 f"refinement would reject {noise.beyond:.0%} of the entries: the L1 fit is kept"
             )
@@ -273,7 +278,7 @@ class EvenedOut(Schedule):
         Whether the residuals may tell something from the beginning.
     rows : RowPrior
         Rows with few entries: with those there is no such stage, if something is known, since
-        without their prior such rows would go astray.
+        without their prior such rows would go astray. Nor is there if most entries are outliers.
     """
 
     degree = 1
@@ -288,7 +293,9 @@ class EvenedOut(Schedule):
         fibres = None if before is None else before.fibres
         if fibres is not None:
             engine = engine.leaving_out(fibres)
-        if self.known and self.rows.needed(engine, factors[0].shape[1]):
+        if self.known and (
+            self.rows.needed(engine, factors[0].shape[1]) or most_are_outliers(engine, factors)
+        ):
             return None
         cost = self.down(level, engine, factors, before)
         if cost is None:
@@ -307,6 +314,11 @@ class EvenedOut(Schedule):
     def in_units(self, units: Units) -> EvenedOut:
         resolution = self.resolution.times(1 / units.factor)
         return replace(self, down=self.down.in_units(units), resolution=resolution)
+
+
+def most_are_outliers(engine: Engine, factors: Factors) -> bool:
+    """Whether less than half of the entries, or hardly more, are clean beside a model."""
+    return core_of(engine.sample(factors).values).clean < HALF
 
 
 def _astray(before: Noise, now: Noise) -> bool:
@@ -346,6 +358,55 @@ class Redescent(Schedule):
             return None
         noise = first_look(engine, factors, self.resolution)
         return Level(Cauchy(self.width * noise.sigma), noise)
+
+
+@dataclass(frozen=True)
+class Beside(Schedule):
+    """The smoothed quantile loss with epsilon falling: most entries on one side are outliers.
+
+    Attributes
+    ----------
+    down : Continuation
+        How epsilon falls.
+    tau : float
+        The quantile.
+    """
+
+    degree = 1
+    down: Continuation
+    tau: float
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
+        cost = self.down(level, engine, factors, before)
+        return cost and Level(Quantile(self.tau, cast(L1, cost.loss).epsilon))
+
+
+@dataclass(frozen=True)
+class Narrow(Schedule):
+    """Levels of Welsch's loss that is so narrow that most entries may be outliers.
+
+    Attributes
+    ----------
+    resolution : Resolution
+    width : float
+        In units of the lower quartile of the magnitudes of the residuals.
+    rounds : int
+    """
+
+    degree = 2
+    resolution: Resolution
+    width: float = 3.0
+    rounds: int = 8
+
+    def __call__(
+        self, level: int, engine: Engine, factors: Factors, before: Level | None
+    ) -> Level | None:
+        if level >= self.rounds:
+            return None
+        quartile = float(np.quantile(np.abs(engine.sample(factors).values), 0.25))
+        return Level(Welsch(self.width * max(quartile, self.resolution.entry)))
 
 
 @dataclass(frozen=True)

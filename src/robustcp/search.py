@@ -22,7 +22,15 @@ from robustcp.metrics import factor_match_score
 from robustcp.noise import entropy_of, fibres_of, first_look, structure_of
 from robustcp.posterior import Entries, Posterior
 from robustcp.priors import RowPrior
-from robustcp.schedules import Continuation, EvenedOut, Redescent, Schedule
+from robustcp.schedules import (
+    Beside,
+    Continuation,
+    EvenedOut,
+    Narrow,
+    Redescent,
+    Schedule,
+    most_are_outliers,
+)
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 
@@ -30,9 +38,11 @@ from robustcp.solver import Solver, Stage
 AUTO = (2, 2, 2, 6, 8)
 #: Chains of births that are followed, how many births at a time, and the most of them: where rows
 #: have few entries, and where nothing else is found after the first blocks.
-CHAINS, BIRTHS, AWHILE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 80, 12, 1
+CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 12, 1
 #: On so many entries, and not for more components.
 CHAIN_ENTRIES, FEW_COMPONENTS = 1 << 16, 8
+#: Starts for data of which most entries are outliers: their kinds, and the quantiles that lead.
+MOST = (("clipped", 0.2), ("clipped", 0.8), ("positive", 0.2), ("positive", 0.5))
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
 #: The cosine of columns that are alike; the size of a component that is yet to find its place.
@@ -242,16 +252,18 @@ class Screened(Start):
         blocks = AUTO if self.count is None else (self.count,)
         kinds = enumerate(self._kinds(small))
         ends: list[End] = []
-        for number, size in enumerate(blocks):
+        for block, size in enumerate(blocks):
             starts = [
                 (number, kind, share, generator)
                 for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
             ]
             ends += together(lambda start: trial.end(rank, *start), starts)
-            if self.count is None and number == FIRST and rank <= FEW_COMPONENTS:
-                ends += trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together)
-            best = min(ends, key=lambda end: end.entropy)
-            if _agreeing(ends, best) > 1 and trial.is_noise(best):
+            if self.count is None and block == FIRST and not trial.found(ends):
+                beside = zip(MOST, rng.spawn(len(MOST)), strict=True)
+                ends += together(lambda start: trial.end_beside(rank, *start), list(beside))
+                if rank <= FEW_COMPONENTS and not trial.found(ends):
+                    ends += trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together)
+            if trial.found(ends):
                 break
         return ends
 
@@ -341,6 +353,15 @@ class Trial:
             factors = self._run([self._redescent], self._pruned(factors))
         return End(factors, self._entropy(factors))
 
+    def end_beside(self, rank: int, how: tuple[str, float], rng: np.random.Generator) -> End:
+        """Follow a start by a quantile, then by a loss that is narrow: for many outliers."""
+        kind, tau = how
+        begin = Cold(kind)(self.problem, rank, rng, self.constraints).factors
+        down = Beside(Continuation(*self._span(1.0)), tau)
+        narrow = replace(self._stage(Narrow(self.problem.resolution), 2), tol=1e-4, level_sweeps=30)
+        factors = self._run([narrow], self._run([self._stage(down, 1)], begin), most=300)
+        return End(factors, self._entropy(factors))
+
     def thin(self, rank: int) -> bool:
         """Whether some rows have few entries, so that models need a prior."""
         engine = self.problem.engine
@@ -358,8 +379,12 @@ class Trial:
         engine = problem.engine if part is None else problem.engine.subtensor(part)
         constraints = self.constraints if part is None else _on(self.constraints, part)
         entries, least = Entries.of(engine), problem.resolution.entry
+        if entries.values.size < 2 * rank * sum(entries.shape):  # there may be no telling
+            most = min(most, FEW_BIRTHS)
         chains = together(lambda rng: Chain.begun(entries, constraints, rank, least, rng), rngs)
         while chains[0].births < most and not _agree(chains):
+            if all(chain.births - chain.changed >= PATIENCE for chain in chains):
+                break
             chains = together(lambda chain: chain.after(BIRTHS), chains)
         return [self._end_of(chain.best, part) for chain in chains]
 
@@ -367,9 +392,7 @@ class Trial:
         """The end of a chain, which may be on a part of the data."""
         engine = self.problem.engine
         if part is not None:
-            factors = tuple(engine.asarray(A) for A in found.means)
-            whole = _extended(self.problem, part, factors, self.constraints)
-            found = on_the_whole(found, Entries.of(engine), whole)
+            found = on_the_whole(found, engine, part)
         factors = tuple(engine.asarray(A) for A in found.means)
         fibres = fibres_beside(found) or None
         thin = self.thin(found.rank)
@@ -398,6 +421,11 @@ class Trial:
         other = End(factors, self._entropy(factors))
         return other if other.entropy < end.entropy + USELESS / 2 else end
 
+    def found(self, ends: Sequence[End]) -> bool:
+        """Whether two ends agree with the best, and nothing but noise is left there."""
+        best = min(ends, key=lambda end: end.entropy)
+        return _agreeing(ends, best) > 1 and self.is_noise(best)
+
     def is_noise(self, end: End) -> bool:
         """Whether the residuals there are nothing but noise."""
         engine, resolution = self.problem.engine, self.problem.resolution
@@ -420,10 +448,14 @@ class Trial:
         return max(share * size, grain), max(0.01 * size, grain)
 
     def _run(
-        self, stages: Sequence[Stage], begin: Factors, fibres: Fibres | None = None
+        self,
+        stages: Sequence[Stage],
+        begin: Factors,
+        fibres: Fibres | None = None,
+        most: int = 100,
     ) -> Factors:
         solver = Solver(self.problem, stages, constraints=self.constraints)
-        return solver.run(solver.start(begin, fibres=fibres), 100)[0].factors
+        return solver.run(solver.start(begin, fibres=fibres), most)[0].factors
 
     def _entropy(self, factors: Factors) -> float:
         return entropy_of(self.problem.engine, factors, self.problem.resolution)
@@ -443,6 +475,8 @@ class Trial:
         """Follow good factors to where they lead."""
         (stage,) = self._solver(SHARES[0], 1e-5).stages
         down = EvenedOut(cast(Continuation, stage.schedule), self.problem.resolution)
+        if most_are_outliers(self.problem.engine, factors):
+            return factors
         near = down.near(self.problem.engine, factors)
         return self._run([replace(stage, schedule=near)], factors, fibres)
 
@@ -467,12 +501,12 @@ def _agree(chains: Sequence[Chain]) -> bool:
     best = min(chains, key=lambda chain: chain.best.cost).best
     if best.dead.size and chains[0].births < AWHILE:
         return False
+    others = [chain.best for chain in chains if chain.best is not best]
+    if len(best.means) == 2:  # factors of a matrix may be turned
+        return any(other.cost < best.cost + USELESS for other in others)
     model = _living(best)
-    others = [_living(chain.best) for chain in chains if chain.best is not best]
-    return any(
-        model.rank == other.rank and factor_match_score(other, model, weights=False) > SAME
-        for other in others
-    )
+    living = [other for other in map(_living, others) if other.rank == model.rank]
+    return any(factor_match_score(other, model, weights=False) > SAME for other in living)
 
 
 def _living(found: Posterior) -> KruskalTensor:
@@ -535,6 +569,7 @@ def _extended(
 ) -> Factors:
     """Factors of the whole from those of a part: each mode by regression on the others' part."""
     engine, whole = problem.engine, []
+    beyond_half = most_are_outliers(engine.subtensor(part), factors)
     for mode, chosen in enumerate(part):
         if chosen is None:
             whole.append(factors[mode])
@@ -544,7 +579,10 @@ def _extended(
         rows[engine.xp.asarray(chosen), :] = factors[mode]
         size = problem.ordinary**2
         lowest = max(LOWEST * size, (problem.resolution.step / 2) ** 2)
-        stage = Stage("rows", Continuation(max(lowest, 0.03 * size), lowest), 1e-3, 0.0, 8)
+        schedule: Schedule = Continuation(max(lowest, 0.03 * size), lowest)
+        if beyond_half:
+            schedule = Narrow(problem.resolution)
+        stage = Stage("rows", schedule, 1e-3, 0.0, 8)
         solver = Solver(problem.on(slabs), (stage,), (mode,), constraints)
         begin = (*factors[:mode], rows, *factors[mode + 1 :])
         whole.append(solver.run(solver.start(begin), 40)[0].factors[mode])

@@ -9,6 +9,6 @@ from robustcp.noise.structure import Structure, structure_of
 
 __all__ = [
     "COMMON", "Asked", "Core", "Kind", "Noise", "Residuals", "Structure", "as_noise", "change",
-    "core_of", "degrees_of_freedom_correction", "entropy_of", "fibres_of", "first_look", "is_kind", "noise_of",
-    "outlying_fibres", "structure_of", "typical",
+    "core_of", "degrees_of_freedom_correction", "entropy_of", "fibres_of", "first_look",
+    "is_kind", "noise_of", "outlying_fibres", "structure_of", "typical",
 ]  # fmt: skip

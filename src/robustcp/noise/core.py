@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,13 @@ CORE = 2.0
 #: would shrink from one round of a fit to the next.
 WINDOWS = ((3.0, 5.0), (5.0, 10.0))
 #: Of a standard normal variable: the chance to lie in the core, and its mean square there.
+#: Of its magnitude: a quantile that is low enough if most are outliers, and high enough not to see
+#: the few that a model can fit exactly; and the median.
+LOW = 0.35
+NORMAL_LOW, NORMAL_MEDIAN = 0.45376, 0.67449
+#: A core within another one is narrower by this, holds this share of the residuals, and its peak
+#: is higher than what is beside it: the floor, relative to the peak, is below that.
+NARROWER, FEWEST, HIGHEST = 0.6, 0.3, 0.5
 CORE_CHANCE = math.erf(CORE / math.sqrt(2))
 CORE_SQUARE = 1 - 2 * CORE * math.exp(-CORE * CORE / 2) / math.sqrt(2 * math.pi) / CORE_CHANCE
 
@@ -45,10 +53,11 @@ class Core:
 def core_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) -> Core:
     """What noise residuals show, whatever outliers are among them.
 
-    The median magnitude, 1.4 sigma with 20% outliers and 3 sigma with 40%, only begins: then
-    sigma is the root of the mean square within 2 sigma, corrected for the cut, with what the
-    outliers add there taken off. Their density is read beside the core (see `WINDOWS`), on each
-    side by itself, and carried inwards.
+    The median magnitude, 1.4 sigma with 20% outliers and 3 sigma with 40%, only begins; with more
+    than half of them outliers it says nothing, and a lower quantile begins, if there is a peak
+    within. Then sigma is the root of the mean square within 2 sigma, corrected for the cut, with
+    what the outliers add there taken off. Their density is read beside the core (see `WINDOWS`),
+    on each side by itself, and carried inwards.
 
     Parameters
     ----------
@@ -58,55 +67,81 @@ def core_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) ->
     enough : int
         Of more residuals, every k-th is looked at.
     """
-    r = residuals[:: -(-residuals.size // enough)] if residuals.size else np.zeros(1)
-    median = float(np.median(np.abs(r)))
-    unit = max(median, least) or float(np.abs(r).max()) or 1.0
-    r, least = r / unit, least / unit  # so that no square of an ordinary one vanishes
-    size, sides = np.sort(np.abs(r)), (np.sort(r[r > 0]), np.sort(-r[r < 0]))
-    with np.errstate(over="ignore"):
-        squares = np.concatenate([[0.0], np.cumsum(size * size)])
+    sorted_ones = _Sorted.of(residuals, least, enough)
+    middle = sorted_ones.quantile(0.5) / NORMAL_MEDIAN
+    found = sorted_ones.core(middle, (False, True))
+    low = sorted_ones.quantile(LOW) / NORMAL_LOW
+    if 0 < low < NARROWER * middle:
+        narrow = sorted_ones.core(low, (True,))
+        floor = max(narrow.above, narrow.below)
+        if narrow.sigma < NARROWER * found.sigma and narrow.clean > FEWEST and floor < HIGHEST:
+            return narrow
+    return found
 
-    def below_bound(bound: float) -> int:
-        return int(np.searchsorted(size, bound))
 
-    def core(sigma: float) -> tuple[float, float]:
-        """The share of residuals within 2 sigma, and their squares, by the number of all."""
-        count = below_bound(CORE * sigma)
-        return count / r.size, float(squares[count]) / r.size
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """Residuals in a unit in which no square of an ordinary one vanishes."""
 
-    def beside(sigma: float) -> list[float]:
+    unit: float
+    least: float
+    magnitudes: np.ndarray
+    squares: np.ndarray
+    sides: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(cls, residuals: np.ndarray, least: float, enough: int) -> _Sorted:
+        r = residuals[:: -(-residuals.size // enough)] if residuals.size else np.zeros(1)
+        unit = max(float(np.median(np.abs(r))), least) or float(np.abs(r).max()) or 1.0
+        r = r / unit
+        magnitudes = np.sort(np.abs(r))
+        with np.errstate(over="ignore"):
+            squares = np.concatenate([[0.0], np.cumsum(magnitudes * magnitudes)])
+        sides = np.sort(r[r > 0]), np.sort(-r[r < 0])
+        return cls(unit, max(least / unit, 1e-100), magnitudes, squares, sides)
+
+    def quantile(self, share: float) -> float:
+        """Of the magnitudes."""
+        return float(np.quantile(self.magnitudes, share))
+
+    def _within(self, bound: float) -> tuple[float, float]:
+        """The share of residuals within a bound, and their squares, by the number of all."""
+        count = int(np.searchsorted(self.magnitudes, bound))
+        return count / self.magnitudes.size, float(self.squares[count]) / self.magnitudes.size
+
+    def _beside(self, sigma: float) -> list[float]:
         """The density of outliers above and below."""
         bounds = sigma * np.array(WINDOWS)
-        widths = r.size * np.diff(bounds)[:, 0]
-        counts = (np.diff(np.searchsorted(side, bounds))[:, 0] for side in sides)
+        widths = self.magnitudes.size * np.diff(bounds)[:, 0]
+        counts = (np.diff(np.searchsorted(side, bounds))[:, 0] for side in self.sides)
         return [float(np.min(count / widths)) for count in counts]
 
-    tiny = max(least, 1e-100)
-    sigma = max(1.4826 * median / unit, tiny)
-    above = below = 0.0
-    floors = 0.0
-    for subtract in (False, True):
-        for _ in range(100):
-            if subtract:
-                above, below = beside(sigma)
-                floors = above + below
-            share, square = core(sigma)
-            mass = share - CORE * sigma * floors
-            square -= (CORE * sigma) ** 3 / 3 * floors
-            if mass <= 0 or square <= 0:
-                break
-            new = max(math.sqrt(square / mass / CORE_SQUARE), tiny)
-            if abs(new - sigma) <= 1e-4 * sigma:
-                break
-            sigma = new
-    core_share = core(sigma)[0]
-    clean = (core_share - CORE * sigma * floors) / CORE_CHANCE
-    clean = min(1.0, max(clean, 1 / r.size))
-    peak = clean / (sigma * math.sqrt(2 * math.pi))
-    rare = max(1e-4, 1 / r.size)
-    beyond = 1.0 - below_bound(4.685 * sigma) / r.size
-    floor_above, floor_below = (float(max(height / peak, rare)) for height in (above, below))
-    return Core(sigma * unit, floor_above, floor_below, float(clean), beyond)
+    def core(self, begin: float, rounds: Sequence[bool]) -> Core:
+        """The core that is found from some sigma, in rounds with outliers taken off or not."""
+        sigma = max(begin, self.least)
+        above = below = floors = 0.0
+        for subtract in rounds:
+            for _ in range(100):
+                if subtract:
+                    above, below = self._beside(sigma)
+                    floors = above + below
+                share, square = self._within(CORE * sigma)
+                mass = share - CORE * sigma * floors
+                square -= (CORE * sigma) ** 3 / 3 * floors
+                if mass <= 0 or square <= 0:
+                    break
+                new = max(math.sqrt(square / mass / CORE_SQUARE), self.least)
+                if abs(new - sigma) <= 1e-4 * sigma:
+                    break
+                sigma = new
+        count = self.magnitudes.size
+        clean = (self._within(CORE * sigma)[0] - CORE * sigma * floors) / CORE_CHANCE
+        clean = min(1.0, max(clean, 1 / count))
+        peak = clean / (sigma * math.sqrt(2 * math.pi))
+        rare = max(1e-4, 1 / count)
+        beyond = 1.0 - self._within(4.685 * sigma)[0]
+        heights = [float(max(height / peak, rare)) for height in (above, below)]
+        return Core(sigma * self.unit, heights[0], heights[1], float(clean), beyond)
 
 
 def typical(residuals: np.ndarray) -> float:

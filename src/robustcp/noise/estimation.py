@@ -19,7 +19,7 @@ import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Sample
-from robustcp.noise.core import Core, core_of, degrees_of_freedom_correction
+from robustcp.noise.core import LOW, NORMAL_LOW, Core, core_of, degrees_of_freedom_correction
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.sizes import Resolution
 from robustcp.units import Units
@@ -385,8 +385,11 @@ def entropy(residuals: Residuals, noise: Noise) -> float:
     if not s.size:
         return 0.0
     z = residuals.values / s
+    unit = float(np.quantile(np.abs(z), LOW)) / NORMAL_LOW  # so that bins resolve any peak
+    unit = min(max(unit, LOWEST_UNIT), 1.0)
+    z = z / unit
     bins = np.minimum(np.searchsorted(EDGES, np.abs(z), side="right") - 1, EDGES.size - 2)
-    total = float(np.mean(np.log(s)))
+    total = float(np.mean(np.log(s))) + math.log(unit)
     for side in (z >= 0, z < 0):
         share = np.bincount(bins[side], minlength=EDGES.size - 1) / max(z.size, 1)
         full = share > 0
@@ -541,7 +544,8 @@ class _Mixture:
         self.variance = (float(found[0]), float(found[1]), float(found[2]))
 
 
-#: The bins of a histogram of |r| / s.
+#: The smallest unit of that histogram, and its bins.
+LOWEST_UNIT = 0.01
 EDGES = np.concatenate([np.linspace(0.0, 5.0, 21), 5 * 1.4 ** np.arange(1, 400)])
 #: The core where nothing can be told of outliers.
 NO_OUTLIERS = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)

@@ -61,7 +61,8 @@ def _part(shape: tuple[int, ...]) -> list[np.ndarray]:
         longest = sizes.index(max(sizes))
         sizes[longest] = -(-sizes[longest] * 3 // 4)
     rng = np.random.default_rng(0)
-    return [np.sort(rng.permutation(whole)[:size]) for whole, size in zip(shape, sizes, strict=True)]
+    pairs = zip(shape, sizes, strict=True)
+    return [np.sort(rng.permutation(whole)[:size]) for whole, size in pairs]
 
 
 def outlying_fibres(
