@@ -127,7 +127,7 @@ def cp(
         asked_noise, engine = as_noise(noise, X, engine)
         problem = Problem.of(engine)
         if not given:
-            problem = problem.without_wild
+            problem = problem.without_wild.without_stuck
         stages = [stage.in_units(problem.units) for stage in given]
         solved = tuple(mode for mode in range(order) if mode not in held)
         if not stages:

@@ -10,6 +10,7 @@ import numpy as np
 
 from robustcp.engines import Engine
 from robustcp.losses import Loss, Tail
+from robustcp.stuck import stuck_fibres
 from robustcp.units import Units
 
 #: Entries this many times larger than ordinary ones, or than the reach of the loss, are cut to
@@ -219,6 +220,19 @@ class Problem:
             return self
         rest = Problem(self.engine.without(found.beyond), self.units, wild=self.wild)
         rest.notes = (found.note(self.units),)
+        rest.__dict__["_wild_entries"] = None
+        return rest
+
+    @cached_property
+    def without_stuck(self) -> Problem:
+        """The same data without fibres that hold one value throughout."""
+        if self.engine.largest == 0 or self.resolution.step > 0:
+            return self
+        fibres = stuck_fibres(self.engine)
+        if fibres is None:
+            return self
+        rest = Problem(self.engine.leaving_out(fibres), self.units, wild=self.wild)
+        rest.notes = (*self.notes, f"{fibres.words} with one value throughout left out")
         rest.__dict__["_wild_entries"] = None
         return rest
 

@@ -23,7 +23,7 @@ LOW = 0.35
 NORMAL_LOW, NORMAL_MEDIAN = 0.45376, 0.67449
 #: A core within another one is narrower by this, holds this share of the residuals, and its peak
 #: is higher than what is beside it: the floor, relative to the peak, is below that.
-NARROWER, FEWEST, HIGHEST = 0.6, 0.3, 0.5
+NARROWER, FEWEST, HIGHEST = 0.6, 0.36, 0.5
 CORE_CHANCE = math.erf(CORE / math.sqrt(2))
 CORE_SQUARE = 1 - 2 * CORE * math.exp(-CORE * CORE / 2) / math.sqrt(2 * math.pi) / CORE_CHANCE
 

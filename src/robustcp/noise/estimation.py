@@ -386,7 +386,7 @@ def entropy(residuals: Residuals, noise: Noise) -> float:
         return 0.0
     z = residuals.values / s
     unit = float(np.quantile(np.abs(z), LOW)) / NORMAL_LOW  # so that bins resolve any peak
-    unit = min(max(unit, LOWEST_UNIT), 1.0)
+    unit = max(unit, LOWEST_UNIT)
     z = z / unit
     bins = np.minimum(np.searchsorted(EDGES, np.abs(z), side="right") - 1, EDGES.size - 2)
     total = float(np.mean(np.log(s))) + math.log(unit)

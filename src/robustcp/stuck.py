@@ -1,0 +1,69 @@
+"""Fibres that hold one value throughout: a sensor that was stuck, or a fill value."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from robustcp.engines import Engine, Fibres, Sample
+
+#: Fibres with fewer entries may hold one value by chance.
+FEW = 6
+#: In data with a larger share of fibres that hold one value, that is how the data is.
+MOST = 0.5
+#: Other entries must not share their value with the one before along the mode, but for this share.
+TIES = 0.01
+#: Larger data is looked at in a part first.
+PART = 1 << 18
+
+
+def stuck_fibres(engine: Engine) -> Fibres | None:
+    """Fibres that hold one value, other than 0, where others do not: there is no noise in them.
+
+    A component could fit them exactly, which would make it look better than any other.
+    """
+    if engine.order < 3 or not engine.takes_weights or max(engine.shape) < FEW:
+        return None
+    if engine.count > PART:
+        sizes = list(engine.shape)
+        while math.prod(sizes) > PART:
+            longest = sizes.index(max(sizes))
+            sizes[longest] = -(-sizes[longest] * 3 // 4)
+        at = [np.arange(size) for size in sizes]
+        if not all(int(engine.counts(n)[k].sum()) for n, k in enumerate(at)):
+            return None
+        if not _found(engine.subtensor(at).entries(), tuple(sizes)):
+            return None
+    return _found(engine.entries(), engine.shape) or None
+
+
+def _found(entries: Sample, shape: tuple[int, ...]) -> Fibres:
+    along = []
+    for mode, size in enumerate(shape):
+        if size < FEW or entries.values.size < FEW * math.prod(shape) / size / 4:
+            continue
+        hit = _along(entries, shape, mode)
+        if hit is not None:
+            along.append((mode, hit))
+    return Fibres(shape, tuple(along))
+
+
+def _along(entries: Sample, shape: tuple[int, ...], mode: int) -> np.ndarray | None:
+    """Which fibres along a mode hold one value; None if none does, or too many."""
+    sizes = tuple(1 if n == mode else size for n, size in enumerate(shape))
+    at = tuple(0 * k if n == mode else k for n, k in enumerate(entries.indices))
+    number, x = np.ravel_multi_index(at, sizes), entries.values
+    order = np.lexsort((entries.indices[mode], number))
+    number, x = number[order], x[order]
+    next_to = number[1:] == number[:-1]
+    ties = next_to & (x[1:] == x[:-1]) & (x[1:] != 0)
+    total = math.prod(sizes)
+    pairs = np.bincount(number[1:][next_to], minlength=total)
+    tied = np.bincount(number[1:][ties], minlength=total)
+    hit = (pairs >= FEW - 1) & (tied == pairs)
+    some = int(np.count_nonzero(pairs >= FEW - 1))
+    rest = max(int(pairs[~hit].sum()), 1)
+    if not hit.any() or hit.sum() > MOST * some or tied[~hit].sum() > TIES * rest:
+        return None
+    return hit.reshape(sizes)
