@@ -86,9 +86,7 @@ def _grown(begun: Posterior) -> Posterior:
     return found
 
 
-def on_the_whole(
-    found: Posterior, engine: Engine, part: Sequence[np.ndarray | None]
-) -> Posterior:
+def on_the_whole(found: Posterior, engine: Engine, part: Sequence[np.ndarray | None]) -> Posterior:
     """A model that was found on a part of the data, after some sweeps on all of it."""
     modes = range(engine.order)
     slabs = [[None if m == mode else at for m, at in enumerate(part)] for mode in modes]

@@ -19,7 +19,7 @@ import numpy as np
 
 from robustcp import _checks, losses
 from robustcp._typing import Array, Factors
-from robustcp.engines import to_host
+from robustcp.engines import Fibres, to_host
 from robustcp.engines.installed import compiled_code
 from robustcp.files.errors import FileError, OutputError, WriteError, reason
 from robustcp.files.records import UnknownError, Vocabulary, read_record, write_record
@@ -30,6 +30,7 @@ from robustcp.kruskal import KruskalTensor
 from robustcp.noise import Noise
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan
+from robustcp.priors import Prior
 from robustcp.search import Begun, Given, Starts
 from robustcp.solver import State
 
@@ -41,7 +42,7 @@ SHARE = 0.01
 KINDS = (
     losses.L1, losses.Cauchy, losses.Contaminated, losses.Huber, losses.LeastSquares,
     losses.Quantile, losses.Tukey, losses.Welsch, losses.OtherUnits, losses.Wrapped, Outcome,
-    Noise,
+    Noise, Prior, Fibres,
 )  # fmt: skip
 #: What of a state is not plain values; `ahead` follows from the rest.
 APART = ("factors", "swept", "trace", "before", "ahead", "noise")
@@ -251,12 +252,19 @@ class _File:
         if run.outcome == CONVERGED:  # nobody goes on from there
             state = replace(state, swept=(), before=None)
         return {
-            "factors": arrays.add(begun.factors),
-            "good": begun.good,
-            "tried": None if begun.tried is None else self._of_starts(begun.tried),
-            "best": begun.best,
+            "begun": self._of_begun(begun, arrays),
             "state": self._of_state(state, arrays),
             "outcome": tell(run.outcome),
+        }
+
+    def _of_begun(self, begun: Begun, arrays: _Arrays) -> dict[str, Any]:
+        return {
+            "factors": arrays.add(begun.factors),
+            "good": begun.good,
+            "tried": None if begun.tried is None else self._of_starts(begun.tried, arrays),
+            "best": begun.best,
+            "fibres": self._known.described(begun.fibres),
+            "others": [self._of_begun(other, arrays) for other in begun.others],
         }
 
     def _of_state(self, state: State, arrays: _Arrays) -> dict[str, Any]:
@@ -271,11 +279,21 @@ class _File:
             "before": None if state.before is None else self._of_state(state.before, arrays),
         }
 
-    def _of_starts(self, starts: Starts) -> list[Any]:
-        return [self._known.described(tuple(starts)), starts.reached]
+    def _of_starts(self, starts: Starts, arrays: _Arrays) -> dict[str, Any]:
+        return {
+            "values": self._known.described(tuple(starts)),
+            "reached": starts.reached,
+            "final": self._known.described(starts.final),
+            "models": [arrays.add([model.weights, *model.factors]) for model in starts.models],
+        }
 
-    def _starts(self, told: list[Any]) -> Starts:
-        return Starts(self._known.restored(told[0]), int(told[1]))
+    def _starts(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Starts:
+        models = []
+        for at in told["models"]:
+            weights, *factors = self._factors(at, arrays)
+            models.append(KruskalTensor(weights, tuple(factors)))
+        values, final = (self._known.restored(told[name]) for name in ("values", "final"))
+        return Starts(values, int(told["reached"]), final, models)
 
     def _of_noise(self, noise: Noise, arrays: _Arrays) -> dict[str, Any]:
         """But for what was given, which is the data's."""
@@ -286,7 +304,7 @@ class _File:
         names = ("result", "notes", "loss", "stages", "explained")
         return {
             "plain": self._known.described({name: getattr(fit, name) for name in names}),
-            "starts": self._of_starts(fit.starts),
+            "starts": self._of_starts(fit.starts, arrays),
             "noise": self._of_noise(fit.noise, arrays),
             "model": arrays.add([fit.weights, *fit.factors]),
             "trace": arrays.add([fit.trace]),
@@ -348,13 +366,18 @@ class _File:
         return tuple(self._engine.asarray(arrays[k]) for k in at)
 
     def _run(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Saved:
-        tried = told["tried"]
-        begun = Begun(
-            self._factors(told["factors"], arrays), bool(told["good"]),
-            None if tried is None else self._starts(tried), int(told["best"]),
-        )  # fmt: skip
+        begun = self._begun(told["begun"], arrays)
         outcome = self._known.restored(told["outcome"])
         return Saved(begun, self._state(told["state"], arrays), outcome)
+
+    def _begun(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Begun:
+        tried = told["tried"]
+        return Begun(
+            self._factors(told["factors"], arrays), bool(told["good"]),
+            None if tried is None else self._starts(tried, arrays), int(told["best"]),
+            self._known.restored(told["fibres"]),
+            tuple(self._begun(other, arrays) for other in told["others"]),
+        )  # fmt: skip
 
     def _state(self, told: dict[str, Any], arrays: list[np.ndarray]) -> State:
         return State(
@@ -377,7 +400,7 @@ class _File:
         return Fit(
             **self._known.restored(told["plain"]),
             model=KruskalTensor(weights, tuple(factors)),
-            starts=self._starts(told["starts"]),
+            starts=self._starts(told["starts"], arrays),
             noise=replace(self._noise(told["noise"], arrays), given=given),
             trace=arrays[told["trace"][0]],
         )

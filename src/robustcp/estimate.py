@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from robustcp.losses import L1, LeastSquares, Loss
 from robustcp.noise import COMMON, Noise, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
-from robustcp.search import Start, Starts, cleared
+from robustcp.priors import RowPrior
+from robustcp.search import Begun, Starts, cleared, cost_of
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, State
 
@@ -39,7 +42,14 @@ class _Run:
     solver: Solver
     state: State
     outcome: Outcome
-    tried: Starts | None
+    begun: Begun
+
+    @cached_property
+    def cost(self) -> float:
+        """What the model costs, on the scale on which starts are compared, in the data's units."""
+        problem = self.solver.problem
+        unit = math.log(problem.units.factor)
+        return cost_of(problem, self.solver.constraints, self.state.factors) + unit
 
 
 def estimate(
@@ -94,8 +104,13 @@ def _followed(
 ) -> Fit:
     """Follow the starts, from where they are."""
     runs: list[_Run] = []
-    for number, start in enumerate(how.starts):
-        runs.append(_run(how, number, start, rank, generator, max_sweeps, callback, record))
+    for start in how.starts:
+        saved = record.run(len(runs))
+        begun = saved.begun if saved else start(how.problem, rank, generator, how.constrained)
+        for one in (begun, *begun.others):
+            runs.append(_run(how, len(runs), one, generator, max_sweeps, callback, record))
+            if runs[-1].outcome == STOPPED:
+                break
         if runs[-1].outcome == STOPPED:
             break
     fit = _fit(runs)
@@ -106,8 +121,7 @@ def _followed(
 def _run(
     how: Plan,
     number: int,
-    start: Start,
-    rank: int,
+    begun: Begun,
     generator: np.random.Generator,
     max_sweeps: int,
     callback: Callback | None,
@@ -115,11 +129,10 @@ def _run(
 ) -> _Run:
     """Follow one start."""
     problem, saved = how.problem, record.run(number)
-    begun = saved.begun if saved else start(problem, rank, generator, how.constrained)
     solver = how.solver(begun)
     if saved and saved.outcome and saved.ended(max_sweeps):
         generator.bit_generator.state = saved.state.generator
-        return _Run(solver, saved.state, saved.outcome, begun.tried)
+        return _Run(solver, saved.state, saved.outcome, begun)
     factors = cleared(problem.engine, begun.factors, solver.modes, solver.constraints)
     if saved:
         generator.bit_generator.state = saved.state.generator
@@ -136,7 +149,7 @@ def _run(
 
     state, outcome = solver.run(state, max_sweeps, after_sweep)
     record.keep(number, Saved(begun, state, outcome))
-    return _Run(solver, state, outcome, begun.tried)
+    return _Run(solver, state, outcome, begun)
 
 
 def _fit(runs: Sequence[_Run]) -> Fit:
@@ -147,7 +160,10 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         run.state.objective if run.state.cost == furthest else run.solver.value(run.state, furthest)
         for run in runs
     ]
+    starts = Starts(runs[0].solver.reported(value, furthest.loss) for value in objectives)
     best = runs[int(np.argmin(objectives))]
+    if runs[0].begun.tried is not None:
+        best, starts = _best_of_tried(runs)
     solver, state = best.solver, best.state
     problem, units = solver.problem, solver.problem.units
     engine = problem.seen_by(state.loss)
@@ -164,6 +180,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         *state.notes,
         *map(_kept, state.kept),
         *_rejected(seen, state),
+        *_of_priors(seen, state),
         *_outlying(noise),
         *([f"{state.fibres.words} left out: they are outlying as a whole"] if state.fibres else []),
         *(structure_of(seen, state.factors, noise.sigma).notes if looked else []),
@@ -178,9 +195,20 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         loss=loss.original,
         stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
         explained=_explained(problem, state),
-        starts=best.tried or Starts(solver.reported(value, furthest.loss) for value in objectives),
+        starts=starts,
         noise=replace(noise.scaled(0.0 if nothing else units.factor), looked=looked),
     )
+
+
+def _best_of_tried(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
+    """The run that costs least in the end, and what is known of all starts."""
+    best, starts = min(runs, key=lambda run: run.cost), runs[0].begun.tried
+    assert starts is not None
+    for run in runs:
+        factors = run.solver.problem.units.factors_of_data(run.state.factors)
+        model = KruskalTensor.from_factors(factors).normalized()
+        starts = starts.ended(run.begun.best, run.cost, model)
+    return best, starts.agreeing_with(best.begun.best)
 
 
 def _canonical(solver: Solver, state: State) -> KruskalTensor:
@@ -225,6 +253,17 @@ def _rejected(engine: Engine, state: State) -> list[str]:
                 f"of the stage before ({_some(rows)})"
             )
     return notes
+
+
+def _of_priors(engine: Engine, state: State) -> list[str]:
+    """Rows that a prior decides."""
+    if state.prior is None or state.noise is None:
+        return []
+    modes = tuple(n for n, ridge in enumerate(state.prior.ridges) if ridge is not None)
+    unit = state.noise.sigma**2
+    known = RowPrior(modes).known(engine, state.factors, state.loss, unit, state.prior)
+    counts = [engine.counts(mode) for mode in range(engine.order)]
+    return known.notes(counts)
 
 
 def _outlying(noise: Noise) -> list[str]:

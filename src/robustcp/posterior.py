@@ -17,8 +17,9 @@ from functools import cached_property
 
 import numpy as np
 
+from robustcp._typing import Factors
 from robustcp.constraints import Constraint, Constraints
-from robustcp.engines import Engine
+from robustcp.engines import Engine, to_host
 from robustcp.engines.algebra import algebra
 from robustcp.engines.installed import compiled_code
 from robustcp.normal import NormalEquations, pack_indices, unpack_indices
@@ -135,6 +136,23 @@ class Posterior:
             tuple(np.zeros((size, rank, rank)) for size in shape),
             tuple(np.full(rank, tiny) for _ in shape), entries.size**2, least**2,
         )  # fmt: skip
+
+    @classmethod
+    def at(
+        cls, entries: Entries, constraints: Constraints, factors: Factors, least: float
+    ) -> Posterior:
+        """What is known if the means are some factors: noise, priors and covariances of them."""
+        dead = cls.nothing(entries, constraints, factors[0].shape[1], least)
+        means = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
+        priors = tuple(np.mean(A**2, axis=0) + t for A, t in zip(means, dead.priors, strict=True))
+        spread = max(float(np.median(np.abs(entries.values - entries.model(means)))), least) ** 2
+        found = replace(dead, means=means, priors=priors, spread=max(spread, 1e-300)).balanced()
+        for _ in range(ROWS):
+            for mode, A in enumerate(found.means):
+                found = found.solved(mode)
+                found = replace(found, means=_put(found.means, mode, A))._with_prior(mode)
+            found = replace(found, spread=max(found._spread(found.squares), found.least))
+        return found
 
     def extended(self, parts: Sequence[Entries], whole: Entries) -> Posterior:
         """For all data, of what was found on a part of it.
@@ -298,9 +316,7 @@ class Posterior:
         return total
 
 
-def _put(
-    arrays: tuple[np.ndarray, ...], mode: int, new: np.ndarray
-) -> tuple[np.ndarray, ...]:
+def _put(arrays: tuple[np.ndarray, ...], mode: int, new: np.ndarray) -> tuple[np.ndarray, ...]:
     return (*arrays[:mode], new, *arrays[mode + 1 :])
 
 

@@ -83,6 +83,23 @@ class Known:
             found += np.einsum("ir,irs,is->i", K, C[sample.indices[mode]], K, optimize=True)
         return np.minimum(found * curvatures, HIGHEST)
 
+    def notes(self, counts: Sequence[np.ndarray]) -> list[str]:
+        """What users should know: rows that the prior decides, given how many entries each has."""
+        found, rank = [], self.covariances[0].shape[1]
+        for mode, share in enumerate(self.shares):
+            if share is None:
+                continue
+            some = counts[mode] > 0
+            few = some & (counts[mode] < rank)
+            decided = int(np.sum(some & ~few & (share > DECIDES)))
+            if few.any():
+                words = _rows(int(few.sum()))
+                found.append(f"{words} of mode {mode} rest on fewer entries than components")
+            if decided:
+                words = _rows(decided)
+                found.append(f"{words} of mode {mode} rest more on a prior than on their entries")
+        return found
+
 
 @dataclass(frozen=True)
 class RowPrior:
@@ -154,24 +171,5 @@ def is_thin(engine: Engine, mode: int, rank: int) -> bool:
     return bool(some.size and some.min() < PLENTY * rank)
 
 
-def notes(known: Known | None, counts: Sequence[np.ndarray], rank: int) -> list[str]:
-    """What users should know: rows that the prior decides."""
-    found = []
-    for mode, share in enumerate(known.shares if known else ()):
-        if share is None:
-            continue
-        some = counts[mode] > 0
-        few = int(np.sum(some & (counts[mode] < rank)))
-        decided = int(np.sum(some & (share > DECIDES))) - few
-        if few:
-            found.append(f"{_rows(few)} of mode {mode} rest on fewer entries than components")
-        if decided > 0:
-            found.append(
-                f"{_rows(decided)} of mode {mode} rest more on a prior than on their entries"
-            )
-    return found
-
-
 def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
-

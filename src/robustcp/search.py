@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -45,6 +46,8 @@ CHAIN_ENTRIES, FEW_COMPONENTS = 1 << 16, 8
 MOST = (("clipped", 0.2), ("clipped", 0.8), ("positive", 0.2), ("positive", 0.5))
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
+#: A start whose cost, per entry, is higher than that of the best by this is not followed further.
+HOPELESS = 0.05
 #: The cosine of columns that are alike; the size of a component that is yet to find its place.
 ALIKE, SMALL = 0.8, 0.1
 #: The factor match score, without weights, of models that are the same.
@@ -67,8 +70,8 @@ Together = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
 class Starts(tuple[float, ...]):
-    """What the starts of a fit ended at: objectives in the data's units, or, where starts were
-    tried before one was followed, the entropy of their residuals.
+    """What the starts of a fit ended at: objectives in the data's units; or, where starts were
+    tried before some were followed to the end, what they cost then (see `cp`).
 
     If few of many reached the best, there may be a better one still.
 
@@ -76,19 +79,58 @@ class Starts(tuple[float, ...]):
     ----------
     reached : int
         How many ended at the best model; where models were not compared, within 0.5% of the best.
+    final : tuple of (float or None), one for each start
+        What those that were followed to the end cost there, on the same scale; else None.
+    models : tuple of KruskalTensor, one for each start
+        Where it ended; empty for a fit that was read from a file. Of large data, starts are tried
+        on a part, and their models are of that part.
     """
 
     reached: int
+    final: tuple[float | None, ...]
+    models: tuple[KruskalTensor, ...]
 
-    def __new__(cls, values: Iterable[float], reached: int | None = None) -> Starts:
+    def __new__(
+        cls,
+        values: Iterable[float],
+        reached: int | None = None,
+        final: Iterable[float | None] = (),
+        models: Iterable[KruskalTensor] = (),
+    ) -> Starts:
         found = super().__new__(cls, values)
         if reached is None:
             reached = sum(value <= min(found) * (1 + CLOSE) for value in found)
         found.reached = reached
+        found.final = tuple(final) or (None,) * len(found)
+        found.models = tuple(models)
         return found
 
     def __repr__(self) -> str:
-        return f"Starts({self.reached} of {len(self)} reached the best, {min(self):.6g})"
+        ended = [value for value in self.final if value is not None]
+        best = f"{min(ended or self):.6g}"
+        return f"Starts({self.reached} of {len(self)} reached the best, {best})"
+
+    def ended(self, number: int, value: float, model: KruskalTensor) -> Starts:
+        """With what a start cost that was followed to the end, and where it ended."""
+        final = (*self.final[:number], value, *self.final[number + 1 :])
+        models = self.models
+        if models and models[number].shape == model.shape:
+            models = (*models[:number], model, *models[number + 1 :])
+        return Starts(self, self.reached, final, models)
+
+    def agreeing_with(self, number: int) -> Starts:
+        """With the number of starts whose models are the same as that of one of them."""
+        if not self.models:
+            return self
+        reached = sum(_same(model, self.models[number]) for model in self.models)
+        return Starts(self, reached, self.final, self.models)
+
+
+def _same(one: KruskalTensor, other: KruskalTensor) -> bool:
+    """Whether two models are the same, by their factors."""
+    if one.shape != other.shape or one.rank != other.rank:
+        return False
+    return one is other or factor_match_score(one, other, weights=False) > SAME
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +144,14 @@ class End:
     entropy: float
     fibres: Fibres | None = None
 
+    @cached_property
+    def model(self) -> KruskalTensor:
+        return KruskalTensor.from_factors(self.factors)
+
 
 def _agreeing(ends: Sequence[End], best: End) -> int:
     """How many ends are the same model as the best, by their factors."""
-    model = KruskalTensor.from_factors(best.factors)
-    return sum(
-        end is best
-        or factor_match_score(KruskalTensor.from_factors(end.factors), model, weights=False) > SAME
-        for end in ends
-    )
+    return sum(end is best or _same(end.model, best.model) for end in ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +165,11 @@ class Begun:
     good : bool
         Whether they may be good already, so that stages begin near them.
     tried : Starts, optional
-        The objectives of the trials that they are the best of, and
+        The trials that they are one of, and
     best : int
-        which of them that is.
+        which of them.
+    others : tuple of Begun
+        Where else it is worth to begin: what is best in the end decides.
     fibres : Fibres, optional
         What is to be left out of the data to begin with.
     """
@@ -136,6 +179,7 @@ class Begun:
     tried: Starts | None = None
     best: int = 0
     fibres: Fibres | None = None
+    others: tuple[Begun, ...] = ()
 
 
 class Start(ABC):
@@ -229,43 +273,62 @@ class Screened(Start):
         part = _part(engine, rank, rng)
         small = engine if part is None else engine.subtensor(part)
         trial = Trial(problem.on(small), constraints if part is None else _on(constraints, part))
-        ends = self._followed(trial, rank, rng)
-        best = min(ends, key=lambda end: end.entropy)
-        found, fibres = best.factors, best.fibres
-        if not trial.thin(rank):
-            found = trial.with_all_used(best).factors
+        blocks = self._followed(trial, rank, rng)
+        ends = [end for block in blocks for end in block]
+        unit = math.log(problem.units.factor)
+        tried = Starts(
+            [end.entropy + unit for end in ends],
+            models=[_in_data(problem, end) for end in ends],
+        )
+        chosen = _worth_following(blocks)
+        first, *others = (
+            self._begun(problem, trial, part, end, constraints, ends.index(end)) for end in chosen
+        )
+        return replace(first, tried=tried, others=tuple(others))
+
+    def _begun(
+        self,
+        problem: Problem,
+        trial: Trial,
+        part: list[np.ndarray | None] | None,
+        end: End,
+        constraints: Constraints,
+        number: int,
+    ) -> Begun:
+        """Where the fit of all data begins, given where a start ended."""
+        found, fibres, engine = end.factors, end.fibres, problem.engine
+        if not trial.thin(found[0].shape[1]):
+            found = trial.with_all_used(end).factors
         if part is not None:  # what is settled here costs little, and need not be on the whole
             found = _extended(problem, part, trial.settled(found, fibres), constraints)
             if fibres is not None:
                 fibres = fibres_of(engine, found, first_look(engine, found, problem.resolution))
-        unit = math.log(problem.units.factor)
-        tried = Starts([end.entropy + unit for end in ends], _agreeing(ends, best))
-        return Begun(found, True, tried, ends.index(best), fibres)
+        return Begun(found, good=True, best=number, fibres=fibres)
 
-    def _followed(self, trial: Trial, rank: int, rng: np.random.Generator) -> list[End]:
-        """Where the starts end: as many as it takes until some agree, or as many as asked for."""
+    def _followed(self, trial: Trial, rank: int, rng: np.random.Generator) -> list[list[End]]:
+        """Where the starts end, in blocks: until some agree, or as many as asked for."""
         small = trial.problem.engine
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
         if trial.thin(rank):
             chains = CHAINS if self.count is None else self.count
-            return trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)
-        blocks = AUTO if self.count is None else (self.count,)
+            return [trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)]
+        sizes = AUTO if self.count is None else (self.count,)
         kinds = enumerate(self._kinds(small))
-        ends: list[End] = []
-        for block, size in enumerate(blocks):
+        blocks: list[list[End]] = []
+        for block, size in enumerate(sizes):
             starts = [
                 (number, kind, share, generator)
                 for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
             ]
-            ends += together(lambda start: trial.end(rank, *start), starts)
-            if self.count is None and block == FIRST and not trial.found(ends):
-                beside = zip(MOST, rng.spawn(len(MOST)), strict=True)
-                ends += together(lambda start: trial.end_beside(rank, *start), list(beside))
-                if rank <= FEW_COMPONENTS and not trial.found(ends):
-                    ends += trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together)
-            if trial.found(ends):
+            blocks.append(together(lambda start: trial.end(rank, *start), starts))
+            if self.count is None and block == FIRST and not trial.found(blocks):
+                beside = list(zip(MOST, rng.spawn(len(MOST)), strict=True))
+                blocks.append(together(lambda start: trial.end_beside(rank, *start), beside))
+                if rank <= FEW_COMPONENTS and not trial.found(blocks):
+                    blocks.append(trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together))
+            if trial.found(blocks):
                 break
-        return ends
+        return blocks
 
     def _kinds(self, engine: Engine) -> Iterable[tuple[str, float]]:
         """Kinds of starts and their first smoothing, best guesses first, without end."""
@@ -351,7 +414,7 @@ class Trial:
             factors = self._run([self._stage(down, 1), self._redescent], begin)
         if wide:
             factors = self._run([self._redescent], self._pruned(factors))
-        return End(factors, self._entropy(factors))
+        return End(factors, self.entropy(factors))
 
     def end_beside(self, rank: int, how: tuple[str, float], rng: np.random.Generator) -> End:
         """Follow a start by a quantile, then by a loss that is narrow: for many outliers."""
@@ -360,7 +423,7 @@ class Trial:
         down = Beside(Continuation(*self._span(1.0)), tau)
         narrow = replace(self._stage(Narrow(self.problem.resolution), 2), tol=1e-4, level_sweeps=30)
         factors = self._run([narrow], self._run([self._stage(down, 1)], begin), most=300)
-        return End(factors, self._entropy(factors))
+        return End(factors, self.entropy(factors))
 
     def thin(self, rank: int) -> bool:
         """Whether some rows have few entries, so that models need a prior."""
@@ -396,7 +459,7 @@ class Trial:
         factors = tuple(engine.asarray(A) for A in found.means)
         fibres = fibres_beside(found) or None
         thin = self.thin(found.rank)
-        return End(factors, found.cost if thin else self._entropy(factors), fibres)
+        return End(factors, found.cost if thin else self.entropy(factors), fibres)
 
     def with_all_used(self, end: End) -> End:
         """With a component that is not missed spent on what is left, if that is better.
@@ -407,22 +470,23 @@ class Trial:
         if end.factors[0].shape[1] == 1:
             return end
         rest = self._pruned(end.factors)
-        if self._entropy(rest) > end.entropy + USELESS:
+        if self.entropy(rest) > end.entropy + USELESS:
             if not _split(end.factors):
                 return end
             rests = [self._run([self._redescent], rest) for rest in self._without_one(end.factors)]
-            rest = min(rests, key=self._entropy)
-            if self._entropy(rest) > end.entropy + USELESS:
+            rest = min(rests, key=self.entropy)
+            if self.entropy(rest) > end.entropy + USELESS:
                 return end
         xp = self.problem.engine.xp
         new = Cold("clipped")(self.problem, 1, np.random.default_rng(0), self.constraints).factors
         begin = tuple(xp.concat([A, SMALL * B], axis=1) for A, B in zip(rest, new, strict=True))
         factors = self._run([self._redescent], self.follow(begin, SHARES[1], 1e-4, 100))
-        other = End(factors, self._entropy(factors))
+        other = End(factors, self.entropy(factors))
         return other if other.entropy < end.entropy + USELESS / 2 else end
 
-    def found(self, ends: Sequence[End]) -> bool:
+    def found(self, blocks: Sequence[Sequence[End]]) -> bool:
         """Whether two ends agree with the best, and nothing but noise is left there."""
+        ends = [end for block in blocks for end in block]
         best = min(ends, key=lambda end: end.entropy)
         return _agreeing(ends, best) > 1 and self.is_noise(best)
 
@@ -457,12 +521,13 @@ class Trial:
         solver = Solver(self.problem, stages, constraints=self.constraints)
         return solver.run(solver.start(begin, fibres=fibres), most)[0].factors
 
-    def _entropy(self, factors: Factors) -> float:
+    def entropy(self, factors: Factors) -> float:
+        """That of the residuals."""
         return entropy_of(self.problem.engine, factors, self.problem.resolution)
 
     def _pruned(self, factors: Factors) -> Factors:
         """Without the component that is missed least."""
-        return min(self._without_one(factors), key=self._entropy)
+        return min(self._without_one(factors), key=self.entropy)
 
     def _without_one(self, factors: Factors) -> list[Factors]:
         """The models without one of the components, for each of them."""
@@ -479,6 +544,37 @@ class Trial:
             return factors
         near = down.near(self.problem.engine, factors)
         return self._run([replace(stage, schedule=near)], factors, fibres)
+
+
+def _worth_following(blocks: Sequence[Sequence[End]]) -> list[End]:
+    """The best two of each block, the best of all first, and of those that agree the best.
+
+    With further blocks none of them drops out that has a chance, so that what is best in the end
+    does not become worse.
+    """
+    some = [end for block in blocks for end in sorted(block, key=lambda end: end.entropy)[:2]]
+    found: list[End] = []
+    best = min(end.entropy for end in some)
+    hopeful = [end for end in some if end.entropy <= best + HOPELESS]
+    for end in sorted(hopeful, key=lambda end: end.entropy):
+        if not any(_same(end.model, other.model) for other in found):
+            found.append(end)
+    return found
+
+
+def _in_data(problem: Problem, end: End) -> KruskalTensor:
+    """The model of an end, in the units of the data."""
+    factors = problem.units.factors_of_data(end.factors)
+    return KruskalTensor.from_factors(factors).normalized()
+
+
+def cost_of(problem: Problem, constraints: Constraints, factors: Factors) -> float:
+    """What a model costs, on the scale on which starts are compared."""
+    trial = Trial(problem, constraints)
+    if not trial.thin(factors[0].shape[1]):
+        return trial.entropy(factors)
+    least = problem.resolution.entry
+    return Posterior.at(Entries.of(problem.engine), constraints, factors, least).cost
 
 
 def _split(factors: Factors) -> bool:

@@ -65,9 +65,7 @@ def _part(shape: tuple[int, ...]) -> list[np.ndarray]:
     return [np.sort(rng.permutation(whole)[:size]) for whole, size in pairs]
 
 
-def outlying_fibres(
-    z: np.ndarray, indices: Sequence[np.ndarray], shape: tuple[int, ...]
-) -> Fibres:
+def outlying_fibres(z: np.ndarray, indices: Sequence[np.ndarray], shape: tuple[int, ...]) -> Fibres:
     """Which fibres are outlying, given standardised residuals of all entries, or of many.
 
     The mode whose fibres stand out most comes first, and what they hold does not count for others.

@@ -1,0 +1,192 @@
+"""Models whose rows are uncertain, and the search by births."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import robustcp
+from robustcp.births import Chain
+from robustcp.constraints import Free, Nonnegative
+from robustcp.engines import as_engine
+from robustcp.engines.installed import compiled_code
+from robustcp.normal import pack_indices
+from robustcp.posterior import Entries, Posterior, _plain_equations
+
+SHAPE, RANK = (7, 6, 5), 2
+
+
+def some_data(rng, shape=SHAPE, rank=RANK, noise=0.1, missing=0.3):
+    factors = [rng.standard_normal((size, rank)) for size in shape]
+    X = np.einsum("ir,jr,kr->ijk", *factors) + noise * rng.standard_normal(shape)
+    X[rng.random(shape) < missing] = np.nan
+    return X, factors
+
+
+def some_posterior(rng):
+    X, _ = some_data(rng)
+    entries = Entries.of(as_engine(X))
+    nothing = Posterior.nothing(entries, (Free(),) * 3, RANK, 0.0)
+    return nothing.born(range(RANK), rng).swept()
+
+
+class TestEntries:
+    def test_are_those_that_were_observed(self, rng):
+        X, _ = some_data(rng)
+        entries = Entries.of(as_engine(X))
+        assert np.array_equal(X[entries.indices], entries.values)
+        assert entries.values.size == np.isfinite(X).sum()
+
+    def test_listed_data_has_the_same(self, rng):
+        X, _ = some_data(rng)
+        at = np.argwhere(np.isfinite(X))
+        listed = robustcp.Observed(at, X[tuple(at.T)], X.shape)
+        one, other = Entries.of(as_engine(X)), Entries.of(as_engine(listed))
+        assert sorted(one.values) == sorted(other.values)
+        assert np.array_equal(X[other.indices], other.values)
+
+    def test_weights(self, rng):
+        X, _ = some_data(rng)
+        weights = rng.integers(0, 3, X.shape).astype(float)
+        entries = Entries.of(as_engine(X).weighted(weights))
+        assert entries.values.size == (np.isfinite(X) & (weights > 0)).sum()
+        assert np.array_equal(entries.weights, weights[entries.indices])
+
+
+class TestEquations:
+    def test_by_brute_force(self, rng):
+        found = some_posterior(rng)
+        entries, mode, spread = found.entries, 1, 0.7
+        after = found.solved(mode)
+        i = int(rng.integers(entries.values.size))
+        at = [int(index[i]) for index in entries.indices]
+        seconds = [np.outer(A[k], A[k]) + V[k]
+                   for A, V, k in zip(found.means, found.covariances, at, strict=True)]  # fmt: skip
+        mean = sum(np.prod([A[k, r] for A, k in zip(found.means, at, strict=True)])
+                   for r in range(RANK))  # fmt: skip
+        square = sum(np.prod([S[r, s] for S in seconds])
+                     for r, s in product(range(RANK), repeat=2))  # fmt: skip
+        x = entries.values[i]
+        assert after.squares[i] == pytest.approx(x * x - 2 * x * mean + square)
+        assert spread > 0
+
+    def test_rows_solve_a_weighted_ridge_regression(self, rng):
+        found = some_posterior(rng)
+        after = found.solved(0)
+        e = found.entries
+        weights = 2 / (found.spread + after.squares)
+        row = 3
+        inside = e.indices[0] == row
+        A, B = found.means[1][e.indices[1][inside]], found.means[2][e.indices[2][inside]]
+        VA, VB = found.covariances[1][e.indices[1][inside]], found.covariances[2][e.indices[2][inside]]
+        second = (A[:, :, None] * A[:, None, :] + VA) * (B[:, :, None] * B[:, None, :] + VB)
+        G = np.einsum("i,irs->rs", weights[inside], second) + np.diag(1 / found.priors[0])
+        h = (weights[inside] * e.values[inside]) @ (A * B)
+        assert np.allclose(after.means[0][row], np.linalg.solve(G, h))
+        assert np.allclose(after.covariances[0][row], np.linalg.inv(G))
+
+    @pytest.mark.skipif(compiled_code() is None, reason="needs Numba")
+    def test_compiled_and_plain_are_the_same(self, rng):
+        found = some_posterior(rng)
+        i, j = pack_indices(RANK)
+        means = np.concatenate(found.means)
+        seconds = np.concatenate([A[:, i] * A[:, j] + V[:, i, j]
+                                  for A, V in zip(found.means, found.covariances, strict=True)])  # fmt: skip
+        precisions = rng.integers(0, 3, found.entries.values.size).astype(float)
+        results = []
+        for run in (_plain_equations, compiled_code().expected_equations):
+            out = np.zeros_like(seconds), np.zeros_like(means), np.zeros(precisions.size)
+            run(found.entries.values, precisions, found.entries.rows, 1, means, seconds, 0.5, 1.0, *out)
+            results.append(out)
+        for one, other in zip(*results, strict=True):
+            assert np.allclose(one, other)
+
+
+class TestPosterior:
+    def test_costs_less_after_more_sweeps(self, rng):
+        found = some_posterior(rng)
+        assert found.settled().cost <= found.swept().cost + 1e-9
+
+    def test_scaled_data(self, rng):
+        X, _ = some_data(rng)
+        costs, sizes = [], []
+        for factor in (1.0, 2.0**12):
+            entries = Entries.of(as_engine(factor * X))
+            nothing = Posterior.nothing(entries, (Free(),) * 3, RANK, 0.0)
+            found = nothing.born(range(RANK), np.random.default_rng(1)).grown().settled()
+            costs.append(found.cost - np.log(factor))
+            sizes.append(found.sizes)
+        assert costs[0] == pytest.approx(costs[1], abs=1e-6)
+        assert np.allclose(*sizes, rtol=1e-5)
+
+    def test_a_component_that_the_data_does_not_have_dies(self, rng):
+        X, _ = some_data(rng, (12, 11, 10), 1, 0.3, 0.5)
+        entries = Entries.of(as_engine(X))
+        nothing = Posterior.nothing(entries, (Free(),) * 3, 3, 0.0)
+        assert nothing.dead.size == 3
+        found = nothing.born(range(3), rng).grown().settled(300)
+        assert found.dead.size >= 1
+
+    def test_nonnegative_rows(self, rng):
+        X, _ = some_data(rng)
+        entries = Entries.of(as_engine(np.abs(X)))
+        nothing = Posterior.nothing(entries, (Nonnegative(),) * 3, RANK, 0.0)
+        found = nothing.born(range(RANK), rng).grown().settled()
+        assert all((A >= 0).all() for A in found.means)
+
+    def test_at_some_factors_the_truth_costs_least(self, rng):
+        X, factors = some_data(rng, (20, 20, 20), 2, 0.1, 0.9)
+        entries = Entries.of(as_engine(X))
+        cost = [Posterior.at(entries, (Free(),) * 3, tuple(A + off for A in factors), 0.0).cost
+                for off in (0.0, 0.3)]  # fmt: skip
+        assert cost[0] < cost[1]
+
+    def test_extended_from_a_part(self, rng):
+        X, factors = some_data(rng, (16, 15, 14), 2, 0.01, 0.0)
+        part = [np.arange(10)] * 3
+        engine = as_engine(X)
+        small = Entries.of(engine.subtensor(part))
+        rows = tuple(A[:10] for A in factors)
+        found = Posterior.at(small, (Free(),) * 3, rows, 0.0)
+        slabs = [[None if m == n else at for m, at in enumerate(part)] for n in range(3)]
+        whole = found.extended([Entries.of(engine.subtensor(s)) for s in slabs], Entries.of(engine))
+        model = robustcp.KruskalTensor.from_factors(whole.means)
+        truth = robustcp.KruskalTensor.from_factors(factors)
+        assert robustcp.factor_match_score(model, truth) > 0.99
+
+
+class TestChains:
+    def test_only_become_better(self, rng):
+        X, _ = some_data(rng, (15, 15, 15), 2, 0.1, 0.9)
+        chain = Chain.begun(Entries.of(as_engine(X)), (Free(),) * 3, 2, 0.0, rng)
+        costs = [chain.best.cost]
+        for _ in range(6):
+            chain = chain.further()
+            costs.append(chain.best.cost)
+        assert costs == sorted(costs, reverse=True)
+        assert chain.births == 6
+
+    def test_depend_on_their_seed_alone(self, rng):
+        X, _ = some_data(rng, (10, 10, 10), 2, 0.1, 0.8)
+        entries = Entries.of(as_engine(X))
+        one, other = (Chain.begun(entries, (Free(),) * 3, 2, 0.0, np.random.default_rng(5)).after(3)
+                      for _ in range(2))  # fmt: skip
+        assert all(map(np.array_equal, one.best.means, other.best.means))
+
+
+@pytest.mark.parametrize("seed", [60, 61])
+@pytest.mark.parametrize("listed", [False, True])
+def test_few_entries_are_enough(seed, listed):
+    rng = np.random.default_rng(seed)
+    factors = [rng.standard_normal((25, 2)) for _ in range(3)]
+    M = np.einsum("ir,jr,kr->ijk", *factors)
+    X = M + 0.1 * M.std() * rng.standard_normal(M.shape)
+    X = np.where(rng.random(M.shape) < 0.08, X + 5 * M.std() * rng.standard_normal(M.shape), X)
+    X[rng.random(M.shape) > 40 / 625] = np.nan
+    if listed:
+        at = np.argwhere(np.isfinite(X))
+        X = robustcp.Observed(at, X[tuple(at.T)], X.shape)
+    fit = robustcp.cp(X, 2)
+    assert robustcp.factor_match_score(fit, robustcp.KruskalTensor.from_factors(factors)) > 0.95
