@@ -28,6 +28,11 @@ def xp(request):
     return module
 
 
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
 @pytest.fixture(params=["compiled", "plain"])
 def compiled(request):
     """Whether passes are compiled by Numba, or those of the array library."""

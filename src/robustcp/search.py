@@ -39,11 +39,13 @@ from robustcp.solver import Solver, Stage
 AUTO = (2, 2, 2, 6, 8)
 #: Chains of births that are followed, how many births at a time, and the most of them: where rows
 #: have few entries, and where nothing else is found after the first blocks.
-CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 12, 1
+CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 8, 1
 #: On so many entries, and not for more components.
 CHAIN_ENTRIES, FEW_COMPONENTS = 1 << 16, 8
 #: Starts for data of which most entries are outliers: their kinds, and the quantiles that lead.
 MOST = (("clipped", 0.2), ("clipped", 0.8), ("positive", 0.2), ("positive", 0.5))
+#: If so many starts agree there is no better place to be found, whatever residuals look like.
+MANY = 6
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
 #: A start whose cost, per entry, is higher than that of the best by this is not followed further.
@@ -438,7 +440,7 @@ class Trial:
         problem, thin = self.problem, self.thin(rank)
         part = None
         if not thin and problem.engine.count > CHAIN_ENTRIES:
-            part = _cut(problem.engine.shape, CHAIN_ENTRIES // 2, rank, rngs[0])
+            part = _cut(problem.engine.shape, CHAIN_ENTRIES // 4, rank, rngs[0])
         engine = problem.engine if part is None else problem.engine.subtensor(part)
         constraints = self.constraints if part is None else _on(self.constraints, part)
         entries, least = Entries.of(engine), problem.resolution.entry
@@ -485,10 +487,11 @@ class Trial:
         return other if other.entropy < end.entropy + USELESS / 2 else end
 
     def found(self, blocks: Sequence[Sequence[End]]) -> bool:
-        """Whether two ends agree with the best, and nothing but noise is left there."""
+        """Whether two ends agree with the best, and nothing but noise is left there; or many."""
         ends = [end for block in blocks for end in block]
         best = min(ends, key=lambda end: end.entropy)
-        return _agreeing(ends, best) > 1 and self.is_noise(best)
+        agreeing = _agreeing(ends, best)
+        return agreeing >= MANY or (agreeing > 1 and self.is_noise(best))
 
     def is_noise(self, end: End) -> bool:
         """Whether the residuals there are nothing but noise."""
