@@ -106,14 +106,13 @@ class TestRecovery:
         assert score(fit, sim.truth) > 0.999
         assert np.isfinite(fit.trace).all()
 
-    def test_refinement_that_would_reject_most_is_left_out(self):
+    @pytest.mark.parametrize("share", [0.5, 0.6, 0.65])
+    def test_more_than_half_may_be_outliers(self, share):
         rng = np.random.default_rng(1)
-        X = simulate((20, 20, 20), 1, eta=0.0, gamma=0.0, noise=0.01, rng=0).data
-        spread = np.where(rng.random(X.shape) < 0.6, X.std(), 0.0)
-        X = X + spread * rng.standard_normal(X.shape)
-        fit = cp(X, 1)
-        assert "would reject" in fit.status
-        assert [name for name, _ in fit.stages] == ["L1", "L1, finished"]
+        sim = simulate((20, 20, 20), 1, eta=0.0, gamma=0.0, noise=0.01, rng=0)
+        spread = np.where(rng.random(sim.data.shape) < share, sim.data.std(), 0.0)
+        fit = cp(sim.data + spread * rng.standard_normal(sim.data.shape), 1)
+        assert score(fit, sim.truth) > 0.999
         assert fit.objective == fit.trace[-1]
 
     def test_rows_that_nothing_fits_are_reported(self):
@@ -123,8 +122,7 @@ class TestRecovery:
         told = cp(X, 2, init=sim.truth, fixed=(1, 2))
         assert "1 slab of mode 0 with far more noise than the others (3)" in told.status
         fit = cp(X, 2, init=sim.truth, fixed=(1, 2), noise="common")
-        assert "1 rows of mode 0 have no entry that fits" in fit.status
-        assert "(3)" in fit.status
+        assert "20 fibres along mode 1 left out" in fit.status  # all of slab 3
         good = np.delete(np.arange(20), 3)
         true = sim.truth.factors[0] * sim.truth.weights
         found = np.abs(fit.factors[0] * fit.weights)  # row 3 may decide the sign

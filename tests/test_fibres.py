@@ -33,8 +33,10 @@ class TestJudging:
     def test_fibres_with_larger_noise_are_found(self, rng):
         Z = rng.standard_normal(SHAPE)
         Z[3, :, 5] *= 8
-        (mode, hit), = outlying_fibres(Z.ravel(), all_indices(), SHAPE).along
-        assert mode == 1 and hit[3, 0, 5] and hit.sum() == 1
+        ((mode, hit),) = outlying_fibres(Z.ravel(), all_indices(), SHAPE).along
+        assert mode == 1
+        assert hit[3, 0, 5]
+        assert hit.sum() == 1
 
     @pytest.mark.parametrize("outliers", [0.0, 0.1, 0.3])
     def test_noise_and_outlying_entries_make_none(self, outliers):
@@ -57,7 +59,8 @@ class TestLeavingOut:
 
     def test_at(self, rng):
         inside = self.fibres(rng).at(all_indices()).reshape(SHAPE)
-        assert inside[:, 3, 5].all() and inside[2, 2].all()
+        assert inside[:, 3, 5].all()
+        assert inside[2, 2].all()
         assert inside.sum() == 12 + 12 + 16
 
     @pytest.mark.parametrize("weighted", [False, True])
@@ -80,7 +83,8 @@ class TestLeavingOut:
         assert one.count == other.count
         for mode in range(3):
             a, b = (engine.normal(factors, mode, L1(1e-2)) for engine in (one, other))
-            assert np.allclose(a.gram, b.gram) and np.allclose(a.gradient, b.gradient)
+            assert np.allclose(a.gram, b.gram)
+            assert np.allclose(a.gradient, b.gradient)
 
 
 class TestStuck:
@@ -91,14 +95,16 @@ class TestStuck:
 
     def test_are_found(self, rng):
         X, hit = self.data(rng)
-        (mode, found), = stuck_fibres(as_engine(X)).along
-        assert mode == 1 and np.array_equal(found, hit)
+        ((mode, found),) = stuck_fibres(as_engine(X)).along
+        assert mode == 1
+        assert np.array_equal(found, hit)
 
     def test_with_missing_entries(self, rng):
         X, hit = self.data(rng)
         X[rng.random(X.shape) < 0.1] = np.nan
-        (mode, found), = stuck_fibres(as_engine(X)).along
-        assert mode == 1 and np.array_equal(found, hit)
+        ((mode, found),) = stuck_fibres(as_engine(X)).along
+        assert mode == 1
+        assert np.array_equal(found, hit)
 
     @pytest.mark.parametrize(
         "change",
@@ -131,7 +137,9 @@ def test_outlying_fibres_are_left_out_of_a_fit(mode):
     M = np.einsum("ir,jr,kr->ijk", *factors)
     sizes = tuple(1 if n == mode else size for n, size in enumerate(M.shape))
     hit = rng.random(sizes) < 0.15
-    X = np.where(hit, 3 * M.std() * rng.random(sizes), M) + 0.1 * M.std() * rng.standard_normal(M.shape)
+    X = np.where(hit, 3 * M.std() * rng.random(sizes), M) + 0.1 * M.std() * rng.standard_normal(
+        M.shape
+    )
     fit = robustcp.cp(X, 3)
     assert f"along mode {mode}" in fit.status
     assert robustcp.factor_match_score(fit, robustcp.KruskalTensor.from_factors(factors)) > 0.99

@@ -80,7 +80,10 @@ class TestEquations:
         row = 3
         inside = e.indices[0] == row
         A, B = found.means[1][e.indices[1][inside]], found.means[2][e.indices[2][inside]]
-        VA, VB = found.covariances[1][e.indices[1][inside]], found.covariances[2][e.indices[2][inside]]
+        VA, VB = (
+            found.covariances[1][e.indices[1][inside]],
+            found.covariances[2][e.indices[2][inside]],
+        )
         second = (A[:, :, None] * A[:, None, :] + VA) * (B[:, :, None] * B[:, None, :] + VB)
         G = np.einsum("i,irs->rs", weights[inside], second) + np.diag(1 / found.priors[0])
         h = (weights[inside] * e.values[inside]) @ (A * B)
@@ -92,13 +95,23 @@ class TestEquations:
         found = some_posterior(rng)
         i, j = pack_indices(RANK)
         means = np.concatenate(found.means)
-        seconds = np.concatenate([A[:, i] * A[:, j] + V[:, i, j]
-                                  for A, V in zip(found.means, found.covariances, strict=True)])  # fmt: skip
+        pairs = zip(found.means, found.covariances, strict=True)
+        seconds = np.concatenate([A[:, i] * A[:, j] + V[:, i, j] for A, V in pairs])
         precisions = rng.integers(0, 3, found.entries.values.size).astype(float)
         results = []
         for run in (_plain_equations, compiled_code().expected_equations):
             out = np.zeros_like(seconds), np.zeros_like(means), np.zeros(precisions.size)
-            run(found.entries.values, precisions, found.entries.rows, 1, means, seconds, 0.5, 1.0, *out)
+            run(
+                found.entries.values,
+                precisions,
+                found.entries.rows,
+                1,
+                means,
+                seconds,
+                0.5,
+                1.0,
+                *out,
+            )
             results.append(out)
         for one, other in zip(*results, strict=True):
             assert np.allclose(one, other)

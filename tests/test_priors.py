@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -47,9 +49,7 @@ class TestObjective:
         factors = tuple(factors)
         prior = Prior((np.array([0.5, 2.0]), None, np.array([1.0, 3.0])))
         problem = Problem.of(as_engine(X))
-        objective = Objective.of(
-            problem, LeastSquares(), (Free(),) * 3, (0, 1, 2), prior=prior
-        )
+        objective = Objective.of(problem, LeastSquares(), (Free(),) * 3, (0, 1, 2), prior=prior)
         equations = objective.equations(factors, 0)
         found = objective.solved(equations, factors, 0, slice(0, 60))
         row = 5
@@ -100,7 +100,7 @@ class TestKnown:
         X[7, 0, 0] = 1.0
         known = RowPrior((0,)).known(as_engine(X), tuple(factors), LeastSquares(), 0.01, None)
         counts = [as_engine(X).counts(mode) for mode in range(3)]
-        assert known.notes(counts)[0].endswith("of mode 0 rest on fewer entries than components")
+        assert known.notes(counts)[0].endswith("of mode 0 rests on fewer entries than components")
 
 
 class TestFits:
@@ -115,7 +115,7 @@ class TestFits:
         X, _ = thin_data(rng)
         states = []
         robustcp.cp(X, 2, callback=states.append)
-        for one, other in zip(states, states[1:], strict=False):
+        for one, other in itertools.pairwise(states):
             if (one.start, one.stage, one.level) == (other.start, other.stage, other.level):
                 assert other.objective <= one.objective
         assert any(state.prior is not None for state in states)
@@ -140,7 +140,8 @@ class TestFits:
             if part.result.name != "stopped":
                 break
         assert np.array_equal(part.weights, whole.weights)
-        assert part.starts == whole.starts and part.starts.final == whole.starts.final
+        assert part.starts == whole.starts
+        assert part.starts.final == whole.starts.final
 
     def test_levels_know_their_prior(self):
         assert Level(LeastSquares()).prior is None

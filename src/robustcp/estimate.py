@@ -182,7 +182,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         *_rejected(seen, state),
         *_of_priors(seen, state),
         *_outlying(noise),
-        *([f"{state.fibres.words} left out: they are outlying as a whole"] if state.fibres else []),
+        *([f"{state.fibres.words} left out, as outlying as a whole"] if state.fibres else []),
         *(structure_of(seen, state.factors, noise.sigma).notes if looked else []),
         diagnosis(model),
     ]

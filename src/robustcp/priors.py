@@ -19,8 +19,9 @@ from robustcp.engines import Engine, Sample, to_host
 from robustcp.losses import Loss
 from robustcp.normal import unpack_indices
 
-#: Rows with so many entries for each component need no prior.
-PLENTY = 50
+#: Rows with so many entries for each component need no prior; with hardly so many, they need it
+#: badly.
+PLENTY, HARDLY = 50, 8
 #: Rounds in which the variances are estimated.
 ROUNDS = 5
 #: Leverages are not above this, which leaves something of a residual.
@@ -93,11 +94,10 @@ class Known:
             few = some & (counts[mode] < rank)
             decided = int(np.sum(some & ~few & (share > DECIDES)))
             if few.any():
-                words = _rows(int(few.sum()))
-                found.append(f"{words} of mode {mode} rest on fewer entries than components")
+                words = _rows(int(few.sum()), mode)
+                found.append(f"{words} on fewer entries than components")
             if decided:
-                words = _rows(decided)
-                found.append(f"{words} of mode {mode} rest more on a prior than on their entries")
+                found.append(f"{_rows(decided, mode)} more on a prior than on entries")
         return found
 
 
@@ -118,7 +118,16 @@ class RowPrior:
         return cls(tuple(mode for mode in modes if not constraints[mode].couples_rows))
 
     def needed(self, engine: Engine, rank: int) -> bool:
-        return any(is_thin(engine, mode, rank) for mode in self.modes)
+        """Whether some rows have so few entries that they need a prior.
+
+        Where no entry is missing rows differ less, and need it only if they have hardly any.
+        """
+        enough = HARDLY if engine.complete else PLENTY
+        return any(fewest(engine, mode) < enough * rank for mode in self.modes)
+
+    def thin(self, engine: Engine, rank: int) -> bool:
+        """Whether some rows have hardly more entries than components."""
+        return any(fewest(engine, mode) < HARDLY * rank for mode in self.modes)
 
     def known(
         self, engine: Engine, factors: Factors, loss: Loss, unit: float, before: Prior | None
@@ -164,12 +173,11 @@ class RowPrior:
         return tau, C, share
 
 
-def is_thin(engine: Engine, mode: int, rank: int) -> bool:
-    """Whether some row of a mode has few entries, but not none."""
+def fewest(engine: Engine, mode: int) -> float:
+    """The fewest entries that a row of a mode has, of those that have any."""
     counts = engine.counts(mode)
-    some = counts[counts > 0]
-    return bool(some.size and some.min() < PLENTY * rank)
+    return float(np.min(counts[counts > 0], initial=np.iinfo(np.int64).max))
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
+def _rows(count: int, mode: int) -> str:
+    return f"1 row of mode {mode} rests" if count == 1 else f"{count} rows of mode {mode} rest"

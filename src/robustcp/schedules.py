@@ -277,8 +277,8 @@ class EvenedOut(Schedule):
     known : bool
         Whether the residuals may tell something from the beginning.
     rows : RowPrior
-        Rows with few entries: with those there is no such stage, if something is known, since
-        without their prior such rows would go astray. Nor is there if most entries are outliers.
+        Rows with few entries, which have a prior. With very few there is no such stage, if
+        something is known; nor is there if most entries are outliers.
     """
 
     degree = 1
@@ -293,8 +293,9 @@ class EvenedOut(Schedule):
         fibres = None if before is None else before.fibres
         if fibres is not None:
             engine = engine.leaving_out(fibres)
+        rank = factors[0].shape[1]
         if self.known and (
-            self.rows.needed(engine, factors[0].shape[1]) or most_are_outliers(engine, factors)
+            self.rows.thin(engine, rank) or most_are_outliers(engine, factors, self.resolution)
         ):
             return None
         cost = self.down(level, engine, factors, before)
@@ -303,7 +304,16 @@ class EvenedOut(Schedule):
         model = factors
         if level == 0 and not (self.known and _tells_something(engine, factors)):
             model = tuple(0.0 * A for A in factors)
-        return replace(cost, noise=first_look(engine, model, self.resolution), fibres=fibres)
+        noise = first_look(engine, model, self.resolution)
+        cost = replace(cost, noise=noise, fibres=fibres)
+        if model is factors and self.rows.needed(engine, rank):
+            seen = replace(cost, fibres=None).seen(engine)
+            unit = float(np.mean(np.abs(np.clip(seen.sample(factors).values, *_cut(noise)))))
+            unit = max(unit, self.resolution.least)
+            old = None if before is None else before.prior
+            known = self.rows.known(seen, factors, cost.loss, unit, old)
+            cost = replace(cost, prior=known.prior(unit))
+        return cost
 
     def last(self, level: int) -> bool:
         return self.down.last(level)
@@ -316,9 +326,14 @@ class EvenedOut(Schedule):
         return replace(self, down=self.down.in_units(units), resolution=resolution)
 
 
-def most_are_outliers(engine: Engine, factors: Factors) -> bool:
+def most_are_outliers(engine: Engine, factors: Factors, resolution: Resolution) -> bool:
     """Whether less than half of the entries, or hardly more, are clean beside a model."""
-    return core_of(engine.sample(factors).values).clean < HALF
+    return core_of(engine.sample(factors).values, resolution.entry).clean < HALF
+
+
+def _cut(noise: Noise) -> tuple[float, float]:
+    """What is beyond this does not tell how large residuals are."""
+    return -4 * noise.sigma, 4 * noise.sigma
 
 
 def _astray(before: Noise, now: Noise) -> bool:
@@ -405,7 +420,8 @@ class Narrow(Schedule):
     ) -> Level | None:
         if level >= self.rounds:
             return None
-        quartile = float(np.quantile(np.abs(engine.sample(factors).values), 0.25))
+        residuals = np.abs(engine.sample(factors).values)
+        quartile = float(np.quantile(residuals, 0.25)) if residuals.size else 0.0
         return Level(Welsch(self.width * max(quartile, self.resolution.entry)))
 
 

@@ -46,6 +46,8 @@ CHAIN_ENTRIES, FEW_COMPONENTS = 1 << 16, 8
 MOST = (("clipped", 0.2), ("clipped", 0.8), ("positive", 0.2), ("positive", 0.5))
 #: If so many starts agree there is no better place to be found, whatever residuals look like.
 MANY = 6
+#: So many entries for each parameter are enough to tell something.
+ENOUGH = 2
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
 #: A start whose cost, per entry, is higher than that of the best by this is not followed further.
@@ -312,8 +314,10 @@ class Screened(Start):
         small = trial.problem.engine
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
         if trial.thin(rank):
+            plain = list(zip(rng.spawn(2), self._kinds(small), strict=False))
+            ends = [trial.end(rank, n, *kind, rng) for n, (rng, kind) in enumerate(plain)]
             chains = CHAINS if self.count is None else self.count
-            return [trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)]
+            return [ends, trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)]
         sizes = AUTO if self.count is None else (self.count,)
         kinds = enumerate(self._kinds(small))
         blocks: list[list[End]] = []
@@ -416,7 +420,7 @@ class Trial:
             factors = self._run([self._stage(down, 1), self._redescent], begin)
         if wide:
             factors = self._run([self._redescent], self._pruned(factors))
-        return End(factors, self.entropy(factors))
+        return End(factors, self.cost(factors))
 
     def end_beside(self, rank: int, how: tuple[str, float], rng: np.random.Generator) -> End:
         """Follow a start by a quantile, then by a loss that is narrow: for many outliers."""
@@ -428,10 +432,14 @@ class Trial:
         return End(factors, self.entropy(factors))
 
     def thin(self, rank: int) -> bool:
-        """Whether some rows have few entries, so that models need a prior."""
+        """Whether some rows have few entries, so that models need a prior.
+
+        Not if there are hardly more entries than parameters: then there is no telling anyway.
+        """
         engine = self.problem.engine
-        rows = RowPrior.of(self.constraints, range(engine.order))
-        return rows.needed(engine, rank) and engine.count <= LARGE
+        if not ENOUGH * rank * sum(engine.shape) <= engine.count <= LARGE:
+            return False
+        return RowPrior.of(self.constraints, range(engine.order)).needed(engine, rank)
 
     def evolved(
         self, rank: int, rngs: Sequence[np.random.Generator], most: int, together: Together
@@ -444,8 +452,6 @@ class Trial:
         engine = problem.engine if part is None else problem.engine.subtensor(part)
         constraints = self.constraints if part is None else _on(self.constraints, part)
         entries, least = Entries.of(engine), problem.resolution.entry
-        if entries.values.size < 2 * rank * sum(entries.shape):  # there may be no telling
-            most = min(most, FEW_BIRTHS)
         chains = together(lambda rng: Chain.begun(entries, constraints, rank, least, rng), rngs)
         while chains[0].births < most and not _agree(chains):
             if all(chain.births - chain.changed >= PATIENCE for chain in chains):
@@ -460,8 +466,7 @@ class Trial:
             found = on_the_whole(found, engine, part)
         factors = tuple(engine.asarray(A) for A in found.means)
         fibres = fibres_beside(found) or None
-        thin = self.thin(found.rank)
-        return End(factors, found.cost if thin else self.entropy(factors), fibres)
+        return End(factors, self.cost(factors), fibres)
 
     def with_all_used(self, end: End) -> End:
         """With a component that is not missed spent on what is left, if that is better.
@@ -524,6 +529,14 @@ class Trial:
         solver = Solver(self.problem, stages, constraints=self.constraints)
         return solver.run(solver.start(begin, fibres=fibres), most)[0].factors
 
+    def cost(self, factors: Factors) -> float:
+        """What a model costs: the entropy of its residuals; or, if rows have few entries, minus
+        its log evidence, in which it has a price that they can be fitted to anything."""
+        if not self.thin(factors[0].shape[1]):
+            return self.entropy(factors)
+        entries, least = Entries.of(self.problem.engine), self.problem.resolution.entry
+        return Posterior.at(entries, self.constraints, factors, least).cost
+
     def entropy(self, factors: Factors) -> float:
         """That of the residuals."""
         return entropy_of(self.problem.engine, factors, self.problem.resolution)
@@ -543,7 +556,7 @@ class Trial:
         """Follow good factors to where they lead."""
         (stage,) = self._solver(SHARES[0], 1e-5).stages
         down = EvenedOut(cast(Continuation, stage.schedule), self.problem.resolution)
-        if most_are_outliers(self.problem.engine, factors):
+        if most_are_outliers(self.problem.engine, factors, self.problem.resolution):
             return factors
         near = down.near(self.problem.engine, factors)
         return self._run([replace(stage, schedule=near)], factors, fibres)
@@ -573,11 +586,7 @@ def _in_data(problem: Problem, end: End) -> KruskalTensor:
 
 def cost_of(problem: Problem, constraints: Constraints, factors: Factors) -> float:
     """What a model costs, on the scale on which starts are compared."""
-    trial = Trial(problem, constraints)
-    if not trial.thin(factors[0].shape[1]):
-        return trial.entropy(factors)
-    least = problem.resolution.entry
-    return Posterior.at(Entries.of(problem.engine), constraints, factors, least).cost
+    return Trial(problem, constraints).cost(factors)
 
 
 def _split(factors: Factors) -> bool:
@@ -668,7 +677,7 @@ def _extended(
 ) -> Factors:
     """Factors of the whole from those of a part: each mode by regression on the others' part."""
     engine, whole = problem.engine, []
-    beyond_half = most_are_outliers(engine.subtensor(part), factors)
+    beyond_half = most_are_outliers(engine.subtensor(part), factors, problem.resolution)
     for mode, chosen in enumerate(part):
         if chosen is None:
             whole.append(factors[mode])

@@ -362,14 +362,13 @@ class Solver:
         """The state at the beginning of a level."""
         stage = self._stage(replace(old, stage=number))
         value, ahead = _total(self._objective(stage, cost), stage.update, old.factors)
-        first = old.level == NOWHERE
         stages = (*old.stages, (stage.name, 0)) if level == 0 else old.stages
         return replace(
             old, objective=value, stages=stages, fall=math.inf, stage=number, level=level,
             name=stage.name, loss=cost.loss, noise=cost.noise, prior=cost.prior,
             fibres=cost.fibres, level_sweep=0, kept=(),
             swept=old.factors, momentum=0, ahead=ahead,
-            before=None if first else old if level == 0 else old.before,
+            before=old if level == 0 else old.before,
         )  # fmt: skip
 
     def _sweep(self, state: State, update: Update, objective: Objective) -> tuple[Factors, Kept]:
