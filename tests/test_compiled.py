@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from robustcp.engines.algebra import CompiledAlgebra, algebra
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import Tiles
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss
+from robustcp.noise import Noise
 from robustcp.normal import NormalEquations
 from robustcp.schedules import Refinement, Skip
 from robustcp.sizes import Resolution
@@ -376,9 +378,9 @@ def test_the_1_norm_is_finished_where_refinement_is_not_for_the_data(monkeypatch
     assert np.abs(fit.residuals(X)).sum() <= 1.0005 * np.abs(further.residuals(X)).sum()
 
 
-def test_refinement_is_left_out_if_it_would_reject_far_more_than_half():
-    rng = np.random.default_rng(0)
-    X = np.where(rng.random((20, 20, 20)) < 0.8, 10.0, 0.01) * rng.standard_normal((20, 20, 20))
-    nothing = tuple(np.zeros((20, 1)) for _ in range(3))
-    with pytest.raises(Skip, match="would reject 7"):
-        Refinement(Resolution(1e-9, 1e-9))(0, robustcp.as_engine(X), nothing, None)
+@pytest.mark.parametrize(("beyond", "floor"), [(0.8, 0.01), (0.6, 0.7)])
+def test_refinement_is_left_out_if_there_is_no_telling_what_the_noise_is(beyond, floor):
+    noise = Noise.common(1.0, 3, above=floor, beyond=beyond)
+    with pytest.raises(Skip, match=f"would reject {beyond:.0%}"):
+        Refinement(Resolution(1e-9, 1e-9))._check(noise, None)
+    Refinement(Resolution(1e-9, 1e-9))._check(replace(noise, beyond=0.4), None)

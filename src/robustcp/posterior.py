@@ -290,7 +290,7 @@ class Posterior:
             covariances=tuple(
                 V * (c[:, None] * c[None, :]) for V, c in zip(self.covariances, by, strict=True)
             ),
-            priors=tuple(mean.copy() for _ in by),
+            priors=tuple(np.array(mean) for _ in by),
         )
 
     # What it is worth
@@ -324,7 +324,7 @@ def _solved(constraint: Constraint, G: np.ndarray, h: np.ndarray, rows: np.ndarr
     i, j = pack_indices(rows.shape[1])
     gradient = h - np.einsum("irs,is->ir", G, rows)
     equations = NormalEquations(np.ascontiguousarray(G[:, i, j]), gradient, 0.0)
-    return constraint.solve(equations, rows, 0.0, algebra(np))
+    return np.asarray(constraint.solve(equations, rows, 0.0, algebra(np)))
 
 
 def _equations(

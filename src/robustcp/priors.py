@@ -82,7 +82,7 @@ class Known:
             for n, row in enumerate(rows):
                 K = K if n == mode else K * row
             found += np.einsum("ir,irs,is->i", K, C[sample.indices[mode]], K, optimize=True)
-        return np.minimum(found * curvatures, HIGHEST)
+        return np.asarray(np.minimum(found * curvatures, HIGHEST))
 
     def notes(self, counts: Sequence[np.ndarray]) -> list[str]:
         """What users should know: rows that the prior decides, given how many entries each has."""

@@ -222,7 +222,8 @@ class Refinement(Schedule):
             if change(residuals, noise, old) < enough:
                 return None
         loss = Contaminated(noise.sigma, noise.above, noise.below)
-        return Level(loss, held, known and known.prior(noise.sigma**2), fibres)
+        prior = None if known is None else known.prior(noise.sigma**2)
+        return Level(loss, held, prior, fibres)
 
     def _look(
         self, engine: Engine, factors: Factors, before: Level | None

@@ -414,7 +414,7 @@ class Solver:
 def _root(prior: Prior, mode: int) -> np.ndarray:
     ridge = prior.ridges[mode]
     assert ridge is not None
-    return np.sqrt(ridge)
+    return np.asarray(np.sqrt(ridge))
 
 
 def _total(

@@ -66,4 +66,4 @@ def _along(entries: Sample, shape: tuple[int, ...], mode: int) -> np.ndarray | N
     rest = max(int(pairs[~hit].sum()), 1)
     if not hit.any() or hit.sum() > MOST * some or tied[~hit].sum() > TIES * rest:
         return None
-    return hit.reshape(sizes)
+    return np.asarray(hit.reshape(sizes))
