@@ -45,10 +45,14 @@ def cp(
     """CP of data with bad entries, in many cases as well as if one were told which they are.
 
     The recommended estimator. Several starts are tried cheaply and compared by the entropy of
-    their residuals; the best is fitted by the 1-norm, which outliers cannot pull away but which
-    one-sided ones bias; then refined under Gaussian noise on a floor of outliers
-    (`losses.Contaminated`), whose scale and height are estimated from the residuals, again after
-    each round.
+    their residuals, which nothing large can buy; the best are fitted by the 1-norm, which outliers
+    cannot pull away but which one-sided ones bias; then refined under Gaussian noise on a floor of
+    outliers (`losses.Contaminated`), whose scale and height are estimated from the residuals, again
+    after each round. The one that costs least in the end is returned.
+
+    Fibres that are outlying as a whole, or hold one value throughout, are left out. Rows of which
+    few entries were observed have a Gaussian prior, of the variance that the rows show. `status`
+    says so. Up to 60% of the entries may be outliers, if the rest agrees.
 
     Parameters
     ----------
@@ -84,8 +88,10 @@ def cp(
         "auto" begins with singular vectors of the data, cut at the size of ordinary entries and
         not, and goes on with random factors.
     starts : int or "auto"
-        How many starts are tried; "auto" tries a few at a time, up to 20, until two agree with the
-        best and its residuals are noise. `fit.starts` tells how they ended.
+        How many starts are tried; "auto" tries a few at a time until two agree with the best and
+        its residuals are noise, or many agree. Where they do not, it goes on with starts for data
+        of which most is outliers or whole fibres are, which takes up to some ten times longer; the
+        logger "robustcp.search" says why, at the level INFO. `fit.starts` tells how they ended.
     tol, max_sweeps, rng, callback, checkpoint
         As in `cpal1`.
 

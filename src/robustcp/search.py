@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,9 @@ from robustcp.schedules import (
 )
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
+
+#: Where the search says, at the level INFO, why it goes on.
+LOG = logging.getLogger("robustcp.search")
 
 #: How many starts "auto" tries at once: more only if those before do not agree.
 AUTO = (2, 2, 2, 6, 8)
@@ -314,6 +318,7 @@ class Screened(Start):
         small = trial.problem.engine
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
         if trial.thin(rank):
+            LOG.info("rows with few entries; components come and go until two chains agree")
             plain = list(zip(rng.spawn(2), self._kinds(small), strict=False))
             ends = [trial.end(rank, n, *kind, rng) for n, (rng, kind) in enumerate(plain)]
             chains = CHAINS if self.count is None else self.count
@@ -328,12 +333,15 @@ class Screened(Start):
             ]
             blocks.append(together(lambda start: trial.end(rank, *start), starts))
             if self.count is None and block == FIRST and not trial.found(blocks):
+                LOG.info("starts disagree; looking at outliers that are most of the entries")
                 beside = list(zip(MOST, rng.spawn(len(MOST)), strict=True))
                 blocks.append(together(lambda start: trial.end_beside(rank, *start), beside))
                 if rank <= FEW_COMPONENTS and not trial.found(blocks):
+                    LOG.info("starts disagree; looking for fibres that are outlying")
                     blocks.append(trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together))
             if trial.found(blocks):
                 break
+            LOG.info("%d starts, and none to rely on yet", sum(map(len, blocks)))
         return blocks
 
     def _kinds(self, engine: Engine) -> Iterable[tuple[str, float]]:

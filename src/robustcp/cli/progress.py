@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -33,6 +34,7 @@ def fit_with_progress(
             _interruptible() as interrupted,
             Progress(*columns, console=console, transient=True, disable=hidden) as bars,
             warnings.catch_warnings(record=True) as caught,
+            _told("robustcp.search", lambda text: bars.update(bar, description=text)),
         ):
             bar = bars.add_task("starts", total=None)
 
@@ -59,6 +61,21 @@ def _kept(options: dict[str, Any]) -> str:
     """What to say of the checkpoint of a fit that was stopped, if it has one."""
     path = options.get("checkpoint")
     return f"stopped; the same command goes on from {path}" if path and path.exists() else ""
+
+
+@contextmanager
+def _told(name: str, show: Callable[[str], None]) -> Iterator[None]:
+    """Show what is logged under a name."""
+    handler, logger = logging.Handler(logging.INFO), logging.getLogger(name)
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 @contextmanager
