@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robustcp import KruskalTensor, as_engine, cp, factor_match_score, load, save, simulate
+from robustcp import KruskalTensor, as_engine, cp, cpals, factor_match_score, load, save, simulate
 from robustcp.noise import Residuals, entropy_of, first_look
 from robustcp.noise.estimation import entropy
 from robustcp.schedules import EvenedOut, Redescent
+from robustcp.search import End, Starts, _worth_following
 from robustcp.sizes import Problem
 from robustcp.studies.kinds import KINDS
 
@@ -173,3 +174,77 @@ def test_schedules_end():
     assert down(2, problem.engine, zero, None) is None
     assert down.last(1)
     assert not down.last(0)
+
+
+class TestFollowedToTheEnd:
+    def test_starts_have_models_and_final_costs(self):
+        trial = KINDS["bad_samples"].trial(50, "")
+        fit = cp(trial.data, 4)
+        starts = fit.starts
+        assert len(starts) == len(starts.final) == len(starts.models)
+        ended = {k: value for k, value in enumerate(starts.final) if value is not None}
+        best = min(ended, key=ended.__getitem__)
+        assert factor_match_score(starts.models[best], fit.model) > 0.999
+        agreeing = [factor_match_score(m, fit.model, weights=False) > 0.95 for m in starts.models]
+        assert starts.reached == sum(agreeing)
+
+    def test_with_more_blocks_none_drops_out(self):
+        rng = np.random.default_rng(0)
+        ends = [End(tuple(rng.standard_normal((5, 2)) for _ in range(3)), cost)
+                for cost in (0.04, 0.01, 0.02, 0.03, 0.0, 0.05, 0.9)]  # fmt: skip
+        few, more = _worth_following([ends[:3]]), _worth_following([ends[:3], ends[3:]])
+        assert [end.entropy for end in few] == [0.01, 0.02]
+        assert [end.entropy for end in more] == [0.0, 0.01, 0.02, 0.03]
+
+    def test_of_ends_that_agree_the_best_is_followed(self):
+        factors = tuple(np.random.default_rng(0).standard_normal((5, 2)) for _ in range(3))
+        assert [
+            end.entropy for end in _worth_following([[End(factors, 0.2), End(factors, 0.1)]])
+        ] == [0.1]
+
+    def test_two_models_of_which_one_is_better_in_the_end(self):
+        found = Starts([1.0, 2.0], models=[simulate((4, 4, 4), 1, eta=0, gamma=0, rng=k).truth
+                                           for k in range(2)])  # fmt: skip
+        after = found.ended(1, 0.5, found.models[1]).ended(0, 0.9, found.models[0])
+        assert after.final == (0.9, 0.5)
+        assert after.agreeing_with(1).reached == 1
+        assert "0.5" in repr(after)
+
+    def test_the_search_says_why_it_goes_on(self, caplog):
+        trial = KINDS["most_entries_too_large"].trial(50, "")
+        with caplog.at_level("INFO", "robustcp.search"):
+            cp(trial.data, 5)
+        assert "starts disagree" in caplog.text
+
+
+class TestMostEntries:
+    @pytest.mark.parametrize("name", ["most_entries_too_large", "most_entries_random"])
+    def test_may_be_outliers(self, name):
+        trial = KINDS[name].trial(51, "")
+        found = factor_match_score(cp(trial.data, 5).model, KruskalTensor.from_factors(trial.truth))
+        assert found > 0.97
+
+    def test_too_small_ones(self):
+        trial = KINDS["most_entries_too_large"].trial(52, "")
+        fit = cp(-trial.data, 5)
+        turned = (-trial.truth[0], *trial.truth[1:])
+        assert factor_match_score(fit.model, KruskalTensor.from_factors(turned)) > 0.97
+
+
+@pytest.mark.parametrize("name", ["scatter_cut", "fluorescence"])
+def test_landscapes(name):
+    trial = KINDS[name].trial(50, "")
+    fit = cp(trial.data, 4, nonnegative=True)
+    assert factor_match_score(fit.model, KruskalTensor.from_factors(trial.truth)) > 0.85
+    if name == "fluorescence":
+        assert "fibres along mode 0 left out" in fit.status
+
+
+def test_least_squares_does_not_run_off_where_entries_are_missing():
+    for seed in range(36, 60):
+        rng = np.random.default_rng(seed)
+        M = np.einsum("i,j,k->ijk", *[rng.standard_normal(4) for _ in range(3)])
+        X = M.copy()
+        X.reshape(-1)[rng.choice(64, 7, replace=False)] = np.nan
+        fit = cpals(X, 1, init="random", rng=seed)
+        assert np.abs(fit.full()).max() < 100 * np.abs(M).max()

@@ -31,6 +31,9 @@ from robustcp.search import Begun, Starts, cleared, cost_of
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, State
 
+#: A component that is so many times larger than any entry of the data has run off.
+FAR = 100.0
+
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None
 
@@ -43,6 +46,15 @@ class _Run:
     state: State
     outcome: Outcome
     begun: Begun
+
+    @cached_property
+    def ran_off(self) -> bool:
+        """Whether the model is far larger than the data, as it may be at missing entries."""
+        engine = self.solver.problem.engine
+        if engine.complete:
+            return False
+        sizes = math.prod(engine.xp.max(engine.xp.abs(A), axis=0) for A in self.state.factors)
+        return float(engine.xp.max(sizes)) > FAR * engine.largest
 
     @cached_property
     def cost(self) -> float:
@@ -104,7 +116,9 @@ def _followed(
 ) -> Fit:
     """Follow the starts, from where they are."""
     runs: list[_Run] = []
-    for start in how.starts:
+    starts, spare = list(how.starts), list(how.spare)
+    while starts:
+        start = starts.pop(0)
         saved = record.run(len(runs))
         begun = saved.begun if saved else start(how.problem, rank, generator, how.constrained)
         for one in (begun, *begun.others):
@@ -113,7 +127,9 @@ def _followed(
                 break
         if runs[-1].outcome == STOPPED:
             break
-    fit = _fit(runs)
+        if spare and runs[-1].ran_off:
+            starts.insert(0, spare.pop())
+    fit = _fit([run for run in runs if not run.ran_off] or runs)
     record.finish(None if runs[-1].outcome == STOPPED else fit)
     return fit
 

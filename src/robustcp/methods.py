@@ -17,11 +17,14 @@ from robustcp.losses import L1, LeastSquares, Loss, as_loss
 from robustcp.noise import as_noise, is_kind
 from robustcp.priors import RowPrior
 from robustcp.schedules import Single
-from robustcp.search import Given, OnPart, Screened, in_turn
+from robustcp.search import Cold, Given, OnPart, Screened, in_turn
 from robustcp.sizes import Problem
 from robustcp.solver import Stage
 from robustcp.stages import to_the_noise, way_down
 from robustcp.updates import MajorizeMinimize
+
+#: How many starts are begun anew, if they run off.
+SPARE = 5
 
 
 def cp(
@@ -318,7 +321,8 @@ def cpals(
 ) -> Fit:
     """CP by alternating least squares: what everybody uses, and what gross errors break.
 
-    Minimises sum_i r_i^2 / 2 + mu/2 sum_n |A_n|^2. The parameters are those of `cpal1`.
+    Minimises sum_i r_i^2 / 2 + mu/2 sum_n |A_n|^2. The parameters are those of `cpal1`. Where
+    entries are missing, a start may run off to infinity there; it is then begun anew at random.
 
     Examples
     --------
@@ -344,7 +348,8 @@ def cpals(
         modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
         problem, loss = Problem.of(engine, wild=True), LeastSquares()
         stage = Stage("least squares", Single(loss), tol, problem.units.mu_of_fit(mu, loss.degree))
-        return Plan(problem, [stage], in_turn(init, count), constraints=modes)
+        spare = [Cold("random")] * SPARE if isinstance(init, str) else []
+        return Plan(problem, [stage], in_turn(init, count), constraints=modes, spare=spare)
 
     kept = asked(checkpoint, "cpals", mu=mu, tol=tol)
     return estimate(

@@ -26,6 +26,8 @@ class Plan:
     modes : tuple of int
         The modes that are solved for; all if empty.
     constraints : tuple of Constraint, one for each mode; all are free if empty
+    spare : sequence of Start
+        Starts for those that run off to infinity where entries are missing.
     """
 
     problem: Problem
@@ -33,6 +35,7 @@ class Plan:
     starts: Sequence[Start]
     modes: tuple[int, ...] = ()
     constraints: Constraints = ()
+    spare: Sequence[Start] = ()
 
     @property
     def constrained(self) -> Constraints:
