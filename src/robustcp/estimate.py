@@ -33,6 +33,8 @@ from robustcp.solver import Solver, State
 
 #: A component that is so many times larger than any entry of the data has run off.
 FAR = 100.0
+#: Costs per entry that differ by less are the same.
+SAME = 1e-3
 
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None
@@ -61,7 +63,8 @@ class _Run:
         """What the model costs, on the scale on which starts are compared, in the data's units."""
         problem = self.solver.problem
         unit = math.log(problem.units.factor)
-        return cost_of(problem, self.solver.constraints, self.state.factors) + unit
+        state = self.state
+        return cost_of(problem, self.solver.constraints, state.factors, state.noise) + unit
 
 
 def estimate(
@@ -217,14 +220,21 @@ def _fit(runs: Sequence[_Run]) -> Fit:
 
 
 def _best_of_tried(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
-    """The run that costs least in the end, and what is known of all starts."""
-    best, starts = min(runs, key=lambda run: run.cost), runs[0].begun.tried
+    """The run that costs least in the end, and what is known of all starts.
+
+    Of those that cost the same, it is the one that most starts agree with.
+    """
+    starts = runs[0].begun.tried
     assert starts is not None
     for run in runs:
         factors = run.solver.problem.units.factors_of_data(run.state.factors)
         model = KruskalTensor.from_factors(factors).normalized()
         starts = starts.ended(run.begun.best, run.cost, model)
-    return best, starts.agreeing_with(best.begun.best)
+    least = min(run.cost for run in runs)
+    same = [run for run in runs if run.cost <= least + SAME]
+    each = [(starts.agreeing_with(run.begun.best), run) for run in same]
+    starts, best = max(each, key=lambda one: (one[0].reached, -one[1].cost))
+    return best, starts
 
 
 def _canonical(solver: Solver, state: State) -> KruskalTensor:

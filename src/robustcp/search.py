@@ -21,7 +21,7 @@ from robustcp.engines import Engine, Fibres, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
 from robustcp.metrics import factor_match_score
-from robustcp.noise import entropy_of, fibres_of, first_look, structure_of
+from robustcp.noise import Noise, entropy_of, fibres_of, first_look, structure_of
 from robustcp.posterior import Entries, Posterior
 from robustcp.priors import RowPrior
 from robustcp.schedules import (
@@ -537,13 +537,22 @@ class Trial:
         solver = Solver(self.problem, stages, constraints=self.constraints)
         return solver.run(solver.start(begin, fibres=fibres), most)[0].factors
 
-    def cost(self, factors: Factors) -> float:
+    def cost(self, factors: Factors, noise: Noise | None = None) -> float:
         """What a model costs: the entropy of its residuals; or, if rows have few entries, minus
-        its log evidence, in which it has a price that they can be fitted to anything."""
+        its log evidence, in which it has a price that they can be fitted to anything.
+
+        The evidence is given the noise of each entry, where that is known.
+        """
+        engine = self.problem.engine
         if not self.thin(factors[0].shape[1]):
             return self.entropy(factors)
-        entries, least = Entries.of(self.problem.engine), self.problem.resolution.entry
-        return Posterior.at(entries, self.constraints, factors, least).cost
+        entries, least, logs = Entries.of(engine), self.problem.resolution.entry, 0.0
+        if noise is not None and not noise.even:
+            raw = engine.entries(factors).values
+            z = engine.standardized(noise.scales(engine.shape)).entries(factors).values
+            u = np.divide(raw, z, out=np.ones_like(raw), where=z != 0)
+            entries, logs = entries.weighted(entries.weights / u**2), float(np.mean(np.log(u)))
+        return Posterior.at(entries, self.constraints, factors, least).cost + logs
 
     def entropy(self, factors: Factors) -> float:
         """That of the residuals."""
@@ -592,9 +601,11 @@ def _in_data(problem: Problem, end: End) -> KruskalTensor:
     return KruskalTensor.from_factors(factors).normalized()
 
 
-def cost_of(problem: Problem, constraints: Constraints, factors: Factors) -> float:
+def cost_of(
+    problem: Problem, constraints: Constraints, factors: Factors, noise: Noise | None = None
+) -> float:
     """What a model costs, on the scale on which starts are compared."""
-    return Trial(problem, constraints).cost(factors)
+    return Trial(problem, constraints).cost(factors, noise)
 
 
 def _split(factors: Factors) -> bool:

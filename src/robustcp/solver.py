@@ -32,6 +32,8 @@ from robustcp.updates import MajorizeMinimize, Update
 #: Modes with rows that could not be solved, and those rows.
 Kept = tuple[tuple[int, tuple[int, ...]], ...]
 
+#: Where rows are badly determined, sweeps go slowly along valleys: what ends a level, relatively.
+SLOWLY = 0.01
 #: The level of a state that has not begun.
 NOWHERE = -1
 
@@ -260,7 +262,8 @@ class Solver:
     def level_done(self, state: State) -> bool:
         """Whether the level has converged, or has had its share of sweeps."""
         stage = self._stage(state)
-        return state.fall < stage.tol or (
+        tol = stage.tol if state.prior is None else SLOWLY * stage.tol
+        return state.fall < tol or (
             state.level_sweep >= stage.level_sweeps and not stage.schedule.last(state.level)
         )
 
