@@ -23,6 +23,7 @@ from robustcp.engines import (
 from robustcp.fitted import Fit, diagnosis
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
+from robustcp.metrics import factor_match_score
 from robustcp.noise import COMMON, Noise, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
@@ -35,6 +36,9 @@ from robustcp.solver import Solver, State
 FAR = 100.0
 #: Costs per entry that differ by less are the same.
 SAME = 1e-3
+#: Models fit equally well if their costs per entry differ by less than this, and are others if they
+#: score less than that. One of so many starts is few.
+EQUALLY, OTHER, MANY = 3e-3, 0.9, 6
 
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None
@@ -180,9 +184,10 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         for run in runs
     ]
     starts = Starts(runs[0].solver.reported(value, furthest.loss) for value in objectives)
-    best = runs[int(np.argmin(objectives))]
+    best, doubts = runs[int(np.argmin(objectives))], []
     if runs[0].begun.tried is not None:
         best, starts = _best_of_tried(runs)
+        doubts = _doubts(runs, best, starts)
     solver, state = best.solver, best.state
     problem, units = solver.problem, solver.problem.units
     engine = problem.seen_by(state.loss)
@@ -204,6 +209,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         *([f"{state.fibres.words} left out, as outlying as a whole"] if state.fibres else []),
         *(structure_of(seen, state.factors, noise.sigma).notes if looked else []),
         diagnosis(model),
+        *doubts,
     ]
     nothing = engine.largest == 0 and not noise.known  # there is no size that noise could have
     return Fit(
@@ -235,6 +241,23 @@ def _best_of_tried(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     each = [(starts.agreeing_with(run.begun.best), run) for run in same]
     starts, best = max(each, key=lambda one: (one[0].reached, -one[1].cost))
     return best, starts
+
+
+def _doubts(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[str]:
+    """Whether the model is one that others would find too."""
+    found = []
+    if starts.reached == 1 and len(starts) >= MANY:
+        found.append(f"only 1 of {len(starts)} starts reached this model")
+    mine = KruskalTensor.from_factors(best.state.factors)
+    for run in runs:
+        if run.cost > best.cost + EQUALLY or run is best or best.solver.problem.units.order == 2:
+            continue
+        other = KruskalTensor.from_factors(run.state.factors)
+        score = factor_match_score(other, mine, weights=False)
+        if score < OTHER:
+            found.append(f"another model fits as well (factor match score {score:.2f} with this)")
+            break
+    return found
 
 
 def _canonical(solver: Solver, state: State) -> KruskalTensor:
