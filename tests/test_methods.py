@@ -127,7 +127,7 @@ class TestEveryFit:
             X, rank, max_sweeps=40, init="random", rng=seed, callback=lambda s: seen.append(s)
         )
         for a, b in itertools.pairwise(seen):
-            if (a.stage, a.level, a.name) == (b.stage, b.level, b.name):
+            if (a.start, a.stage, a.level, a.name) == (b.start, b.stage, b.level, b.name):
                 assert b.objective <= a.objective + 1e-12 * np.sum(X * X)
         if method is not cp:  # its noise is estimated anew from level to level
             assert np.all(np.diff(fit.trace) <= 1e-12 * np.sum(X * X))

@@ -74,7 +74,8 @@ def core_of(residuals: np.ndarray, least: float = 0.0, enough: int = 1 << 16) ->
     if 0 < low < NARROWER * middle:
         narrow = sorted_ones.core(low, (True,))
         floor = max(narrow.above, narrow.below)
-        if narrow.sigma < NARROWER * found.sigma and narrow.clean > FEWEST and floor < HIGHEST:
+        resolved = 2 * least < narrow.sigma < NARROWER * found.sigma
+        if resolved and narrow.clean > FEWEST and floor < HIGHEST:
             return narrow
     return found
 
