@@ -136,7 +136,8 @@ def _followed(
             break
         if spare and runs[-1].ran_off:
             starts.insert(0, spare.pop())
-    fit = _fit([run for run in runs if not run.ran_off] or runs)
+    sound = [run for run in runs if not run.ran_off] if how.spare else []
+    fit = _fit(sound or runs)
     record.finish(None if runs[-1].outcome == STOPPED else fit)
     return fit
 

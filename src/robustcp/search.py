@@ -319,9 +319,10 @@ class Screened(Start):
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
         if trial.thin(rank):
             LOG.info("rows with few entries; components come and go until two chains agree")
-            plain = list(zip(rng.spawn(2), self._kinds(small), strict=False))
-            ends = [trial.end(rank, n, *kind, rng) for n, (rng, kind) in enumerate(plain)]
-            chains = CHAINS if self.count is None else self.count
+            chains = CHAINS if self.count is None else max(1, self.count - 2)
+            plain = 2 if self.count is None else min(2, self.count - chains)
+            begun = zip(rng.spawn(plain), self._kinds(small), strict=False)
+            ends = [trial.end(rank, n, *kind, own) for n, (own, kind) in enumerate(begun)]
             return [ends, trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)]
         sizes = AUTO if self.count is None else (self.count,)
         kinds = enumerate(self._kinds(small))
