@@ -17,8 +17,8 @@ from robustcp.posterior import Entries, Posterior
 GIVEN_UP = 0.3
 #: A model is better if its cost per entry is lower by this.
 BETTER = 1e-4
-#: How often outlying fibres are looked for, and the share of the entries that they may hold.
-LOOKS, MOST = 3, 0.5
+#: How often outlying fibres are looked for.
+LOOKS = 3
 #: Sweeps on the whole data, for a model that was found on a part.
 SOME = 10
 
@@ -97,12 +97,9 @@ def on_the_whole(found: Posterior, engine: Engine, part: Sequence[np.ndarray | N
 
 
 def fibres_beside(found: Posterior) -> Fibres:
-    """The fibres that are outlying beside a model; none if that were most of the data."""
+    """The fibres that are outlying beside a model."""
     entries = found.entries
     r = (entries.values - entries.model(found.means)) * np.sqrt(entries.weights)
     inside = r if found.kept is None else r[found.kept > 0]
     sigma = core_of(inside, max(math.sqrt(found.least), 1e-300)).sigma
-    fibres = outlying_fibres(r / sigma, entries.indices, entries.shape)
-    if fibres and float(np.mean(fibres.at(entries.indices))) > MOST:
-        return Fibres(entries.shape)
-    return fibres
+    return outlying_fibres(r / sigma, entries.indices, entries.shape)

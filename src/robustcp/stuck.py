@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from robustcp.engines import Engine, Fibres, Sample
+from robustcp.engines import Engine, Fibres, Sample, fibre_length, some_indices
 
 #: Fibres with fewer entries may hold one value by chance.
 FEW = 6
@@ -23,17 +23,11 @@ def stuck_fibres(engine: Engine) -> Fibres | None:
 
     A component could fit them exactly, which would make it look better than any other.
     """
-    if engine.order < 3 or not engine.takes_weights or max(engine.shape) < FEW:
+    if engine.order < 3 or not engine.takes_weights or fibre_length(engine) < FEW / 2:
         return None
     if engine.count > PART:
-        sizes = list(engine.shape)
-        while math.prod(sizes) > PART:
-            longest = sizes.index(max(sizes))
-            sizes[longest] = -(-sizes[longest] * 3 // 4)
-        at = [np.arange(size) for size in sizes]
-        if not all(int(engine.counts(n)[k].sum()) for n, k in enumerate(at)):
-            return None
-        if not _found(engine.subtensor(at).entries(), tuple(sizes)):
+        part = engine.subtensor(some_indices(engine.shape, PART))
+        if not _found(part.entries(), part.shape):
             return None
     return _found(engine.entries(), engine.shape) or None
 
@@ -51,9 +45,8 @@ def _found(entries: Sample, shape: tuple[int, ...]) -> Fibres:
 
 def _along(entries: Sample, shape: tuple[int, ...], mode: int) -> np.ndarray | None:
     """Which fibres along a mode hold one value; None if none does, or too many."""
-    sizes = tuple(1 if n == mode else size for n, size in enumerate(shape))
-    at = tuple(0 * k if n == mode else k for n, k in enumerate(entries.indices))
-    number, x = np.ravel_multi_index(at, sizes), entries.values
+    number, sizes = Fibres.numbered(shape, mode, entries.indices)
+    x = entries.values
     order = np.lexsort((entries.indices[mode], number))
     number, x = number[order], x[order]
     next_to = number[1:] == number[:-1]

@@ -17,7 +17,7 @@ from robustcp.engines.arrays import (
 )
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.fibres import Fibres
+from robustcp.engines.fibres import Fibres, fibre_length, some_indices
 from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
 from robustcp.engines.scales import Scales, Signal
 from robustcp.engines.threads import single_blas_thread
@@ -41,10 +41,12 @@ __all__ = [
     "as_engine",
     "as_weights",
     "at_entries_of",
+    "fibre_length",
     "in_modes_of",
     "khatri_rao",
     "names_and_labels",
     "single_blas_thread",
+    "some_indices",
     "to_host",
 ]
 

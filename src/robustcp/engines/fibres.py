@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robustcp.engines.arrays import to_host
 from robustcp.engines.weights import Weights
+
+if TYPE_CHECKING:
+    from robustcp.engines.base import Engine
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +39,20 @@ class Fibres:
     def count(self) -> int:
         return sum(int(np.count_nonzero(hit)) for _, hit in self.along)
 
+    @staticmethod
+    def numbered(
+        shape: tuple[int, ...], mode: int, indices: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, tuple[int, ...]]:
+        """In which fibre along a mode each entry is, and the shape of an array of those fibres."""
+        sizes = tuple(1 if n == mode else size for n, size in enumerate(shape))
+        at = tuple(0 * k if n == mode else k for n, k in enumerate(indices))
+        return np.ravel_multi_index(at, sizes), sizes
+
     def at(self, indices: Sequence[np.ndarray]) -> np.ndarray:
         """Whether some entries are in one of the fibres."""
         inside = np.zeros(len(indices[0]), dtype=bool)
         for mode, hit in self.along:
-            inside |= hit[tuple(0 * k if n == mode else k for n, k in enumerate(indices))]
+            inside |= hit.ravel()[self.numbered(self.shape, mode, indices)[0]]
         return inside
 
     @property
@@ -62,3 +76,19 @@ class Fibres:
                     array = array * vector.reshape([-1 if m == n else 1 for m in range(kept.ndim)])
             kept = kept * array
         return Weights(self.shape, (None,) * kept.ndim, kept, zeros=True)
+
+
+def fibre_length(engine: Engine) -> float:
+    """How many entries the fibres along the longest mode have, missing ones left out."""
+    return engine.count * max(engine.shape) / math.prod(engine.shape)
+
+
+def some_indices(shape: tuple[int, ...], most: int) -> list[np.ndarray]:
+    """Random indices of each mode, of not more entries together; long modes are cut first."""
+    sizes = list(shape)
+    while math.prod(sizes) > most:
+        longest = sizes.index(max(sizes))
+        sizes[longest] = sizes[longest] * 3 // 4
+    rng = np.random.default_rng(0)
+    pairs = zip(shape, sizes, strict=True)
+    return [np.sort(rng.permutation(whole)[:size]) for whole, size in pairs]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from robustcp._typing import Factors
-from robustcp.engines import Engine, Fibres
+from robustcp.engines import Engine, Fibres, fibre_length, some_indices
 from robustcp.noise.model import Noise
 
 #: Residuals are cut at this many standard deviations: a single entry makes no outlying fibre.
@@ -30,13 +30,12 @@ PART, MOST = 1 << 16, 0.5
 def fibres_of(engine: Engine, factors: Factors, noise: Noise) -> Fibres | None:
     """Which fibres of the data are outlying, beside a model and its noise; None if none is.
 
-    Of much data a part is looked at first. If most of the data were in outlying fibres, they would
-    not be outlying.
+    Of much data a part is looked at first.
     """
-    if not engine.takes_weights or engine.order < 3:
+    if not engine.takes_weights or engine.order < 3 or fibre_length(engine) < FEW:
         return None
     if engine.count > PART:
-        at = _part(engine.shape)
+        at = some_indices(engine.shape, PART)
         rows = tuple(A[engine.xp.asarray(k), :] for A, k in zip(factors, at, strict=True))
         if not _found(engine.subtensor(at), rows, noise.part(at)):
             return None
@@ -48,27 +47,14 @@ def _found(engine: Engine, factors: Factors, noise: Noise) -> Fibres:
     if not noise.even:
         engine = engine.standardized(noise.scales(engine.shape))
     residuals = engine.entries(factors)
-    found = outlying_fibres(residuals.values / noise.sigma, residuals.indices, engine.shape)
-    if found and float(np.mean(found.at(residuals.indices))) > MOST:
-        return Fibres(engine.shape)
-    return found
-
-
-def _part(shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Some indices of each mode, of not more entries than a first look is at."""
-    sizes = list(shape)
-    while math.prod(sizes) > PART:
-        longest = sizes.index(max(sizes))
-        sizes[longest] = -(-sizes[longest] * 3 // 4)
-    rng = np.random.default_rng(0)
-    pairs = zip(shape, sizes, strict=True)
-    return [np.sort(rng.permutation(whole)[:size]) for whole, size in pairs]
+    return outlying_fibres(residuals.values / noise.sigma, residuals.indices, engine.shape)
 
 
 def outlying_fibres(z: np.ndarray, indices: Sequence[np.ndarray], shape: tuple[int, ...]) -> Fibres:
     """Which fibres are outlying, given standardised residuals of all entries, or of many.
 
     The mode whose fibres stand out most comes first, and what they hold does not count for others.
+    If most of the entries were in them they would not be outlying: then there are none.
     """
     clipped = np.clip(z, -LIMIT, LIMIT)
     left = np.ones(z.size, dtype=bool)
@@ -81,6 +67,8 @@ def outlying_fibres(z: np.ndarray, indices: Sequence[np.ndarray], shape: tuple[i
             break
         found[-mode] = found.get(-mode, np.zeros_like(hit)) | hit
         left &= ~Fibres(shape, ((-mode, hit),)).at(indices)
+    if np.mean(left) < 1 - MOST:
+        return Fibres(shape)
     return Fibres(shape, tuple(sorted(found.items())))
 
 
@@ -92,10 +80,8 @@ def _judged(
     mode: int,
 ) -> tuple[float, np.ndarray]:
     """By how much the outlying fibres along a mode exceed the noise, and which they are."""
-    sizes = tuple(1 if n == mode else size for n, size in enumerate(shape))
-    at = tuple(0 * k if n == mode else k for n, k in enumerate(indices))
-    number = np.ravel_multi_index(at, sizes)[left]
-    total, z = math.prod(sizes), z[left]
+    number, sizes = Fibres.numbered(shape, mode, indices)
+    number, total, z = number[left], math.prod(sizes), z[left]
     count = np.bincount(number, minlength=total)
     some = count >= FEW
     if int(some.sum()) < FEWEST:
