@@ -172,6 +172,8 @@ def _run(
         return isinstance(answer, bool | np.bool_) and bool(answer)
 
     state, outcome = solver.run(state, max_sweeps, after_sweep)
+    if outcome == CONVERGED:
+        state = solver.averaged(state)
     record.keep(number, Saved(begun, state, outcome))
     return _Run(solver, state, outcome, begun)
 

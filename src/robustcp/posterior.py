@@ -22,6 +22,7 @@ from robustcp.constraints import Constraint, Constraints
 from robustcp.engines import Engine, to_host
 from robustcp.engines.algebra import algebra
 from robustcp.engines.installed import compiled_code
+from robustcp.losses import Loss
 from robustcp.normal import NormalEquations, pack_indices, unpack_indices
 
 #: Degrees of freedom of the t distribution.
@@ -31,6 +32,9 @@ FREEDOM = 1.0
 BIRTH, HOLD = 0.1, 30
 #: Sweeps until it has settled, at most, and the fall of the cost per entry that ends them.
 SETTLE, ENOUGH = 60, 1e-4
+#: So many degrees of freedom are a Gaussian; sweeps that its means take, the fall of the cost per
+#: entry that ends them, and how often the entries are weighted anew.
+GAUSSIAN, SWEEPS, END, WEIGHINGS = 1e9, 100, 1e-7, 2
 #: Steps in which the rows are found that a part of the data leaves out.
 ROWS = 8
 #: A component that is smaller than this share of the data is dead.
@@ -50,18 +54,21 @@ class Entries:
     indices : tuple of integer arrays (count,), one for each mode
     weights : float64 array (count,)
         What each counts, over the square of its scale.
+    scales : float64 array (count,)
     """
 
     shape: tuple[int, ...]
     values: np.ndarray
     indices: tuple[np.ndarray, ...]
     weights: np.ndarray
+    scales: np.ndarray
 
     @classmethod
     def of(cls, engine: Engine) -> Entries:
         found = engine.entries()
         weights = np.ones(found.values.size) if found.weights is None else found.weights
-        return cls(engine.shape, found.values, found.indices, weights)
+        scales = np.ones(found.values.size) if found.scales is None else found.scales
+        return cls(engine.shape, found.values, found.indices, weights / scales**2, scales)
 
     def weighted(self, weights: np.ndarray) -> Entries:
         """With other weights."""
@@ -119,6 +126,8 @@ class Posterior:
     priors: tuple[np.ndarray, ...]
     spread: float
     least: float
+    #: Degrees of freedom of the t distribution of the noise.
+    freedom: float = FREEDOM
     #: Which entries are looked at; all if None.
     kept: np.ndarray | None = field(repr=False, default=None)
     #: The mean squares of the residuals, as the last sweep found them.
@@ -223,14 +232,14 @@ class Posterior:
             found = found.swept(held=True)
         return found
 
-    def settled(self, sweeps: int = SETTLE) -> Posterior:
+    def settled(self, sweeps: int = SETTLE, enough: float = ENOUGH) -> Posterior:
         """After sweeps with everything estimated."""
         found, before = self, math.inf
         for k in range(sweeps):
             found = found.swept()
             if k % 5 == 4:
                 now = found.cost
-                if before - now < ENOUGH:
+                if before - now < enough:
                     break
                 before = now
         return found
@@ -251,7 +260,7 @@ class Posterior:
         rank, squares = self.rank, np.zeros(self.entries.values.size)
         gram, h = _equations(
             self.entries, self._precisions, self.means, self.covariances, mode, self.spread,
-            squares,
+            self.freedom, squares,
         )  # fmt: skip
         precisions = np.diag(1 / self.priors[mode])
         G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank) + precisions
@@ -277,7 +286,7 @@ class Posterior:
         """The square of the scale that the t distribution has, in one step."""
         weights = self._precisions
         scaled = weights * squares
-        share = (FREEDOM + 1) / (FREEDOM + scaled / self.spread)
+        share = (self.freedom + 1) / (self.freedom + scaled / self.spread)
         return float(np.sum(share * scaled)) / max(int(np.count_nonzero(weights)), 1)
 
     def balanced(self) -> Posterior:
@@ -299,8 +308,8 @@ class Posterior:
     def cost(self) -> float:
         """Minus the log evidence, per entry, or what bounds it; all entries count."""
         scaled = self.entries.weights * self.squares / max(self.spread, 1e-300)
-        fit = 0.5 * math.log(max(self.spread, 1e-300)) + 0.5 * (FREEDOM + 1) * float(
-            np.mean(np.log1p(scaled / FREEDOM))
+        fit = 0.5 * math.log(max(self.spread, 1e-300)) + 0.5 * (self.freedom + 1) * float(
+            np.mean(np.log1p(scaled / self.freedom))
         )
         return fit + self.complexity / max(self.entries.values.size, 1)
 
@@ -314,6 +323,30 @@ class Posterior:
             logs = np.linalg.slogdet(V / (root[:, None] * root[None, :]))[1]
             total += 0.5 * float(np.sum((A**2 + variances) / tau - 1) - np.sum(logs))
         return total
+
+
+def posterior_means(
+    engine: Engine, constraints: Constraints, factors: Factors, loss: Loss, sigma: float
+) -> tuple[np.ndarray, ...] | None:
+    """The means of the rows over all that the data allows, near some factors; on the host.
+
+    Where data says little of some rows these are closer to the truth than the likeliest rows, in
+    which each mode takes the others for certain. Entries are weighted by the loss, that of
+    residuals in units of the engine's scales, with noise of standard deviation `sigma`. None if a
+    component dies on the way.
+    """
+    entries = Entries.of(engine)
+    found = Posterior.at(entries, constraints, factors, sigma)
+    dead = found.dead.size
+    found = replace(found, spread=sigma**2, freedom=GAUSSIAN)
+    sizes = np.abs(entries.values - entries.model(found.means))
+    for _ in range(WEIGHINGS):
+        signs = np.sign(entries.values - entries.model(found.means))
+        weights = loss.curvature(signs * sizes / entries.scales)
+        found = replace(found, entries=entries.weighted(entries.weights * weights))
+        found = found.settled(SWEEPS, END)
+        sizes = np.sqrt(found.squares)
+    return None if found.dead.size > dead else found.means
 
 
 def _put(arrays: tuple[np.ndarray, ...], mode: int, new: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -334,6 +367,7 @@ def _equations(
     covariances: Sequence[np.ndarray],
     mode: int,
     spread: float,
+    freedom: float,
     squares: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gram matrices, packed, and right-hand sides of the rows of a mode."""
@@ -346,7 +380,7 @@ def _equations(
     compiled = compiled_code()
     run = _plain_equations if compiled is None else compiled.expected_equations
     run(
-        entries.values, precisions, entries.rows, mode, first, seconds, spread, FREEDOM,
+        entries.values, precisions, entries.rows, mode, first, seconds, spread, freedom,
         gram, h, squares,
     )  # fmt: skip
     begin = sum(entries.shape[:mode])

@@ -296,7 +296,9 @@ class EvenedOut(Schedule):
             engine = engine.leaving_out(fibres)
         rank = factors[0].shape[1]
         if self.known and (
-            self.rows.thin(engine, rank) or most_are_outliers(engine, factors, self.resolution)
+            self.rows.thin(engine, rank)
+            or self.resolution.counts
+            or most_are_outliers(engine, factors, self.resolution)
         ):
             return None
         cost = self.down(level, engine, factors, before)

@@ -547,12 +547,10 @@ class Trial:
         engine = self.problem.engine
         if not self.thin(factors[0].shape[1]):
             return self.entropy(factors)
-        entries, least, logs = Entries.of(engine), self.problem.resolution.entry, 0.0
-        if noise is not None and not noise.even:
-            raw = engine.entries(factors).values
-            z = engine.standardized(noise.scales(engine.shape)).entries(factors).values
-            u = np.divide(raw, z, out=np.ones_like(raw), where=z != 0)
-            entries, logs = entries.weighted(entries.weights / u**2), float(np.mean(np.log(u)))
+        if noise is not None and not noise.even and not noise.known:
+            engine = engine.standardized(noise.scales(engine.shape))
+        entries, least = Entries.of(engine), self.problem.resolution.entry
+        logs = float(np.mean(np.log(entries.scales))) if entries.scales.size else 0.0
         return Posterior.at(entries, self.constraints, factors, least).cost + logs
 
     def entropy(self, factors: Factors) -> float:

@@ -23,6 +23,7 @@ from robustcp.noise import Noise
 from robustcp.normal import NormalEquations
 from robustcp.objective import Objective
 from robustcp.outcome import CONVERGED, STOPPED, Outcome, max_sweeps
+from robustcp.posterior import posterior_means
 from robustcp.priors import Prior
 from robustcp.schedules import Level, Schedule, Skip
 from robustcp.sizes import Problem
@@ -229,6 +230,36 @@ class Solver:
             state = self.advance(state)
             if after_sweep(state):
                 return state, STOPPED
+
+    def averaged(self, state: State) -> State:
+        """The state at the posterior means of all rows, if they have a prior; as one more stage.
+
+        It costs more than the state before, which is the likeliest.
+        """
+        prior, noise, every = state.prior, state.noise, len(state.factors)
+        if (
+            prior is None
+            or noise is None
+            or len(self.modes) < every
+            or any(ridge is None for ridge in prior.ridges)
+        ):
+            return state
+        objective, engine = self.objective_of(state), self.problem.engine
+        means = posterior_means(
+            objective.engine, self.constraints, state.factors, state.loss, noise.sigma
+        )
+        if means is None:
+            return state
+        factors = tuple(
+            engine.xp.astype(engine.asarray(A), B.dtype)
+            for A, B in zip(means, state.factors, strict=True)
+        )
+        value = _total(objective, self._stage(state).update, factors)[0]
+        return replace(
+            state, factors=factors, swept=factors, objective=value, sweep=state.sweep + 1,
+            stages=(*state.stages, ("posterior means", 1)),
+            trace=(*state.trace, self.reported(value, state.loss)), ahead=None,
+        )  # fmt: skip
 
     def resumed(self, state: State) -> State:
         """A state that comes from a file, with what is not kept there."""

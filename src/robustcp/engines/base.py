@@ -72,13 +72,14 @@ class Sample:
     ----------
     values : float64 array (count,)
     indices : tuple of integer arrays (count,), one for each mode; found when asked for
-    weights : float64 array (count,), optional
+    weights, scales : float64 array (count,), optional
         Those of the entries, where all were asked for and have any.
     """
 
     values: np.ndarray
     locate: Callable[[], tuple[np.ndarray, ...]] = field(repr=False)
     weights: np.ndarray | None = field(repr=False, default=None)
+    scales: np.ndarray | None = field(repr=False, default=None)
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:
@@ -164,7 +165,8 @@ class Engine(ABC):
             values[found.reshape(self.shape) == 0] = np.nan
         at = np.nonzero(~np.isnan(values))
         found = None if found is None else found.reshape(self.shape)[at]
-        return Sample(values[at], lambda: at, found)
+        scales = None if self.view.scales is None else self.view.scales.at(at)
+        return Sample(values[at], lambda: at, found, scales)
 
     def leaving_out(self: E, fibres: Fibres) -> E:
         """The same data without some fibres, which count as missing."""

@@ -266,7 +266,8 @@ class ObservedEngine(Engine):
     def entries(self, factors: Factors | None = None) -> Sample:
         values = self._residuals(factors).astype(np.float64)
         weights = None if self._w is None else self._w.astype(np.float64)
-        return Sample(values, lambda: tuple(self._data.sorted_indices), weights)
+        scales = None if self._u is None else self._u.astype(np.float64)
+        return Sample(values, lambda: tuple(self._data.sorted_indices), weights, scales)
 
     def leaving_out(self, fibres: Fibres) -> ObservedEngine:
         if not fibres:
