@@ -62,6 +62,8 @@ ALIKE, SMALL = 0.8, 0.1
 SAME = 0.95
 #: Tensors with more entries are tried on a part of about PART entries.
 LARGE, PART = 1 << 20, 1 << 17
+#: Of tensors with more entries the first look is at a quarter.
+FIRST_LOOK = 1 << 16
 #: From so many entries on, starts are followed side by side.
 WORTH_THREADS = 1 << 15
 #: The share of the data's size, squared, that the smoothing of a start begins with. Where strong
@@ -278,10 +280,17 @@ class Screened(Start):
         engine = problem.engine
         if engine.largest == 0:
             return Cold(self.kind)(problem, rank, rng, constraints)
-        part = _part(engine, rank, rng)
-        small = engine if part is None else engine.subtensor(part)
-        trial = Trial(problem.on(small), constraints if part is None else _on(constraints, part))
-        blocks = self._followed(trial, rank, rng)
+        part, blocks = _look(engine, rank, rng) if self.count is None else None, None
+        if part is not None:
+            trial = Trial(problem.on(engine.subtensor(part)), _on(constraints, part))
+            blocks = self._followed(trial, rank, rng, AUTO[: FIRST + 1])
+        if blocks is None or not trial.found(blocks):
+            part = _part(engine, rank, rng)
+            small = engine if part is None else engine.subtensor(part)
+            on_part = constraints if part is None else _on(constraints, part)
+            trial = Trial(problem.on(small), on_part)
+            sizes = AUTO if self.count is None else (self.count,)
+            blocks = self._followed(trial, rank, rng, sizes)
         ends = [end for block in blocks for end in block]
         unit = math.log(problem.units.factor)
         tried = Starts(
@@ -313,7 +322,9 @@ class Screened(Start):
                 fibres = fibres_of(engine, found, first_look(engine, found, problem.resolution))
         return Begun(found, good=True, best=number, fibres=fibres)
 
-    def _followed(self, trial: Trial, rank: int, rng: np.random.Generator) -> list[list[End]]:
+    def _followed(
+        self, trial: Trial, rank: int, rng: np.random.Generator, sizes: Sequence[int]
+    ) -> list[list[End]]:
         """Where the starts end, in blocks: until some agree, or as many as asked for."""
         small = trial.problem.engine
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
@@ -324,7 +335,6 @@ class Screened(Start):
             begun = zip(rng.spawn(plain), self._kinds(small), strict=False)
             ends = [trial.end(rank, n, *kind, own) for n, (own, kind) in enumerate(begun)]
             return [ends, trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)]
-        sizes = AUTO if self.count is None else (self.count,)
         kinds = enumerate(self._kinds(small))
         blocks: list[list[End]] = []
         for block, size in enumerate(sizes):
@@ -333,7 +343,7 @@ class Screened(Start):
                 for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
             ]
             blocks.append(together(lambda start: trial.end(rank, *start), starts))
-            if self.count is None and block == FIRST and not trial.found(blocks):
+            if block == FIRST and block + 1 < len(sizes) and not trial.found(blocks):
                 LOG.info("starts disagree; looking at outliers that are most of the entries")
                 beside = list(zip(MOST, rng.spawn(len(MOST)), strict=True))
                 blocks.append(together(lambda start: trial.end_beside(rank, *start), beside))
@@ -670,6 +680,14 @@ def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 def _observed_share(engine: Engine) -> float:
     return 1.0 if engine.complete else engine.count / math.prod(engine.shape)
+
+
+def _look(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
+    """Random indices of each mode that make a part for a first look, which may be all it takes."""
+    count = math.prod(engine.shape)
+    if not (FIRST_LOOK < count <= LARGE and engine.complete):
+        return None
+    return _cut(engine.shape, count // 4, rank, rng)
 
 
 def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
