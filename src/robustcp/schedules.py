@@ -279,7 +279,7 @@ class EvenedOut(Schedule):
         Whether the residuals may tell something from the beginning.
     rows : RowPrior
         Rows with few entries, which have a prior. With very few there is no such stage, if
-        something is known; nor is there if most entries are outliers.
+        something is known; nor is there if medians mislead.
     """
 
     degree = 1
@@ -295,11 +295,7 @@ class EvenedOut(Schedule):
         if fibres is not None:
             engine = engine.leaving_out(fibres)
         rank = factors[0].shape[1]
-        if self.known and (
-            self.rows.thin(engine, rank)
-            or self.resolution.counts
-            or most_are_outliers(engine, factors, self.resolution)
-        ):
+        if self.left_out(engine, factors):
             return None
         cost = self.down(level, engine, factors, before)
         if cost is None:
@@ -317,6 +313,18 @@ class EvenedOut(Schedule):
             known = self.rows.known(seen, factors, cost.loss, unit, old)
             cost = replace(cost, prior=known.prior(unit))
         return cost
+
+    def left_out(self, engine: Engine, factors: Factors) -> bool:
+        """Whether this is not for the data: of good factors, if medians, which lead here, mislead.
+
+        So they do where rows have hardly any entries, where most are outliers, and of small
+        counts, whose median is a whole number and lower than their mean.
+        """
+        if not self.known:
+            return False
+        if self.rows.thin(engine, factors[0].shape[1]):
+            return True
+        return self.resolution.small or most_are_outliers(engine, factors, self.resolution)
 
     def last(self, level: int) -> bool:
         return self.down.last(level)

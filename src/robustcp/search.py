@@ -54,6 +54,8 @@ MANY = 6
 ENOUGH = 2
 #: A component is not missed if the entropy without it rises by no more than this.
 USELESS = 0.005
+#: A component lives on a few rows if this share of them holds that share of its squares.
+FEW_ROWS, HELD = 0.05, 0.9
 #: A start whose cost, per entry, is higher than that of the best by this is not followed further.
 HOPELESS = 0.05
 #: The cosine of columns that are alike; the size of a component that is yet to find its place.
@@ -343,6 +345,8 @@ class Screened(Start):
                 for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
             ]
             blocks.append(together(lambda start: trial.end(rank, *start), starts))
+            if block + 1 < len(sizes):
+                blocks += self._without_artifacts(trial, blocks, rank, rng, together)
             if block == FIRST and block + 1 < len(sizes) and not trial.found(blocks):
                 LOG.info("starts disagree; looking at outliers that are most of the entries")
                 beside = list(zip(MOST, rng.spawn(len(MOST)), strict=True))
@@ -354,6 +358,24 @@ class Screened(Start):
                 break
             LOG.info("%d starts, and none to rely on yet", sum(map(len, blocks)))
         return blocks
+
+    def _without_artifacts(
+        self,
+        trial: Trial,
+        blocks: Sequence[Sequence[End]],
+        rank: int,
+        rng: np.random.Generator,
+        together: Together,
+    ) -> list[list[End]]:
+        """Starts without fibres that the best so far may have spent a component on, if it has."""
+        best = min((end for block in blocks for end in block), key=lambda end: end.entropy)
+        fibres = trial.artifacts(best)
+        if fibres is None:
+            return []
+        LOG.info("a component lives on a few slabs; starting without %s", fibres.words)
+        kinds = enumerate(self._kinds(trial.problem.engine))
+        starts = [(k, *kind, own) for own, (k, kind) in zip(rng.spawn(2), kinds, strict=False)]
+        return [together(lambda start: trial.end_without(fibres, rank, *start), starts)]
 
     def _kinds(self, engine: Engine) -> Iterable[tuple[str, float]]:
         """Kinds of starts and their first smoothing, best guesses first, without end."""
@@ -450,6 +472,33 @@ class Trial:
         factors = self._run([narrow], self._run([self._stage(down, 1)], begin), most=300)
         return End(factors, self.entropy(factors))
 
+    def end_without(
+        self,
+        fibres: Fibres,
+        rank: int,
+        number: int,
+        kind: str,
+        share: float,
+        rng: np.random.Generator,
+    ) -> End:
+        """Follow a start on the data without some fibres."""
+        rest = Trial(self.problem.on(self.problem.engine.leaving_out(fibres)), self.constraints)
+        factors = rest.end(rank, number, kind, share, rng).factors
+        return End(factors, self.cost(factors), fibres)
+
+    def artifacts(self, end: End) -> Fibres | None:
+        """Fibres that are outlying beside the components of an end that live on many slabs.
+
+        Those that live on a few may be spent on such fibres. None if there is nothing of that.
+        """
+        spent = {component for component, _, _ in few_rows(end.factors)}
+        rest = [r for r in range(end.factors[0].shape[1]) if r not in spent]
+        if not spent or not rest:
+            return None
+        engine = self.problem.engine
+        factors = tuple(engine.xp.stack([A[:, r] for r in rest], axis=1) for A in end.factors)
+        return fibres_of(engine, factors, first_look(engine, factors, self.problem.resolution))
+
     def thin(self, rank: int) -> bool:
         """Whether some rows have few entries, so that models need a prior.
 
@@ -511,21 +560,33 @@ class Trial:
         return other if other.entropy < end.entropy + USELESS / 2 else end
 
     def found(self, blocks: Sequence[Sequence[End]]) -> bool:
-        """Whether two ends agree with the best, and nothing but noise is left there; or many."""
+        """Whether two ends agree with the best, and it looks right; or many do.
+
+        It looks right if nothing but noise is left, and no component lives on a few slabs, as
+        those do that are spent on artifacts.
+        """
         ends = [end for block in blocks for end in block]
         best = min(ends, key=lambda end: end.entropy)
         agreeing = _agreeing(ends, best)
-        return agreeing >= MANY or (agreeing > 1 and self.is_noise(best))
+        if agreeing >= MANY:
+            return True
+        return agreeing > 1 and not few_rows(best.factors) and self.is_noise(best)
 
     def is_noise(self, end: End) -> bool:
-        """Whether the residuals there are nothing but noise."""
-        engine, resolution = self.problem.engine, self.problem.resolution
-        if end.fibres is not None:
-            engine = engine.leaving_out(end.fibres)
-        noise = first_look(engine, end.factors, resolution)
+        """Whether the residuals there are nothing but noise, and perhaps outlying fibres."""
+        engine, factors, fibres = self.problem.engine, end.factors, end.fibres
+        if fibres is None:
+            if self._only_noise(engine, factors):
+                return True
+            noise = first_look(engine, factors, self.problem.resolution)
+            fibres = fibres_of(engine, factors, noise)
+        return fibres is not None and self._only_noise(engine.leaving_out(fibres), factors)
+
+    def _only_noise(self, engine: Engine, factors: Factors) -> bool:
+        noise = first_look(engine, factors, self.problem.resolution)
         if not noise.even:
             engine = engine.standardized(noise.scales(engine.shape))
-        return not structure_of(engine, end.factors, noise.sigma).notes
+        return not structure_of(engine, factors, noise.sigma).notes
 
     @property
     def _redescent(self) -> Stage:
@@ -582,9 +643,9 @@ class Trial:
         """Follow good factors to where they lead."""
         (stage,) = self._solver(SHARES[0], 1e-5).stages
         down = EvenedOut(cast(Continuation, stage.schedule), self.problem.resolution)
-        if most_are_outliers(self.problem.engine, factors, self.problem.resolution):
-            return factors
         near = down.near(self.problem.engine, factors)
+        if near.left_out(self.problem.engine, factors):
+            return factors
         return self._run([replace(stage, schedule=near)], factors, fibres)
 
 
@@ -615,6 +676,19 @@ def cost_of(
 ) -> float:
     """What a model costs, on the scale on which starts are compared."""
     return Trial(problem, constraints).cost(factors, noise)
+
+
+def few_rows(factors: Factors) -> list[tuple[int, int, np.ndarray]]:
+    """Components that live on a few rows of a mode: which, of which mode, and on which rows."""
+    found = []
+    for mode, A in enumerate(factors):
+        squares = np.asarray(to_host(A), dtype=np.float64) ** 2
+        most, totals = int(FEW_ROWS * len(squares)), squares.sum(axis=0)
+        for r in np.flatnonzero(totals > 0) if most else ():
+            rows = np.argsort(-squares[:, r])[:most]
+            if squares[rows, r].sum() > HELD * totals[r]:
+                found.append((int(r), mode, rows))
+    return found
 
 
 def _split(factors: Factors) -> bool:

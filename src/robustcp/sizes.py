@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,8 @@ GAP, MUCH = 4.0, 20.0
 PLENTY = 100
 #: Entries that sizes are taken from; of more, every k-th.
 ENOUGH = 1 << 17
+#: Counts are small if most are smaller than this.
+SMALL_COUNTS = 16.0
 #: Entries among which a quantisation step is looked for.
 QUANTISED = 1 << 13
 
@@ -62,12 +64,15 @@ class Resolution:
         The quantisation step; 0 if there is none.
     counts : bool
         Whether the data is quantised and not negative.
+    small : bool
+        Whether it is counts that are so small that they are not like real numbers.
     """
 
     least: float
     entry: float
     step: float = 0.0
     counts: bool = False
+    small: bool = False
 
     @classmethod
     def of(cls, engine: Engine, sizes: Sizes | None = None) -> Resolution:
@@ -76,12 +81,13 @@ class Resolution:
         step = quantisation_step(values)
         least = max(8 * engine.precision * sizes.high, 1e-5 * sizes.median, step / 2)
         counts = step > 0 and float(values.min()) >= 0
-        return cls(least, max(step / 2, 1e-3 * sizes.median), step, counts)
+        small = counts and float(np.median(values)) < SMALL_COUNTS * step
+        return cls(least, max(step / 2, 1e-3 * sizes.median), step, counts, small)
 
     def times(self, factor: float) -> Resolution:
         """That of the data times a factor."""
         least, entry, step = (factor * part for part in (self.least, self.entry, self.step))
-        return Resolution(least, entry, step, self.counts)
+        return replace(self, least=least, entry=entry, step=step)
 
 
 def quantisation_step(values: np.ndarray) -> float:

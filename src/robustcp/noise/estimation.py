@@ -16,10 +16,17 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from scipy.special import gammaln
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Sample
-from robustcp.noise.core import LOW, NORMAL_LOW, Core, core_of, degrees_of_freedom_correction
+from robustcp.noise.core import (
+    LOW,
+    NORMAL_LOW,
+    Core,
+    core_of,
+    degrees_of_freedom_correction,
+)
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.sizes import Resolution
 from robustcp.units import Units
@@ -45,6 +52,8 @@ HEAVY = 3.0
 CHANCE = 0.65
 #: The same of a geometric mean of magnitudes.
 CHANCE_OF_LOGS = 1.23
+#: Counts have at least this mean, in steps.
+LEAST_MEAN = 0.01
 #: In units of its estimate, a standard deviation is not below this.
 LOWEST = 0.3
 
@@ -202,9 +211,13 @@ def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
 
     Kinds grow by the mode whose slabs differ most, with and without a part by signal, as long as
     there is a difference; the best is that of the highest likelihood, less a price for each
-    number.
+    number. The noise of small counts grows with the signal: their shape differs from slab to
+    slab as much as their scale, and no scale would be the better for it.
     """
     some = residuals.some(SOME)
+    if some.resolution.small and some.values.size >= PLENTY:
+        noise = _Mixture(some, Kind(signal=True)).settled()
+        return noise.kind, noise
     even, counts = common(some), some.resolution.counts
     hardly_any = even.sigma <= some.resolution.entry and even.beyond <= 0.5
     if (hardly_any and not counts) or some.values.size < PLENTY:
@@ -338,13 +351,39 @@ def common(residuals: Residuals, sigma: float | None = None) -> Noise:
 def first_look(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
     """Noise with a scale for each slab, by medians; common for an engine without scales."""
     residuals = Residuals.of(engine, factors, resolution).some(FEWER)
-    return rough(residuals, residuals.modes if engine.takes_scales else ())
+    if not engine.takes_scales:
+        return rough(residuals, ())
+    if resolution.small:
+        return _Mixture(residuals, Kind(signal=True)).settled().holding(factors)
+    return rough(residuals, residuals.modes)
 
 
 def entropy_of(engine: Engine, factors: Factors, resolution: Resolution) -> float:
-    """The entropy of a model's residuals, per entry."""
+    """The entropy of a model's residuals, per entry; of small counts, what they cost."""
     residuals = Residuals.of(engine, factors, resolution).some(FEWER)
+    if resolution.small:
+        return cost_of_counts(residuals)
     return entropy(residuals, rough(residuals, residuals.modes))
+
+
+def cost_of_counts(residuals: Residuals) -> float:
+    """Minus the log likelihood of small counts, per entry: of Poisson's distribution and outliers.
+
+    Outliers have any distribution, the same for all entries. The entropy of residuals would be
+    lowest for models that are near whole numbers.
+    """
+    step = residuals.resolution.step
+    m = np.maximum(residuals.model / step, LEAST_MEAN)
+    x = np.rint(residuals.model / step + residuals.values / step)
+    found, number = np.unique(x, return_inverse=True)
+    clean = np.exp(x * np.log(m) - m - gammaln(found + 1)[number])
+    share, density = 0.02, np.full(x.size, 1 / found.size)
+    for _ in range(30):
+        outlier = share * density / (share * density + (1 - share) * clean)
+        share = float(np.mean(outlier))
+        each = np.bincount(number, outlier) + 1e-3
+        density = (each / each.sum())[number]
+    return math.log(step) - float(np.mean(np.log(share * density + (1 - share) * clean)))
 
 
 def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
