@@ -10,6 +10,7 @@
 from importlib import metadata as _metadata
 
 from robustcp import baselines, plot
+from robustcp.cases import Cases
 from robustcp.checkpoints import Checkpoint
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
 from robustcp.engines import Observed, as_engine
@@ -45,6 +46,7 @@ except _metadata.PackageNotFoundError:  # run from a source tree that was not in
 __all__ = [
     "L1",
     "Cauchy",
+    "Cases",
     "Checkpoint",
     "Constraint",
     "Contaminated",

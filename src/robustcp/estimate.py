@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
+from robustcp.cases import AGAIN, Judged, judged, scored, without_cases
 from robustcp.checkpoints import Asked, Record, Saved
 from robustcp.constraints import Constraints
 from robustcp.engines import (
@@ -52,6 +53,7 @@ class _Run:
     state: State
     outcome: Outcome
     begun: Begun
+    judged: Judged | None = None
 
     @cached_property
     def ran_off(self) -> bool:
@@ -129,7 +131,8 @@ def _followed(
         saved = record.run(len(runs))
         begun = saved.begun if saved else start(how.problem, rank, generator, how.constrained)
         for one in (begun, *begun.others):
-            runs.append(_run(how, len(runs), one, generator, max_sweeps, callback, record))
+            run = _run if how.cases is None else _run_of_cases
+            runs.append(run(how, len(runs), one, generator, max_sweeps, callback, record))
             if runs[-1].outcome == STOPPED:
                 break
         if runs[-1].outcome == STOPPED:
@@ -157,7 +160,7 @@ def _run(
     if saved and saved.outcome and saved.ended(max_sweeps):
         generator.bit_generator.state = saved.state.generator
         return _Run(solver, saved.state, saved.outcome, begun)
-    factors = cleared(problem.engine, begun.factors, solver.modes, solver.constraints)
+    factors = cleared(problem, begun.factors, solver.modes, solver.constraints)
     if saved:
         generator.bit_generator.state = saved.state.generator
         state = solver.resumed(saved.state)
@@ -178,6 +181,38 @@ def _run(
     return _Run(solver, state, outcome, begun)
 
 
+def _run_of_cases(
+    how: Plan,
+    number: int,
+    begun: Begun,
+    generator: np.random.Generator,
+    max_sweeps: int,
+    callback: Callback | None,
+    record: Record,
+) -> _Run:
+    """Follow one start without the samples that are bad, until they stay the same ones."""
+    assert how.cases is not None
+    mode, problem, constraints = int(how.cases.mode), how.problem, how.constrained
+    bad = begun.bad
+    if bad is None:
+        bad = judged(problem, begun.factors, None, mode).flagged
+    for again in range(AGAIN):
+        rest = replace(how, problem=without_cases(problem, mode, bad))
+        run = _run(rest, number, begun, generator, max_sweeps, callback, Record())
+        factors, noise = run.state.factors, run.state.noise
+        if run.outcome == STOPPED:
+            noise = None
+        factors = scored(problem, factors, noise, mode, bad, constraints, 1e-4)
+        found = judged(problem, factors, noise, mode)
+        run = replace(run, state=replace(run.state, factors=factors), judged=found)
+        if run.outcome == STOPPED or np.array_equal(found.flagged, bad):
+            break
+        if again + 1 < AGAIN:
+            bad = found.flagged
+            begun = replace(begun, factors=factors, bad=bad)
+    return replace(run, judged=replace(found, weights=np.where(bad, 0.0, 1.0)))
+
+
 def _fit(runs: Sequence[_Run]) -> Fit:
     """The best run as a Fit, in the units of the data."""
     # Runs that were cut short may stand at different losses; compare them under the last one.
@@ -188,7 +223,9 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     ]
     starts = Starts(runs[0].solver.reported(value, furthest.loss) for value in objectives)
     best, doubts = runs[int(np.argmin(objectives))], []
-    if runs[0].begun.tried is not None:
+    if best.judged is not None:
+        starts = best.begun.tried or starts
+    elif runs[0].begun.tried is not None:
         best, starts = _best_of_tried(runs)
         doubts = _doubts(runs, best, starts)
     solver, state = best.solver, best.state
@@ -225,6 +262,7 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         explained=_explained(problem, state),
         starts=starts,
         noise=replace(noise.scaled(0.0 if nothing else units.factor), looked=looked),
+        cases=best.judged,
     )
 
 

@@ -12,6 +12,7 @@ from array_api_compat import array_namespace, device
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
+from robustcp.cases import Judged
 from robustcp.constraints import Constraints, Free, Nonnegative
 from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
@@ -48,6 +49,9 @@ class Fit:
         The objective that each start ended at; `starts.reached` says how many reached the best.
     noise : Noise
         What the noise of each entry was found to be; see also `sigma`.
+    cases : Judged, optional
+        What is known of the samples, where `cp` was asked for `cases`: the weight, residual
+        distance and flag of each.
     modes : tuple of str
         Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
     labels : tuple of (list or None)
@@ -65,6 +69,7 @@ class Fit:
     explained: float
     starts: Starts
     noise: Noise
+    cases: Judged | None = None
     modes: tuple[str, ...] = ()
     labels: tuple[list[Any] | None, ...] = ()
     constraints: Constraints = field(repr=False, default=())

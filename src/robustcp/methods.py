@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
+from robustcp.cases import Cases, Subsets, as_cases
 from robustcp.checkpoints import Kept, asked
 from robustcp.constraints import Constraint, Constraints, Free, Nonnegative, by_mode
 from robustcp.engines import Engine, names_and_labels
@@ -17,7 +18,7 @@ from robustcp.losses import L1, LeastSquares, Loss, as_loss
 from robustcp.noise import as_noise, is_kind
 from robustcp.priors import RowPrior
 from robustcp.schedules import Single
-from robustcp.search import Cold, Given, OnPart, Screened, in_turn
+from robustcp.search import Cold, Given, OnPart, Screened, Start, in_turn
 from robustcp.sizes import Problem
 from robustcp.solver import Stage
 from robustcp.stages import to_the_noise, way_down
@@ -33,6 +34,7 @@ def cp(
     *,
     loss: Loss | Sequence[Loss | Stage] | None = None,
     noise: Any = "auto",
+    cases: Cases | int | str | None = None,
     entry_weights: Any = None,
     nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
@@ -123,6 +125,8 @@ def cp(
         raise ValueError("noise: is for the default loss of cp, and loss is given too")
     if not isinstance(fixed, Sequence):
         raise ValueError(f"fixed: must be a list of modes, got {fixed!r}")
+    if cases is not None and (given or len(fixed) or checkpoint is not None):
+        raise ValueError("cases: cannot be asked for together with loss, fixed or checkpoint")
     if len(fixed) and isinstance(init, str):
         raise ValueError(f"fixed: needs the factors to keep in init, got init={init!r}")
 
@@ -142,8 +146,12 @@ def cp(
         if not stages:
             rows = RowPrior.of(constrained, solved)
             stages = to_the_noise(problem, tol, asked_noise.in_units(problem.units), rows)
-        start = Screened(init, count) if isinstance(init, str) else Given(init)
-        return Plan(problem, stages, [start], solved, constrained)
+        asked_cases = as_cases(cases, names_and_labels(X)[0], order)
+        start: Start = Screened(init, count) if isinstance(init, str) else Given(init)
+        if asked_cases is not None:
+            asked_cases.check(engine.shape[int(asked_cases.mode)], rank)
+            start = Subsets(asked_cases, count) if isinstance(init, str) else start
+        return Plan(problem, stages, [start], solved, constrained, cases=asked_cases)
 
     kept = asked(checkpoint, "cp", loss=loss, tol=tol, noise=_named(noise))
     return estimate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from robustcp.cases import Cases
 from robustcp.constraints import Constraints, Free
 from robustcp.search import Begun, Start
 from robustcp.sizes import Problem
@@ -26,6 +27,8 @@ class Plan:
     modes : tuple of int
         The modes that are solved for; all if empty.
     constraints : tuple of Constraint, one for each mode; all are free if empty
+    cases : Cases, optional
+        Which mode holds samples.
     spare : sequence of Start
         Starts for those that run off to infinity where entries are missing.
     """
@@ -36,6 +39,7 @@ class Plan:
     modes: tuple[int, ...] = ()
     constraints: Constraints = ()
     spare: Sequence[Start] = ()
+    cases: Cases | None = None
 
     @property
     def constrained(self) -> Constraints:

@@ -133,7 +133,7 @@ def project(
         factors = tuple(rows if m == mode else A * size for m, A in enumerate(held))
         stages = to_the_noise(problem, 1e-6, noise.on(engine).in_units(problem.units))
         solver = Solver(problem, stages, (mode,), (constraint,) * order)
-        factors = cleared(engine, factors, (mode,), solver.constraints)
+        factors = cleared(problem, factors, (mode,), solver.constraints)
         state, _ = solver.run(solver.start(factors), 500)
         scores = state.factors[mode] * size ** (order - 1)
         return scores * problem.units.factor

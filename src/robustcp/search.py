@@ -134,11 +134,11 @@ class Starts(tuple[float, ...]):
         """With the number of starts whose models are the same as that of one of them."""
         if not self.models:
             return self
-        reached = sum(_same(model, self.models[number]) for model in self.models)
+        reached = sum(same(model, self.models[number]) for model in self.models)
         return Starts(self, reached, self.final, self.models)
 
 
-def _same(one: KruskalTensor, other: KruskalTensor) -> bool:
+def same(one: KruskalTensor, other: KruskalTensor) -> bool:
     """Whether two models are the same, by their factors."""
     if one.shape != other.shape or one.rank != other.rank:
         return False
@@ -163,7 +163,7 @@ class End:
 
 def _agreeing(ends: Sequence[End], best: End) -> int:
     """How many ends are the same model as the best, by their factors."""
-    return sum(end is best or _same(end.model, best.model) for end in ends)
+    return sum(end is best or same(end.model, best.model) for end in ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +184,8 @@ class Begun:
         Where else it is worth to begin: what is best in the end decides.
     fibres : Fibres, optional
         What is to be left out of the data to begin with.
+    bad : array of bool, optional
+        Samples that are to be left out to begin with, where a mode holds samples.
     """
 
     factors: Factors
@@ -192,6 +194,7 @@ class Begun:
     best: int = 0
     fibres: Fibres | None = None
     others: tuple[Begun, ...] = ()
+    bad: np.ndarray | None = None
 
 
 class Start(ABC):
@@ -254,10 +257,10 @@ class OnPart(Start):
         cold = Cold(self.kind)
         if part is None:
             return cold(problem, rank, rng, constraints)
-        trial = Trial(problem.on(problem.engine.subtensor(part)), _on(constraints, part))
+        trial = Trial(problem.on(problem.engine.subtensor(part)), constraints_on(constraints, part))
         begun = cold(trial.problem, rank, rng, constraints).factors
         found = trial.follow(begun, SHARES[0], 1e-5, 200)
-        return Begun(_extended(problem, part, found, constraints), good=True)
+        return Begun(extended(problem, part, found, constraints), good=True)
 
 
 @dataclass(frozen=True)
@@ -284,12 +287,12 @@ class Screened(Start):
             return Cold(self.kind)(problem, rank, rng, constraints)
         part, blocks = _look(engine, rank, rng) if self.count is None else None, None
         if part is not None:
-            trial = Trial(problem.on(engine.subtensor(part)), _on(constraints, part))
+            trial = Trial(problem.on(engine.subtensor(part)), constraints_on(constraints, part))
             blocks = self._followed(trial, rank, rng, AUTO[: FIRST + 1])
         if blocks is None or not trial.found(blocks):
             part = _part(engine, rank, rng)
             small = engine if part is None else engine.subtensor(part)
-            on_part = constraints if part is None else _on(constraints, part)
+            on_part = constraints if part is None else constraints_on(constraints, part)
             trial = Trial(problem.on(small), on_part)
             sizes = AUTO if self.count is None else (self.count,)
             blocks = self._followed(trial, rank, rng, sizes)
@@ -319,7 +322,7 @@ class Screened(Start):
         if not trial.thin(found[0].shape[1]):
             found = trial.with_all_used(end).factors
         if part is not None:  # what is settled here costs little, and need not be on the whole
-            found = _extended(problem, part, trial.settled(found, fibres), constraints)
+            found = extended(problem, part, trial.settled(found, fibres), constraints)
             if fibres is not None:
                 fibres = fibres_of(engine, found, first_look(engine, found, problem.resolution))
         return Begun(found, good=True, best=number, fibres=fibres)
@@ -397,24 +400,26 @@ def in_turn(init: Any, count: int, kind: Callable[[str], Start] = Cold) -> list[
 
 
 def cleared(
-    engine: Engine, factors: Factors, modes: Sequence[int], constraints: Constraints
+    problem: Problem, factors: Factors, modes: Sequence[int], constraints: Constraints
 ) -> Factors:
     """Rows to be solved for of which no entry was observed are set to zero, with a warning.
 
-    Not so where they follow from other rows.
+    Not so where they follow from other rows; and without a warning where that was meant.
     """
+    engine = problem.engine
     if engine.complete:
         return factors
     filled = []
     for mode, A in enumerate(factors):
         alone = mode in modes and not constraints[mode].couples_rows
         empty = np.flatnonzero(engine.counts(mode) == 0) if alone else np.array([])
-        if empty.size:
+        if np.setdiff1d(empty, problem.absent.get(mode, ())).size:
             shown = ", ".join(map(str, empty[:5])) + (", ..." if empty.size > 5 else "")
             _checks.warn(
                 f"X: {empty.size} slabs of mode {mode} have no observed entry ({shown}); "
                 "their rows of the factor are 0"
             )
+        if empty.size:
             keep = np.ones((engine.shape[mode], 1))
             keep[empty] = 0.0
             A = A * engine.asarray(keep)
@@ -516,9 +521,9 @@ class Trial:
         problem, thin = self.problem, self.thin(rank)
         part = None
         if not thin and problem.engine.count > CHAIN_ENTRIES:
-            part = _cut(problem.engine.shape, CHAIN_ENTRIES // 4, rank, rngs[0])
+            part = cut(problem.engine.shape, CHAIN_ENTRIES // 4, rank, rngs[0])
         engine = problem.engine if part is None else problem.engine.subtensor(part)
-        constraints = self.constraints if part is None else _on(self.constraints, part)
+        constraints = self.constraints if part is None else constraints_on(self.constraints, part)
         entries, least = Entries.of(engine), problem.resolution.entry
         chains = together(lambda rng: Chain.begun(entries, constraints, rank, least, rng), rngs)
         while chains[0].births < most and not _agree(chains):
@@ -639,6 +644,10 @@ class Trial:
         return [tuple(xp.stack([A[:, r] for r in some], axis=1) for A in factors)
                 for some in rest]  # fmt: skip
 
+    def redescended(self, factors: Factors) -> Factors:
+        """Follow factors by a loss to which outliers mean nothing."""
+        return self._run([self._redescent], factors)
+
     def settled(self, factors: Factors, fibres: Fibres | None = None) -> Factors:
         """Follow good factors to where they lead."""
         (stage,) = self._solver(SHARES[0], 1e-5).stages
@@ -660,7 +669,7 @@ def _worth_following(blocks: Sequence[Sequence[End]]) -> list[End]:
     best = min(end.entropy for end in some)
     hopeful = [end for end in some if end.entropy <= best + HOPELESS]
     for end in sorted(hopeful, key=lambda end: end.entropy):
-        if not any(_same(end.model, other.model) for other in found):
+        if not any(same(end.model, other.model) for other in found):
             found.append(end)
     return found
 
@@ -724,7 +733,7 @@ def _living(found: Posterior) -> KruskalTensor:
     return KruskalTensor.from_factors([A[:, alive] for A in found.means])
 
 
-def _cut(
+def cut(
     shape: tuple[int, ...], most: int, rank: int, rng: np.random.Generator
 ) -> list[np.ndarray | None] | None:
     """Random indices of each mode that make a part with not more entries; None for all."""
@@ -761,17 +770,17 @@ def _look(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarra
     count = math.prod(engine.shape)
     if not (FIRST_LOOK < count <= LARGE and engine.complete):
         return None
-    return _cut(engine.shape, count // 4, rank, rng)
+    return cut(engine.shape, count // 4, rank, rng)
 
 
 def _part(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:
     """Random indices of each mode that make a part small enough for trials."""
     if math.prod(engine.shape) <= LARGE or _observed_share(engine) <= 0.4:
         return None
-    return _cut(engine.shape, PART, rank, rng)
+    return cut(engine.shape, PART, rank, rng)
 
 
-def _on(constraints: Constraints, part: list[np.ndarray | None]) -> Constraints:
+def constraints_on(constraints: Constraints, part: list[np.ndarray | None]) -> Constraints:
     """The constraints of a part."""
     return tuple(
         constraint if chosen is None else constraint.on(chosen)
@@ -779,7 +788,7 @@ def _on(constraints: Constraints, part: list[np.ndarray | None]) -> Constraints:
     )
 
 
-def _extended(
+def extended(
     problem: Problem,
     part: list[np.ndarray | None],
     factors: Factors,

@@ -188,6 +188,8 @@ class Problem:
         Whether wild entries count like any other.
     notes : tuple of str
         What users should know about the data.
+    absent : dict from a mode to an array of indices
+        Slabs that were left out on purpose.
     """
 
     def __init__(
@@ -197,6 +199,7 @@ class Problem:
         if sizes is not None:
             self.__dict__["sizes"] = sizes
         self.notes: tuple[str, ...] = ()
+        self.absent: dict[int, np.ndarray] = {}
         self._cut: dict[float, Engine] = {}
         self._excess: dict[tuple[float, Tail], float] = {}
 

@@ -176,6 +176,12 @@ class Engine(ABC):
         assert not isinstance(weights, Listed)
         return self.viewed(replace(self.view, weights=fibres.weights(weights)))
 
+    def leaving_out_slabs(self: E, mode: int, rows: np.ndarray) -> E:
+        """The same data without some slabs of a mode, which count as missing."""
+        weights = self.view.weights or Weights(self.shape, (None,) * self.order)
+        assert isinstance(weights, Weights)
+        return self.viewed(replace(self.view, weights=weights.without(mode, rows)))
+
     @abstractmethod
     def slab_sums(
         self,

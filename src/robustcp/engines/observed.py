@@ -279,6 +279,16 @@ class ObservedEngine(Engine):
             values = weights.values if isinstance(weights, Listed) else weights.at(at)
         return self.viewed(replace(self.view, weights=Listed(values * ~fibres.at(at))))
 
+    def leaving_out_slabs(self, mode: int, rows: np.ndarray) -> ObservedEngine:
+        hit = np.isin(self._whole.indices[:, mode], rows)
+        weights = self.view.weights
+        if weights is None:
+            values: Any = 1.0
+        else:
+            at = tuple(self._whole.indices.T)
+            values = weights.values if isinstance(weights, Listed) else weights.at(at)
+        return self.viewed(replace(self.view, weights=Listed(values * ~hit)))
+
     @cached_property
     def _sampled(self) -> np.ndarray:
         """Which of the sorted entries a sample is made of."""

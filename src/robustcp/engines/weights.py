@@ -55,6 +55,20 @@ class Weights:
                 array = xp.take(array, xp.asarray(at, device=device), axis=mode)
         return Weights(tuple(shape), tuple(vectors), array, self.zeros)
 
+    def without(self, mode: int, rows: np.ndarray) -> Weights:
+        """The same, but 0 in some slabs of a mode."""
+        kept = np.ones(self.shape[mode])
+        kept[rows] = 0.0
+        if self.array is not None:
+            xp, device = array_api_compat.array_namespace(self.array), self.array.device
+            sizes = [-1 if n == mode else 1 for n in range(len(self.shape))]
+            keep = xp.asarray(kept.reshape(sizes), dtype=self.array.dtype, device=device)
+            return Weights(self.shape, self.vectors, self.array * keep, zeros=True)
+        vectors = list(self.vectors)
+        old = vectors[mode]
+        vectors[mode] = kept if old is None else kept * old
+        return Weights(self.shape, tuple(vectors), zeros=True)
+
     @property
     def typical(self) -> float:
         """The geometric mean; none may be 0."""
