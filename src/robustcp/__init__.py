@@ -45,8 +45,8 @@ except _metadata.PackageNotFoundError:  # run from a source tree that was not in
 
 __all__ = [
     "L1",
-    "Cauchy",
     "Cases",
+    "Cauchy",
     "Checkpoint",
     "Constraint",
     "Contaminated",

@@ -17,6 +17,7 @@ import numpy as np
 from robustcp import _checks
 from robustcp._typing import Factors
 from robustcp.constraints import Constraints
+from robustcp.doubts import some
 from robustcp.engines import Engine
 from robustcp.kruskal import KruskalTensor
 from robustcp.noise import Asked, Noise, first_look
@@ -137,11 +138,15 @@ class Judged:
         """True for bad samples."""
         return np.asarray(self.weights == 0)
 
-    def __repr__(self) -> str:
+    @property
+    def words(self) -> str:
+        """Which samples are bad, in a sentence."""
         bad = np.flatnonzero(self.flagged).tolist()
-        shown = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
-        named = f" ({shown})" if bad else ""
-        return f"Judged({len(bad)} of {self.weights.size} samples of mode {self.mode} bad{named})"
+        shown = f" ({some(bad)})" if bad else ""
+        return f"{len(bad)} of {self.weights.size} samples of mode {self.mode}{shown}"
+
+    def __repr__(self) -> str:
+        return f"Judged({self.words} bad)"
 
 
 def judged(problem: Problem, factors: Factors, noise: Noise | None, mode: int) -> Judged:

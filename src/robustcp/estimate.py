@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from robustcp import _checks
+from robustcp import _checks, doubts
 from robustcp.cases import AGAIN, Judged, judged, scored, without_cases
 from robustcp.checkpoints import Asked, Record, Saved
 from robustcp.constraints import Constraints
+from robustcp.doubts import FitWarning
 from robustcp.engines import (
     Engine,
     as_engine,
@@ -21,15 +22,15 @@ from robustcp.engines import (
     names_and_labels,
     single_blas_thread,
 )
-from robustcp.fitted import Fit, diagnosis
+from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
 from robustcp.metrics import factor_match_score
-from robustcp.noise import COMMON, Noise, noise_of, structure_of
+from robustcp.noise import COMMON, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
 from robustcp.priors import RowPrior
-from robustcp.search import Begun, Starts, cleared, cost_of
+from robustcp.search import Begun, End, Starts, Trial, cleared, cost_of
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, State
 
@@ -54,6 +55,8 @@ class _Run:
     outcome: Outcome
     begun: Begun
     judged: Judged | None = None
+    #: How many subsets of samples it would take.
+    subsets: int = 0
 
     @cached_property
     def ran_off(self) -> bool:
@@ -210,7 +213,8 @@ def _run_of_cases(
         if again + 1 < AGAIN:
             bad = found.flagged
             begun = replace(begun, factors=factors, bad=bad)
-    return replace(run, judged=replace(found, weights=np.where(bad, 0.0, 1.0)))
+    found = replace(found, weights=np.where(bad, 0.0, 1.0))
+    return replace(run, judged=found, subsets=how.cases.subsets(factors[0].shape[1]))
 
 
 def _fit(runs: Sequence[_Run]) -> Fit:
@@ -222,12 +226,13 @@ def _fit(runs: Sequence[_Run]) -> Fit:
         for run in runs
     ]
     starts = Starts(runs[0].solver.reported(value, furthest.loss) for value in objectives)
-    best, doubts = runs[int(np.argmin(objectives))], []
+    best, doubted = runs[int(np.argmin(objectives))], []
     if best.judged is not None:
         starts = best.begun.tried or starts
+        doubted = doubts.of_subsets(len(starts), best.subsets) if best.begun.tried else []
     elif runs[0].begun.tried is not None:
         best, starts = _best_of_tried(runs)
-        doubts = _doubts(runs, best, starts)
+        doubted = _doubted(runs, best, starts)
     solver, state = best.solver, best.state
     problem, units = solver.problem, solver.problem.units
     engine = problem.seen_by(state.loss)
@@ -239,24 +244,37 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     looked, seen = state.noise is not None, solver.objective_of(state).engine
     kind = state.noise.kind if state.noise is not None else COMMON
     noise = noise_of(engine, state.factors, problem.resolution, units, kind, state.noise)
+    cases, rank = None if best.judged is None else best.judged.mode, model.rank
+    warnings = [
+        *map(_unsolved, state.kept),
+        *doubts.of_components(model),
+        *(doubts.of_narrow(model.factors, cases) if looked else []),
+        *(doubts.of_idle(_idle(best, model), runs[0].begun.enough, rank) if looked else []),
+        *(
+            doubts.of_structure(structure_of(seen, state.factors, noise.sigma), rank)
+            if looked
+            else []
+        ),
+        *doubts.of_rejected(noise.clean if looked else 1.0),
+        *doubts.of_priors(_of_priors(seen, state)),
+        *doubts.of_slabs(noise.outlying_slabs(), cases),
+        *doubts.of_skipped(state.skipped),
+        *doubted,
+    ]
     notes = [
         *problem.notes,
         *state.notes,
-        *map(_kept, state.kept),
         *_rejected(seen, state),
-        *_of_priors(seen, state),
-        *_outlying(noise),
         *([f"{state.fibres.words} left out, as outlying as a whole"] if state.fibres else []),
-        *(structure_of(seen, state.factors, noise.sigma).notes if looked else []),
-        diagnosis(model),
-        *doubts,
+        *([f"{best.judged.words} left out"] if best.judged and best.judged.flagged.any() else []),
     ]
     nothing = engine.largest == 0 and not noise.known  # there is no size that noise could have
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
         trace=np.array(state.trace),
         result=_where(best, loss),
-        notes=tuple(note for note in notes if note),
+        warnings=tuple(warnings),
+        notes=tuple(notes),
         loss=loss.original,
         stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
         explained=_explained(problem, state),
@@ -284,11 +302,11 @@ def _best_of_tried(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     return best, starts
 
 
-def _doubts(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[str]:
+def _doubted(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
     """Whether the model is one that others would find too."""
     found = []
     if starts.reached == 1 and len(starts) >= MANY:
-        found.append(f"only 1 of {len(starts)} starts reached this model")
+        found += doubts.of_starts(starts.reached, len(starts))
     mine = KruskalTensor.from_factors(best.state.factors)
     for run in runs:
         if run.cost > best.cost + EQUALLY or run is best or best.solver.problem.units.order == 2:
@@ -296,9 +314,14 @@ def _doubts(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[str]:
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, mine, weights=False)
         if score < OTHER:
-            found.append(f"another model fits as well (factor match score {score:.2f} with this)")
+            found += doubts.of_another(score)
             break
     return found
+
+
+def _idle(run: _Run, model: KruskalTensor) -> list[int]:
+    """Components of the model that would not be missed."""
+    return Trial(run.solver.problem, run.solver.constraints).idle(End(model.absorbed(), math.nan))
 
 
 def _canonical(solver: Solver, state: State) -> KruskalTensor:
@@ -340,7 +363,7 @@ def _rejected(engine: Engine, state: State) -> list[str]:
         if rows.size:
             notes.append(
                 f"{rows.size} rows of mode {mode} have no entry that fits and keep the values "
-                f"of the stage before ({_some(rows)})"
+                f"of the stage before ({doubts.some(rows)})"
             )
     return notes
 
@@ -356,20 +379,10 @@ def _of_priors(engine: Engine, state: State) -> list[str]:
     return known.notes(counts)
 
 
-def _outlying(noise: Noise) -> list[str]:
-    """Slabs with far more noise than the others of their mode: they have little say."""
-    notes = []
-    for mode, at in noise.outlying_slabs().items():
-        slabs = "1 slab" if at.size == 1 else f"{at.size} slabs"
-        notes.append(f"{slabs} of mode {mode} with far more noise than the others ({_some(at)})")
-    return notes
-
-
-def _kept(rows_of_mode: tuple[int, tuple[int, ...]]) -> str:
+def _unsolved(rows_of_mode: tuple[int, tuple[int, ...]]) -> FitWarning:
     mode, rows = rows_of_mode
-    shown = _some(rows)
-    return f"{len(rows)} rows of mode {mode} could not be solved and kept their value ({shown})"
-
-
-def _some(rows: Sequence[int] | np.ndarray) -> str:
-    return ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+    sentence = (
+        f"{len(rows)} rows of mode {mode} could not be solved and kept their value "
+        f"({doubts.some(rows)}): try a lower rank"
+    )
+    return FitWarning("unsolved", sentence, {"mode": mode, "rows": list(rows)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.cases import Judged
 from robustcp.constraints import Constraints, Free, Nonnegative
+from robustcp.doubts import FitWarning
 from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
@@ -38,8 +38,11 @@ class Fit:
         The objective after each sweep, in the data's units.
     result : Outcome
         How the fit ended: `result.name` is "converged", "max_sweeps" or "stopped".
+    warnings : tuple of FitWarning
+        Reasons to doubt the model: each has a code, numbers, and a sentence that says what to
+        try. Empty when all is well.
     notes : tuple of str
-        What else users should know, about rows and components.
+        What else users should know, such as what was left out of the data.
     loss : Loss
         The loss of the last level.
     stages : tuple of (name, sweeps)
@@ -69,6 +72,7 @@ class Fit:
     explained: float
     starts: Starts
     noise: Noise
+    warnings: tuple[FitWarning, ...] = ()
     cases: Judged | None = None
     modes: tuple[str, ...] = ()
     labels: tuple[list[Any] | None, ...] = ()
@@ -85,8 +89,13 @@ class Fit:
 
     @property
     def status(self) -> str:
-        """How the fit ended, and its notes, in words."""
-        return "; ".join((self.result.sentence, *self.notes))
+        """How the fit ended, its warnings and its notes, in words."""
+        doubts = [warning.sentence for warning in self.warnings]
+        ended = self.result.sentence
+        if doubts:
+            ended += f", with {'a warning' if len(doubts) == 1 else 'warnings'}"
+            return f"{ended}: " + "; ".join((*doubts, *self.notes))
+        return "; ".join((ended, *self.notes))
 
     @property
     def scale(self) -> float:
@@ -318,39 +327,3 @@ def _standardized(engine: Engine, noise: Noise, factors: Factors) -> Engine:
         return engine
     held = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
     return engine.standardized(noise.scales(engine.shape, held))
-
-
-def diagnosis(model: KruskalTensor) -> str:
-    """What to know about the components of a model in canonical form: empty or collinear ones.
-
-    Components are collinear when, for some mode, the other modes' columns are so close to
-    linear dependence that the data cannot tell the components apart in that mode.
-    """
-    w = np.asarray(to_host(model.weights), dtype=np.float64)
-    empty = np.flatnonzero(w <= 1e-9 * w.max(initial=0.0))
-    full = np.setdiff1d(np.arange(model.rank), empty)
-    overlaps = []
-    for A in model.factors:
-        B = np.asarray(to_host(A), dtype=np.float64)[:, full]
-        overlaps.append(B.T @ B)
-    together: set[int] = set()
-    for mode in range(len(overlaps)):
-        if full.size < 2:
-            break
-        others = math.prod(G for m, G in enumerate(overlaps) if m != mode)
-        values, vectors = np.linalg.eigh(others)
-        for vector in vectors[:, values < 0.01].T:
-            together.update(int(r) for r in full[np.abs(vector) > 0.3 * np.abs(vector).max()])
-    notes = []
-    if empty.size:
-        notes.append(_named(empty.tolist(), "is empty", "are empty"))
-    if together:
-        notes.append(_named(sorted(together), "is collinear", "are collinear"))
-    return "; ".join(notes)
-
-
-def _named(components: list[int], one: str, many: str) -> str:
-    if len(components) == 1:
-        return f"component {components[0]} {one}"
-    *most, last = map(str, components)
-    return f"components {', '.join(most)} and {last} {many}"

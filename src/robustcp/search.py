@@ -44,12 +44,15 @@ AUTO = (2, 2, 2, 6, 8)
 #: Chains of births that are followed, how many births at a time, and the most of them: where rows
 #: have few entries, and where nothing else is found after the first blocks.
 CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 8, 1
-#: On so many entries, and not for more components.
-CHAIN_ENTRIES, FEW_COMPONENTS = 1 << 16, 8
+#: On so many entries, or else on a part of so many; and not for more components.
+CHAIN_ENTRIES, CHAIN_PART, FEW_COMPONENTS = 1 << 15, 1 << 14, 8
 #: Starts for data of which most entries are outliers: their kinds, and the quantiles that lead.
 MOST = (("clipped", 0.2), ("clipped", 0.8), ("positive", 0.2), ("positive", 0.5))
 #: If so many starts agree there is no better place to be found, whatever residuals look like.
 MANY = 6
+#: From so many starts on, they may agree but for components that would not be missed: without
+#: such a one the cost per entry rises by less than this for each of its numbers.
+SOME, IDLE = 4, 2.0
 #: So many entries for each parameter are enough to tell something.
 ENOUGH = 2
 #: A component is not missed if the entropy without it rises by no more than this.
@@ -186,6 +189,8 @@ class Begun:
         What is to be left out of the data to begin with.
     bad : array of bool, optional
         Samples that are to be left out to begin with, where a mode holds samples.
+    enough : int, optional
+        How many components seem to be enough, where that was asked.
     """
 
     factors: Factors
@@ -195,6 +200,7 @@ class Begun:
     fibres: Fibres | None = None
     others: tuple[Begun, ...] = ()
     bad: np.ndarray | None = None
+    enough: int | None = None
 
 
 class Start(ABC):
@@ -302,11 +308,13 @@ class Screened(Start):
             [end.entropy + unit for end in ends],
             models=[_in_data(problem, end) for end in ends],
         )
-        chosen = _worth_following(blocks)
+        chosen, enough = _worth_following(blocks), rank
+        if self.count is None and len(ends) >= SOME:
+            enough = trial.reduced(chosen[0])[0].shape[1]
         first, *others = (
             self._begun(problem, trial, part, end, constraints, ends.index(end)) for end in chosen
         )
-        return replace(first, tried=tried, others=tuple(others))
+        return replace(first, tried=tried, others=tuple(others), enough=enough)
 
     def _begun(
         self,
@@ -521,7 +529,7 @@ class Trial:
         problem, thin = self.problem, self.thin(rank)
         part = None
         if not thin and problem.engine.count > CHAIN_ENTRIES:
-            part = cut(problem.engine.shape, CHAIN_ENTRIES // 4, rank, rngs[0])
+            part = cut(problem.engine.shape, CHAIN_PART, rank, rngs[0])
         engine = problem.engine if part is None else problem.engine.subtensor(part)
         constraints = self.constraints if part is None else constraints_on(self.constraints, part)
         entries, least = Entries.of(engine), problem.resolution.entry
@@ -553,7 +561,7 @@ class Trial:
         if self.entropy(rest) > end.entropy + USELESS:
             if not _split(end.factors):
                 return end
-            rests = [self._run([self._redescent], rest) for rest in self._without_one(end.factors)]
+            rests = [self._run([self._redescent], rest) for rest in self.without_one(end.factors)]
             rest = min(rests, key=self.entropy)
             if self.entropy(rest) > end.entropy + USELESS:
                 return end
@@ -573,9 +581,45 @@ class Trial:
         ends = [end for block in blocks for end in block]
         best = min(ends, key=lambda end: end.entropy)
         agreeing = _agreeing(ends, best)
+        if agreeing == 1 and len(ends) >= SOME:
+            agreeing = self._agreeing_on_fewer(ends, best)
         if agreeing >= MANY:
             return True
         return agreeing > 1 and not few_rows(best.factors) and self.is_noise(best)
+
+    def idle(self, end: End) -> list[int]:
+        """Components of an end that would not be missed, as they are."""
+        if end.factors[0].shape[1] == 1 or self.problem.engine.largest == 0:
+            return []
+        limit = self.entropy(end.factors) + self._price
+        rests = self.without_one(end.factors)
+        return [r for r, rest in enumerate(rests) if self.entropy(rest) < limit]
+
+    @property
+    def _price(self) -> float:
+        """By how much the cost per entry must fall for one more component."""
+        engine = self.problem.engine
+        return IDLE * sum(engine.shape) / max(engine.count, 1)
+
+    def reduced(self, end: End) -> Factors:
+        """The model of an end with as few components as fit as well."""
+        factors, cost = end.factors, self.entropy(end.factors)
+        while factors[0].shape[1] > 1:
+            rests = sorted(self.without_one(factors), key=self.entropy)[:2]
+            rest = min(map(self.redescended, rests), key=self.entropy)
+            if self.entropy(rest) > cost + self._price:
+                break
+            factors = rest
+        return factors
+
+    def _agreeing_on_fewer(self, ends: Sequence[End], best: End) -> int:
+        """How many ends are the same as the best, but for components that are not needed."""
+        factors = self.reduced(best)
+        if factors[0].shape[1] == best.factors[0].shape[1]:
+            return 1
+        model = KruskalTensor.from_factors(factors)
+        some = [end.model for end in ends if end.model.shape == model.shape]
+        return sum(factor_match_score(one, model, weights=False) > SAME for one in some)
 
     def is_noise(self, end: End) -> bool:
         """Whether the residuals there are nothing but noise, and perhaps outlying fibres."""
@@ -635,9 +679,9 @@ class Trial:
 
     def _pruned(self, factors: Factors) -> Factors:
         """Without the component that is missed least."""
-        return min(self._without_one(factors), key=self.entropy)
+        return min(self.without_one(factors), key=self.entropy)
 
-    def _without_one(self, factors: Factors) -> list[Factors]:
+    def without_one(self, factors: Factors) -> list[Factors]:
         """The models without one of the components, for each of them."""
         xp, rank = self.problem.engine.xp, factors[0].shape[1]
         rest = [[r for r in range(rank) if r != gone] for gone in range(rank)]

@@ -237,6 +237,8 @@ class Solver:
         It costs more than the state before, which is the likeliest.
         """
         prior, noise, every = state.prior, state.noise, len(state.factors)
+        if self.problem.engine.largest == 0:
+            return state
         if (
             prior is None
             or noise is None

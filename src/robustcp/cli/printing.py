@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ def summary_of(found: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
         "shape": list(found.shape),
         "rank": found.rank,
         "status": found.status,
+        "warnings": [asdict(warning) for warning in found.warnings],
+        "ended": found.result.sentence,
+        "notes": list(found.notes),
         "converged": found.converged,
         "sweeps": found.sweeps,
         "stages": [list(stage) for stage in found.stages],
@@ -77,7 +81,10 @@ def print_summary(summary: dict[str, Any]) -> None:
     """What `summary_of` found, for people."""
     size = "x".join(map(str, summary["shape"]))
     stages = ", ".join(f"{name} {count}" for name, count in summary["stages"])
-    print(f"{size}, rank {summary['rank']}: {summary['status']}")
+    ended = "; ".join((summary["ended"], *summary["notes"]))
+    print(f"{size}, rank {summary['rank']}: {ended}")
+    for warning in summary["warnings"]:
+        print(f"warning: {warning['sentence']}")
     print(f"sweeps: {summary['sweeps']} ({stages}), {summary['seconds']:.2f} seconds")
     print(f"explained: {summary['explained']:.1%} of the data")
     for k, part in enumerate(summary["components"]):

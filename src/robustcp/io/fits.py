@@ -17,7 +17,9 @@ import numpy as np
 
 from robustcp import losses
 from robustcp._typing import Array
+from robustcp.cases import Judged
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
+from robustcp.doubts import FitWarning
 from robustcp.engines import Listed, Weights, to_host
 from robustcp.files.errors import FileError, reason
 from robustcp.files.writing import whole, write_bytes
@@ -46,6 +48,9 @@ CONSTRAINTS: dict[str, type[Any]] = {
 
 #: What of a noise is numbers.
 NOISE = ("sigma", "variance", "least", "above", "below", "clean", "beyond", "looked")
+
+#: What is known of each sample.
+CASES = ("weights", "distances", "cutoffs")
 
 SUFFIXES = (".npz", ".nc")
 
@@ -112,6 +117,8 @@ def rescue(fit: Fit) -> Path:
 
 def _arrays(fit: Fit) -> dict[str, Any]:
     arrays = {f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)}
+    if fit.cases is not None:
+        arrays |= {f"cases_{name}": getattr(fit.cases, name) for name in CASES}
     return (
         arrays
         | _noise_arrays(fit.noise)
@@ -130,7 +137,10 @@ def _netcdf(fit: Fit) -> memoryview:
     shown = [None if labels is None else for_netcdf(labels) for labels in fit.labels]
     dataset = replace(fit, modes=_dimensions(fit.modes), labels=tuple(shown)).to_xarray()
     dataset["trace"] = ("sweep", np.asarray(fit.trace))
-    for name, array in _noise_arrays(fit.noise).items():
+    extra = _noise_arrays(fit.noise)
+    if fit.cases is not None:
+        extra |= {f"cases_{name}": getattr(fit.cases, name) for name in CASES}
+    for name, array in extra.items():
         prefix = name
         while any(str(dimension).startswith(prefix) for dimension in dataset.dims):
             prefix += "_"
@@ -201,6 +211,8 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
         trace=held["trace"],
         result=_result(about),
         notes=tuple(map(str, about.get("notes", ()))),
+        warnings=tuple(FitWarning(**warning) for warning in about.get("warnings", ())),
+        cases=_cases(held, about),
         loss=_loss(about["loss"]),
         stages=tuple((str(name), int(count)) for name, count in about["stages"]),
         explained=float(about["explained"]),
@@ -210,6 +222,14 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
         labels=labels,
         constraints=_constraints(about.get("constraints"), len(modes)),
     )
+
+
+def _cases(held: dict[str, np.ndarray], about: dict[str, Any]) -> Judged | None:
+    """What is known of samples, if a file holds that."""
+    mode = about.get("cases")
+    if mode is None:
+        return None
+    return Judged(int(mode), **{name: held[f"cases_{name}"] for name in CASES})
 
 
 def _noise_arrays(noise: Noise) -> dict[str, np.ndarray]:
@@ -307,6 +327,8 @@ def _about(fit: Fit) -> dict[str, Any]:
     return {
         "result": asdict(fit.result),
         "notes": list(fit.notes),
+        "warnings": [asdict(warning) for warning in fit.warnings],
+        "cases": None if fit.cases is None else fit.cases.mode,
         "loss": _described(fit.loss),
         "stages": [[str(name), int(count)] for name, count in fit.stages],
         "explained": float(fit.explained),

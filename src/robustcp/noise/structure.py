@@ -56,7 +56,7 @@ class Structure:
         for mode, (alike, limit) in enumerate(zip(self.alike, self.by_chance, strict=True)):
             if alike > max(ALIKE, limit[0]):
                 found.append(f"neighbours along mode {mode} correlate by {alike:.2f}")
-        return ["residuals are structured: " + "; ".join(found)] if found else []
+        return ["residuals are structured: " + " and ".join(found)] if found else []
 
 
 def structure_of(engine: Engine, factors: Factors, sigma: float) -> Structure:
