@@ -52,7 +52,9 @@ MOST = (("clipped", 0.2), ("clipped", 0.8), ("positive", 0.2), ("positive", 0.5)
 MANY = 6
 #: From so many starts on, they may agree but for components that would not be missed: without
 #: such a one the cost per entry rises by less than this for each of its numbers.
-SOME, IDLE = 4, 2.0
+SOME, IDLE = 8, 2.0
+#: By how much a model should lower the entropy.
+MUCH = 1.0
 #: So many entries for each parameter are enough to tell something.
 ENOUGH = 2
 #: A component is not missed if the entropy without it rises by no more than this.
@@ -575,8 +577,8 @@ class Trial:
     def found(self, blocks: Sequence[Sequence[End]]) -> bool:
         """Whether two ends agree with the best, and it looks right; or many do.
 
-        It looks right if nothing but noise is left, and no component lives on a few slabs, as
-        those do that are spent on artifacts.
+        It looks right if nothing but noise is left, and not much of that, unless there were many
+        starts; and if no component lives on a few slabs, as those do that are spent on artifacts.
         """
         ends = [end for block in blocks for end in block]
         best = min(ends, key=lambda end: end.entropy)
@@ -585,7 +587,14 @@ class Trial:
             agreeing = self._agreeing_on_fewer(ends, best)
         if agreeing >= MANY:
             return True
+        if len(ends) < SOME and not self._tells_much(best):
+            return False
         return agreeing > 1 and not few_rows(best.factors) and self.is_noise(best)
+
+    def _tells_much(self, end: End) -> bool:
+        """Whether residuals are much smaller than the data; they may be most of it otherwise."""
+        nothing = tuple(0.0 * A for A in end.factors)
+        return self.entropy(nothing) - self.entropy(end.factors) > MUCH
 
     def idle(self, end: End) -> list[int]:
         """Components of an end that would not be missed, as they are."""
