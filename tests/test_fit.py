@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from conftest import host
 from robustcp import KruskalTensor, cp, cpal1, cpals, simulate
-from robustcp.fitted import diagnosis
+from robustcp.doubts import of_components
 
 
 @pytest.fixture(scope="module")
@@ -189,17 +189,20 @@ class TestDiagnosis:
 
     def test_sound_components(self):
         A = self.columns(0.0, 1.0)
-        assert diagnosis(KruskalTensor.from_factors([A, A, A]).normalized()) == ""
+        assert of_components(KruskalTensor.from_factors([A, A, A]).normalized()) == []
 
     def test_collinear(self):
         same, apart = self.columns(0.0, 0.001), self.columns(0.0, 1.0)
         model = KruskalTensor.from_factors([same, same, apart]).normalized()
-        assert diagnosis(model) == "components 0 and 1 are collinear"
+        (found,) = of_components(model)
+        assert found.sentence == "components 0 and 1 are collinear: try rank 1"
+        assert (found.code, found.numbers) == ("collinear", {"components": [0, 1]})
 
     def test_empty(self):
         A = self.columns(0.0, 1.0)
         model = KruskalTensor(np.array([1.0, 0.0]), (A, A, A)).normalized()
-        assert diagnosis(model) == "component 1 is empty"
+        (found,) = of_components(model)
+        assert (found.code, str(found)) == ("empty", "component 1 is empty: try rank 1")
 
 
 def test_flags_of_a_large_tensor_take_little_beside_them():

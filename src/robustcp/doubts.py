@@ -17,6 +17,8 @@ from robustcp.noise import Structure
 #: A component lives on a part of the rows of a mode if this share of them holds that share of its
 #: squares, and that of an ordinary component is smaller.
 PART, HELD, ORDINARY = 0.25, 0.99, 0.9
+#: So large a share of the rows is few in any case.
+FEW = 0.05
 #: Indices that are named.
 NAMED = 5
 
@@ -105,13 +107,13 @@ def of_idle(idle: Sequence[int], enough: int | None, rank: int) -> list[FitWarni
 
 def of_narrow(factors: Factors, cases: int | None = None) -> list[FitWarning]:
     """Components that live on a few entries, on one fibre, or on a part of the slabs of a mode."""
-    held = [_held(np.asarray(to_host(A), dtype=np.float64) ** 2) for A in factors]
-    found, rank = [], factors[0].shape[1]
+    squares = [np.asarray(to_host(A), dtype=np.float64) ** 2 for A in factors]
+    held, found, rank = [_held(A) for A in squares], [], factors[0].shape[1]
     for r in range(rank):
         narrow: dict[int, list[int]] = {}
         for mode, (shares, rows) in enumerate(held):
             others = np.delete(shares, r)
-            few = len(rows[r]) <= max(1, 0.05 * len(factors[mode]))
+            few = len(rows[r]) <= max(1, FEW * len(squares[mode]))
             if shares[r] >= HELD and (few or not others.size or np.median(others) < ORDINARY):
                 narrow[mode] = rows[r]
         if narrow:

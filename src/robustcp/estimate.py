@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from robustcp.constraints import Constraints
 from robustcp.doubts import FitWarning
 from robustcp.engines import (
     Engine,
+    Fibres,
     as_engine,
     in_modes_of,
     names_and_labels,
@@ -26,7 +28,7 @@ from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1, LeastSquares, Loss
 from robustcp.metrics import factor_match_score
-from robustcp.noise import COMMON, noise_of, structure_of
+from robustcp.noise import COMMON, Noise, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
 from robustcp.priors import RowPrior
@@ -70,10 +72,14 @@ class _Run:
     @cached_property
     def cost(self) -> float:
         """What the model costs, on the scale on which starts are compared, in the data's units."""
-        problem = self.solver.problem
-        unit = math.log(problem.units.factor)
-        state = self.state
-        return cost_of(problem, self.solver.constraints, state.factors, state.noise) + unit
+        return self.cost_without(None)
+
+    def cost_without(self, fibres: Fibres | None) -> float:
+        """The same of data without some fibres."""
+        problem, state = self.solver.problem, self.state
+        rest = problem if fibres is None else problem.on(problem.engine.leaving_out(fibres))
+        cost = cost_of(rest, self.solver.constraints, state.factors, state.noise)
+        return cost + math.log(problem.units.factor)
 
 
 def estimate(
@@ -241,40 +247,16 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     model = _canonical(solver, state)
     loss = units.loss_of_data(state.loss)
     # Where there was no refinement nobody has asked yet what the noise depends on.
-    looked, seen = state.noise is not None, solver.objective_of(state).engine
+    looked = state.noise is not None
     kind = state.noise.kind if state.noise is not None else COMMON
     noise = noise_of(engine, state.factors, problem.resolution, units, kind, state.noise)
-    cases, rank = None if best.judged is None else best.judged.mode, model.rank
-    warnings = [
-        *map(_unsolved, state.kept),
-        *doubts.of_components(model),
-        *(doubts.of_narrow(model.factors, cases) if looked else []),
-        *(doubts.of_idle(_idle(best, model), runs[0].begun.enough, rank) if looked else []),
-        *(
-            doubts.of_structure(structure_of(seen, state.factors, noise.sigma), rank)
-            if looked
-            else []
-        ),
-        *doubts.of_rejected(noise.clean if looked else 1.0),
-        *doubts.of_priors(_of_priors(seen, state)),
-        *doubts.of_slabs(noise.outlying_slabs(), cases),
-        *doubts.of_skipped(state.skipped),
-        *doubted,
-    ]
-    notes = [
-        *problem.notes,
-        *state.notes,
-        *_rejected(seen, state),
-        *([f"{state.fibres.words} left out, as outlying as a whole"] if state.fibres else []),
-        *([f"{best.judged.words} left out"] if best.judged and best.judged.flagged.any() else []),
-    ]
     nothing = engine.largest == 0 and not noise.known  # there is no size that noise could have
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
         trace=np.array(state.trace),
         result=_where(best, loss),
-        warnings=tuple(warnings),
-        notes=tuple(notes),
+        warnings=(*_warnings(best, model, noise, runs[0].begun.enough), *doubted),
+        notes=tuple(_notes(best)),
         loss=loss.original,
         stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
         explained=_explained(problem, state),
@@ -284,22 +266,64 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     )
 
 
+def _warnings(
+    run: _Run, model: KruskalTensor, noise: Noise, enough: int | None
+) -> list[FitWarning]:
+    """Reasons to doubt the model of a run, but for those that other runs give."""
+    state, seen, rank = run.state, run.solver.objective_of(run.state).engine, model.rank
+    cases = None if run.judged is None else run.judged.mode
+    found = [*map(_unsolved, state.kept), *doubts.of_components(model)]
+    if state.noise is not None:
+        found += doubts.of_narrow(model.factors, cases)
+        found += doubts.of_idle(_idle(run, model), enough, rank)
+        found += doubts.of_structure(structure_of(seen, state.factors, noise.sigma), rank)
+        found += doubts.of_rejected(noise.clean)
+    found += doubts.of_priors(_of_priors(seen, state))
+    found += doubts.of_slabs(noise.outlying_slabs(), cases)
+    return found + doubts.of_skipped(state.skipped)
+
+
+def _notes(run: _Run) -> list[str]:
+    """What else users should know."""
+    state, solver = run.state, run.solver
+    notes = [*solver.problem.notes, *state.notes]
+    notes += _rejected(solver.objective_of(state).engine, state)
+    if state.fibres:
+        notes.append(f"{state.fibres.words} left out, as outlying as a whole")
+    if run.judged is not None and run.judged.flagged.any():
+        notes.append(f"{run.judged.words} left out, as bad as a whole")
+    return notes
+
+
 def _best_of_tried(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     """The run that costs least in the end, and what is known of all starts.
 
-    Of those that cost the same, it is the one that most starts agree with.
+    They are compared without the fibres that any of them leaves out: no model can buy itself a
+    low cost by a component for those. Of those that cost the same, it is the one that most starts
+    agree with.
     """
     starts = runs[0].begun.tried
     assert starts is not None
+    costs = _costs(runs)
     for run in runs:
         factors = run.solver.problem.units.factors_of_data(run.state.factors)
         model = KruskalTensor.from_factors(factors).normalized()
         starts = starts.ended(run.begun.best, run.cost, model)
-    least = min(run.cost for run in runs)
-    same = [run for run in runs if run.cost <= least + SAME]
-    each = [(starts.agreeing_with(run.begun.best), run) for run in same]
-    starts, best = max(each, key=lambda one: (one[0].reached, -one[1].cost))
+    each = [
+        (starts.agreeing_with(run.begun.best), run, cost)
+        for run, cost in zip(runs, costs, strict=True)
+        if cost <= min(costs) + SAME
+    ]
+    starts, best, _ = max(each, key=lambda one: (one[0].reached, -one[2]))
     return best, starts
+
+
+def _costs(runs: Sequence[_Run]) -> list[float]:
+    """What the models cost, without the fibres that any of them leaves out."""
+    left_out = [run.state.fibres for run in runs if run.state.fibres is not None]
+    if not left_out:
+        return [run.cost for run in runs]
+    return [run.cost_without(reduce(or_, left_out)) for run in runs]
 
 
 def _doubted(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
@@ -307,9 +331,10 @@ def _doubted(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarnin
     found = []
     if starts.reached == 1 and len(starts) >= MANY:
         found += doubts.of_starts(starts.reached, len(starts))
-    mine = KruskalTensor.from_factors(best.state.factors)
-    for run in runs:
-        if run.cost > best.cost + EQUALLY or run is best or best.solver.problem.units.order == 2:
+    mine, costs = KruskalTensor.from_factors(best.state.factors), _costs(runs)
+    least = costs[list(runs).index(best)]
+    for run, cost in zip(runs, costs, strict=True):
+        if cost > least + EQUALLY or run is best or best.solver.problem.units.order == 2:
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, mine, weights=False)

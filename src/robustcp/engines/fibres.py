@@ -35,6 +35,13 @@ class Fibres:
     def __bool__(self) -> bool:
         return bool(self.along)
 
+    def __or__(self, other: Fibres) -> Fibres:
+        """Those and others."""
+        found = dict(self.along)
+        for mode, hit in other.along:
+            found[mode] = found[mode] | hit if mode in found else hit
+        return Fibres(self.shape, tuple(sorted(found.items())))
+
     @property
     def count(self) -> int:
         return sum(int(np.count_nonzero(hit)) for _, hit in self.along)
