@@ -17,6 +17,8 @@ from robustcp.noise import Structure
 #: A component lives on a part of the rows of a mode if this share of them holds that share of its
 #: squares, and that of an ordinary component is smaller.
 PART, HELD, ORDINARY = 0.25, 0.99, 0.9
+#: Rows that are spread over so many times as many are not those of a peak.
+APART = 2
 #: So large a share of the rows is few in any case.
 FEW = 0.05
 #: Indices that are named.
@@ -114,7 +116,8 @@ def of_narrow(factors: Factors, cases: int | None = None) -> list[FitWarning]:
         for mode, (shares, rows) in enumerate(held):
             others = np.delete(shares, r)
             few = len(rows[r]) <= max(1, FEW * len(squares[mode]))
-            if shares[r] >= HELD and (few or not others.size or np.median(others) < ORDINARY):
+            alone = not others.size or np.median(others) < ORDINARY
+            if shares[r] >= HELD and (few or (alone and _scattered(rows[r]))):
                 narrow[mode] = rows[r]
         if narrow:
             found.append(_narrow(r, narrow, len(factors), cases))
@@ -130,6 +133,11 @@ def _held(squares: np.ndarray) -> tuple[np.ndarray, list[list[int]]]:
     shares = sums[most - 1] if len(squares) >= 4 else np.zeros(squares.shape[1])
     counts = np.sum(sums < HELD, axis=0) + 1
     return shares, [sorted(order[: counts[r], r].tolist()) for r in range(squares.shape[1])]
+
+
+def _scattered(rows: list[int]) -> bool:
+    """Whether rows are not next to each other, as those of a peak are."""
+    return rows[-1] - rows[0] + 1 > APART * len(rows)
 
 
 def _narrow(

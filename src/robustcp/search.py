@@ -45,7 +45,7 @@ AUTO = (2, 2, 2, 6, 8)
 #: have few entries, and where nothing else is found after the first blocks.
 CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 8, 1
 #: On so many entries, or else on a part of so many; and not for more components.
-CHAIN_ENTRIES, CHAIN_PART, FEW_COMPONENTS = 1 << 15, 1 << 14, 8
+CHAIN_ENTRIES, CHAIN_PART, FEW_COMPONENTS = 1 << 16, 1 << 14, 8
 #: Starts for data of which most entries are outliers: their kinds, and the quantiles that lead.
 MOST = (("clipped", 0.2), ("clipped", 0.8), ("positive", 0.2), ("positive", 0.5))
 #: If so many starts agree there is no better place to be found, whatever residuals look like.

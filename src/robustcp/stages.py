@@ -41,7 +41,8 @@ def to_the_noise(
     finish = Stage("L1, finished", Finish(down.lowest), tol, mu, 1000)
     refinement = Refinement(problem.resolution, noise, rows)
     evened_out = EvenedOut(replace(down, enough=0.001), problem.resolution, rows=rows)
+    last = 0.003 if problem.resolution.small else 0.03  # small counts leave long valleys
     return [
         Stage("L1", evened_out, 10 * tol, mu),
-        Stage("refinement", refinement, 0.03 * tol, mu_of_squares, 100, otherwise=finish),
+        Stage("refinement", refinement, last * tol, mu_of_squares, 100, otherwise=finish),
     ]
