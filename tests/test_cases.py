@@ -1,0 +1,207 @@
+"""Samples that are bad as a whole."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import robustcp
+from robustcp import Cases, KruskalTensor, Observed, cases, cp, factor_match_score
+
+BAD = np.array([1, 4, 9, 15, 20, 27])
+
+
+def full(factors):
+    letters = "abcd"[: len(factors)]
+    return np.einsum(",".join(n + "r" for n in letters) + "->" + letters, *factors)
+
+
+def simulated(kind="foreign", shape=(30, 14, 15), rank=3, *, positive=False, seed=0):
+    """Data of some rank with 10% noise, true factors, and which samples are bad."""
+    rng = np.random.default_rng(seed)
+    draw = rng.random if positive else rng.standard_normal
+    factors = [draw((size, rank)) for size in shape]
+    M = full(factors)
+    size = float(np.sqrt(np.mean(M**2)))
+    Y = M + 0.1 * size * rng.standard_normal(shape)
+    other = full([draw((n, 1)) for n in shape[1:]])
+    each = (-1,) + (1,) * (len(shape) - 1)
+    if kind == "foreign":
+        amounts = 2 * size * rng.uniform(0.7, 1.3, BAD.size)
+        Y[BAD] += amounts.reshape(each) * other / np.sqrt(np.mean(other**2))
+    elif kind == "constant":
+        Y[BAD] += 2 * size
+    elif kind == "noise":
+        Y[BAD] = 2 * size * rng.standard_normal(Y[BAD].shape)
+    return Y, factors, BAD if kind != "none" else BAD[:0]
+
+
+def score(fit, factors, bad):
+    """How well the clean samples are recovered."""
+    found, keep = fit.model.absorbed(), np.setdiff1d(np.arange(len(factors[0])), bad)
+    models = [
+        KruskalTensor.from_factors([np.asarray(A[0])[keep], *A[1:]]) for A in (found, factors)
+    ]
+    return factor_match_score(*models)
+
+
+def spoilt_cells(Y, share, seed=1):
+    rng = np.random.default_rng(seed)
+    at = rng.random(Y.shape) < share
+    size = np.sqrt(np.nanmean(Y**2))
+    return np.where(at, Y + size * rng.choice([-1, 1], Y.shape) * rng.uniform(3, 9, Y.shape), Y)
+
+
+class TestFinding:
+    @pytest.mark.parametrize("kind", ["foreign", "constant", "noise"])
+    def test_bad_samples_that_agree_are_found(self, kind):
+        Y, factors, bad = simulated(kind)
+        fit = cp(Y, 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+        assert score(fit, factors, bad) > 0.98
+        assert "6 of 30 samples of mode 0 (1, 4, 9, 15, 20, ...) left out" in fit.status
+
+    def test_missing_data_artifacts_and_nonnegativity_together(self):
+        Y, factors, bad = simulated(positive=True, seed=2)
+        Y = spoilt_cells(Y, 0.05)
+        Y[np.random.default_rng(3).random(Y.shape) < 0.2] = np.nan
+        fit = cp(Y, 3, cases=0, nonnegative=True)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+        assert all((A >= 0).all() for A in fit.factors)
+        assert score(fit, factors, bad) > 0.95
+
+    def test_listed_entries(self):
+        Y, factors, bad = simulated()
+        seen = np.random.default_rng(0).random(Y.shape) < 0.8
+        fit = cp(Observed(np.argwhere(seen), Y[seen], Y.shape), 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+        assert score(fit, factors, bad) > 0.98
+
+    def test_entry_weights(self):
+        Y, _, bad = simulated()
+        Y[:, 3] += 50 * np.random.default_rng(0).standard_normal(Y[:, 3].shape)
+        weights = np.ones(14)
+        weights[3] = 0.0
+        with pytest.warns(UserWarning, match="no observed entry"):
+            fit = cp(Y, 3, cases=0, entry_weights=[None, weights, None])
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+
+    def test_another_mode_of_four_by_its_name(self):
+        xarray = pytest.importorskip("xarray")
+        Y, _, bad = simulated(shape=(30, 8, 9, 7), rank=2)
+        X = xarray.DataArray(np.moveaxis(Y, 0, 2), dims=("a", "b", "sample", "c"))
+        fit = cp(X, 2, cases="sample")
+        assert fit.cases.mode == 2
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+
+    def test_a_given_start(self):
+        Y, factors, bad = simulated("constant")
+        fit = cp(Y, 3, cases=0, init=factors)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+
+    def test_the_same_for_any_order_of_the_samples(self):
+        Y, _, bad = simulated()
+        order = np.random.default_rng(5).permutation(30)
+        fit = cp(Y[order], 3, cases=0)
+        np.testing.assert_array_equal(np.sort(order[fit.cases.flagged]), bad)
+
+    def test_the_same_seed_gives_the_same_bits(self):
+        Y, _, _ = simulated()
+        one, other = cp(Y, 3, cases=0, rng=1), cp(Y, 3, cases=0, rng=1)
+        for A, B in zip(one.factors, other.factors, strict=True):
+            np.testing.assert_array_equal(A, B)
+
+
+class TestNoBadSample:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_nothing_changes(self, seed):
+        Y, _, _ = simulated("none", seed=seed)
+        with_cases, without = cp(Y, 3, cases=0), cp(Y, 3)
+        assert not with_cases.cases.flagged.any()
+        assert factor_match_score(with_cases, without) > 0.999
+        assert with_cases.warnings == without.warnings == ()
+
+    def test_samples_with_more_noise_than_others_are_not_bad(self):
+        rng = np.random.default_rng(0)
+        Y, _, _ = simulated("none")
+        scales = np.exp(0.5 * rng.standard_normal(30))[:, None, None]
+        Y = Y + 0.2 * np.std(Y) * scales * rng.standard_normal(Y.shape)
+        assert cp(Y, 3, cases=0).cases.flagged.sum() <= 1
+
+
+class TestScores:
+    def test_bad_samples_have_scores_and_no_say(self):
+        Y, _, bad = simulated("noise")
+        fit = cp(Y, 3, cases=0)
+        other = Y.copy()
+        other[bad] *= -3.0
+        again = cp(other, 3, cases=0)
+        for mode in (1, 2):
+            np.testing.assert_allclose(fit.factors[mode], again.factors[mode], atol=0.02)
+        scores = fit.project(Y[bad])
+        np.testing.assert_allclose((fit.factors[0] * fit.weights)[bad], scores, atol=0.5)
+
+    def test_distances(self):
+        Y, _, bad = simulated()
+        found = cp(Y, 3, cases=0).cases
+        clean = np.delete(found.distances, bad)
+        assert 0.7 < clean.min() < clean.max() < 1.35  # 210 entries each
+        assert found.distances[bad].min() > 3
+        assert (found.distances[bad] > found.cutoffs[bad]).all()
+        np.testing.assert_array_equal(found.weights == 0, found.flagged)
+        assert "6 of 30 samples" in repr(found)
+
+
+class TestAsking:
+    @pytest.mark.parametrize("rank", [1, 3, 8])
+    @pytest.mark.parametrize("share", [0.05, 0.25, 0.4])
+    def test_so_many_subsets_hold_a_good_one_almost_surely(self, rank, share):
+        count = Cases(0, share).subsets(rank)
+        good = (1 - share) ** (rank + 2)
+        assert (1 - good) ** count <= 0.001 < (1 - good) ** (count - 1)
+
+    def test_too_few_samples(self):
+        Y = np.random.default_rng(0).standard_normal((6, 8, 8))
+        with pytest.raises(ValueError, match="cases: mode 0 has 6 samples"):
+            cp(Y, 3, cases=0)
+        cp(Y, 2, cases=0)
+
+    @pytest.mark.parametrize(
+        ("given", "match"),
+        [(3, "cases: must be an integer from 0 to 2"), ("sample", "no mode is called 'sample'"),
+         (1.5, "cases: must be an integer")],
+    )  # fmt: skip
+    def test_modes_that_are_none(self, given, match):
+        with pytest.raises(ValueError, match=match):
+            cp(simulated()[0], 3, cases=given)
+
+    def test_shares_that_cannot_be(self):
+        with pytest.raises(ValueError, match="cases: share"):
+            Cases(0, 0.5)
+
+    def test_not_with_a_loss(self):
+        with pytest.raises(ValueError, match="cases: cannot be asked for"):
+            cp(simulated()[0], 3, cases=0, loss=robustcp.L1())
+
+    def test_too_few_subsets_are_told(self, monkeypatch):
+        monkeypatch.setattr(cases, "MOST", 10)
+        Y, _, _ = simulated("none")
+        fit = cp(Y, 3, cases=0)
+        assert len(fit.starts) == 10
+        (warning,) = fit.warnings
+        assert warning.code == "subsets"
+        assert warning.numbers == {"subsets": 10, "wanted": math.ceil(Cases(0).subsets(3))}
+
+
+def test_files(tmp_path):
+    Y, _, _ = simulated()
+    fit = cp(Y, 3, cases=0)
+    for name in ("fit.npz", "fit.nc"):
+        robustcp.save(fit, tmp_path / name)
+        again = robustcp.load(tmp_path / name)
+        assert again.cases.mode == 0
+        for part in ("weights", "distances", "cutoffs"):
+            np.testing.assert_array_equal(getattr(again.cases, part), getattr(fit.cases, part))
+        assert again.status == fit.status

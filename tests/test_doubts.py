@@ -1,0 +1,135 @@
+"""Warnings of fits: they come when there is reason, and not otherwise."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import robustcp
+from robustcp import cp, cpals, doubts
+from robustcp.noise import Structure
+
+
+def codes(fit):
+    return [warning.code for warning in fit.warnings]
+
+
+def model(*factors):
+    return np.einsum("ar,br,cr->abc", *factors)
+
+
+class TestWhenAllIsWell:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_there_is_none(self, seed):
+        sim = robustcp.simulate((24, 24, 24), 3, eta=0.1, gamma=2.0, rng=seed)
+        fit = cp(sim.data, 3)
+        assert fit.warnings == ()
+        assert fit.status == "converged"
+
+    def test_peaks_are_no_reason(self, rng):
+        t = np.arange(40.0)[:, None]
+        peaks = np.exp(-0.5 * ((t - np.array([8.0, 20.0, 31.0])) / np.array([1.2, 4.0, 5.0])) ** 2)
+        X = model(rng.random((20, 3)), rng.random((25, 3)), peaks)
+        X = X + 0.02 * rng.standard_normal(X.shape)
+        assert "narrow" not in codes(cp(X, 3, nonnegative=True))
+
+
+class TestReasons:
+    def test_rank_too_low(self):
+        sim = robustcp.simulate((24, 24, 24), 3, eta=0.1, gamma=2.0, rng=0)
+        fit = cp(sim.data, 2)
+        assert "structured" in codes(fit)
+        assert "converged, with" in fit.status
+        assert "try rank 3" in fit.status
+
+    def test_rank_too_high(self):
+        sim = robustcp.simulate((24, 24, 24), 2, eta=0.1, gamma=2.0, rng=0)
+        assert {"idle", "ambiguous", "collinear"} & set(codes(cp(sim.data, 4)))
+
+    def test_a_component_on_a_few_slabs(self, rng):
+        A, B, C = (rng.standard_normal((30, 2)) for _ in range(3))
+        A[:, 1] = 0.0
+        A[7, 1] = 8.0
+        X = model(A, B, C)
+        X = X + 0.05 * rng.standard_normal(X.shape)
+        (warning,) = (w for w in cp(X, 2).warnings if w.code == "narrow")
+        assert "lives on 1 slab of mode 0 (7): if these may be bad samples" in warning.sentence
+        assert warning.numbers["rows"] == {0: [7]}
+
+    def test_bad_samples_that_agree(self, rng):
+        A, B, C = (rng.standard_normal((30, 2)) for _ in range(3))
+        X = model(A, B, C)
+        X = X + 0.05 * rng.standard_normal(X.shape)
+        X[[2, 5, 11, 17, 23, 28]] = 3 * np.outer(*rng.standard_normal((2, 30)))
+        found = cp(X, 2).warnings
+        assert any("try cases=0" in str(warning) for warning in found)
+
+    def test_more_entries_rejected_than_kept(self, rng):
+        X = model(*(rng.standard_normal((25, 2)) for _ in range(3)))
+        X = X + 0.05 * rng.standard_normal(X.shape)
+        X = np.where(rng.random(X.shape) < 0.6, rng.uniform(-8, 8, X.shape), X)
+        assert "rejected" in codes(cp(X, 2))
+
+    def test_rows_that_rest_on_a_prior(self, rng):
+        X = model(*(rng.standard_normal((20, 2)) for _ in range(3)))
+        X = X + 0.05 * rng.standard_normal(X.shape)
+        X[3, 1:] = np.nan
+        X[3, 0, 1:] = np.nan
+        assert "prior" in codes(cp(X, 2))
+
+    def test_slabs_with_far_more_noise(self, rng):
+        X = model(*(rng.standard_normal((25, 2)) for _ in range(3)))
+        X = X + 0.05 * rng.standard_normal(X.shape)
+        X[4] += 3 * rng.standard_normal(X[4].shape)
+        (warning,) = cp(X, 2).warnings
+        assert (warning.code, warning.numbers) == ("outlying", {"mode": 0, "slabs": [4]})
+
+    def test_least_squares_of_collinear_components(self, rng):
+        A, B, C = (rng.standard_normal((8, 1)) for _ in range(3))
+        assert "collinear" in codes(cpals(model(A, B, C), 2)) or "empty" in codes(
+            cpals(model(A, B, C), 2)
+        )
+
+
+class TestWords:
+    def test_one_entry_and_one_fibre(self):
+        spike, flat = np.zeros((20, 1)), np.ones((20, 1))
+        spike[3] = 1.0
+        (entry,) = doubts.of_narrow((spike, spike, spike))
+        assert "component 0 lives on one entry" in str(entry)
+        (fibre,) = doubts.of_narrow((spike, flat, spike))
+        assert "component 0 lives on one fibre along mode 1" in str(fibre)
+
+    def test_each_says_what_to_try(self):
+        structure = Structure((0.5, 0.0), (1.0, 1.0), ((0.1, 2.0), (0.1, 2.0)))
+        found = [
+            *doubts.of_idle([1], None, 3),
+            *doubts.of_idle([], 2, 3),
+            *doubts.of_starts(1, 8),
+            *doubts.of_another(0.4),
+            *doubts.of_structure(structure, 2),
+            *doubts.of_rejected(0.4),
+            *doubts.of_skipped((1,)),
+            *doubts.of_subsets(10, 20),
+            *doubts.of_slabs({0: np.array([1, 2])}),
+        ]
+        assert len(found) == 9
+        assert all("try" in str(warning) for warning in found)
+        assert len({warning.code for warning in found}) == 8
+        json.dumps([warning.numbers for warning in found])
+
+    def test_nothing_to_say(self):
+        assert doubts.of_idle([], None, 3) == doubts.of_idle([], 3, 3) == []
+        assert doubts.of_rejected(0.6) == doubts.of_skipped(()) == doubts.of_subsets(9, 9) == []
+
+
+@pytest.mark.parametrize("name", ["fit.npz", "fit.nc"])
+def test_files_keep_them(tmp_path, name):
+    sim = robustcp.simulate((24, 24, 24), 3, eta=0.1, gamma=2.0, rng=0)
+    fit = cp(sim.data, 2)
+    robustcp.save(fit, tmp_path / name)
+    again = robustcp.load(tmp_path / name)
+    assert again.warnings == fit.warnings != ()
+    assert repr(again) == repr(fit)
