@@ -637,7 +637,7 @@ def replaced_slabs(seed: int) -> Trial:
     return Trial(Y, factors, _without(M.shape, hit), sigma, 4, spoilt=(0, hit))
 
 
-@_kind()
+@_kind(Target(median=0.985, worst=0.95))
 def foreign_samples(seed: int) -> Trial:
     """50^3, rank 5, a fifth of the samples, the slabs of mode 0, hold a component that the others
     do not have; 10% artifacts."""
@@ -650,6 +650,72 @@ def foreign_samples(seed: int) -> Trial:
     Y, bad = _with_artifacts(rng, Y, 0.1, 5)
     clean = ~bad & _without(M.shape, hit)
     return Trial(Y, factors, clean, sigma, 5, {"cases": 0}, spoilt=(0, hit))
+
+
+#: Orders, and shares of missing entries.
+CASES = ("order=3 missing=0", "order=4 missing=0", "order=3 missing=0.3")
+
+
+def _samples(
+    seed: int,
+    order: float,
+    missing: float,
+    spoil: Callable[[np.random.Generator, np.ndarray, float], np.ndarray] | None,
+) -> Trial:
+    """50^3 of rank 5 or 30 x 15^3 of rank 4, a fifth of the samples bad as a whole."""
+    rng = np.random.default_rng(seed)
+    shape, rank = ((50,) * 3, 5) if order == 3 else ((30, 15, 15, 15), 4)
+    factors, M = _model(rng, shape, rank)
+    Y, sigma = _even(rng, M)
+    hit = rng.choice(shape[0], shape[0] // 5, replace=False)
+    if spoil is None:
+        hit = hit[:0]
+    else:
+        Y[hit] = spoil(rng, Y[hit], _rms(M))
+    trial = Trial(Y, factors, _without(shape, hit), sigma, rank, {"cases": 0}, spoilt=(0, hit))
+    return _partly(rng, trial, 1 - missing) if missing else trial
+
+
+@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+def shifted_samples(seed: int, order: float, missing: float) -> Trial:
+    """50^3, rank 5, or 30 x 15^3, rank 4; one constant is added to a fifth of the samples, the
+    slabs of mode 0, which is told (cases=0)."""
+    return _samples(seed, order, missing, lambda rng, Y, size: Y + 2 * size)
+
+
+@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+def differently_shifted_samples(seed: int, order: float, missing: float) -> Trial:
+    """The same, with a constant of its own added to each bad sample."""
+
+    def spoil(rng: np.random.Generator, Y: np.ndarray, size: float) -> np.ndarray:
+        shape = (len(Y), *(1,) * (Y.ndim - 1))
+        return np.asarray(Y + size * rng.uniform(1, 5, shape))
+
+    return _samples(seed, order, missing, spoil)
+
+
+@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+def samples_with_a_foreign_component(seed: int, order: float, missing: float) -> Trial:
+    """The same, with one component added to the bad samples that the others do not have."""
+
+    def spoil(rng: np.random.Generator, Y: np.ndarray, size: float) -> np.ndarray:
+        foreign = full([np.abs(rng.standard_normal((n, 1))) for n in (1, *Y.shape[1:])])
+        amounts = rng.uniform(0.5, 1.5, (len(Y), *(1,) * (Y.ndim - 1)))
+        return np.asarray(Y + 2 * size / _rms(foreign) * amounts * foreign)
+
+    return _samples(seed, order, missing, spoil)
+
+
+@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+def samples_of_noise(seed: int, order: float, missing: float) -> Trial:
+    """The same, with bad samples that are nothing but noise."""
+    return _samples(seed, order, missing, lambda rng, Y, size: size * rng.standard_normal(Y.shape))
+
+
+@_kind(Target(worst=0.98), cells=CASES)
+def no_bad_sample(seed: int, order: float, missing: float) -> Trial:
+    """The same, with no bad sample; and still cases=0."""
+    return _samples(seed, order, missing, None)
 
 
 def _without(shape: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
