@@ -120,6 +120,35 @@ class TestFit:
         else:
             assert noise["outlying_slabs"] == {}
 
+    def test_cases(self, tmp_path):
+        rng = np.random.default_rng(0)
+        A, B, C = (rng.standard_normal((n, 2)) for n in (20, 9, 8))
+        X = np.einsum("ar,br,cr->abc", A, B, C) + 0.05 * rng.standard_normal((20, 9, 8))
+        X[[3, 7, 11]] += 4.0
+        np.save(tmp_path / "x.npy", X)
+        file, out = tmp_path / "x.npy", tmp_path / "fit.npz"
+        done = run("fit", file, "--rank", 2, "--cases", "0=0.3", "--out", out)
+        assert done.exit_code == 0, done.output
+        assert "bad as a whole, of mode 0: 3, 7, 11\n" in done.stdout
+        done = run("fit", file, "--rank", 2, "--cases", 0, "--out", out, "--force", "--json")
+        assert json.loads(done.stdout)["cases"]["bad"] == [3, 7, 11]
+        for given in ("x", "0=0.9", "0=a", "7"):
+            failed = run("fit", file, "--rank", 2, "--cases", given, "--out", out, "--force")
+            assert failed.exit_code == 2
+            assert "--cases" in failed.output
+
+    def test_warnings(self, tmp_path):
+        sim = robustcp.simulate((20, 20, 20), 3, eta=0.1, gamma=2.0, rng=0)
+        np.save(tmp_path / "x.npy", sim.data)
+        file, out = tmp_path / "x.npy", tmp_path / "fit.npz"
+        done = run("fit", file, "--rank", 2, "--out", out)
+        assert "20x20x20, rank 2: converged\n" in done.stdout
+        assert "\nwarning: residuals are structured:" in done.stdout
+        told = json.loads(run("fit", file, "--rank", 2, "--out", out, "--force", "--json").stdout)
+        assert told["warnings"][0]["code"] == "structured"
+        done = run("fit", file, "--rank", 3, "--out", out, "--force")
+        assert "warning" not in done.stdout
+
     def test_noise_in_words(self, uneven):
         out = uneven / "fit.npz"
         done = run("fit", uneven / "x.nc", "--rank", 2, "--out", out, "--force")

@@ -56,7 +56,7 @@ class TestReasons:
         X = X + 0.05 * rng.standard_normal(X.shape)
         (warning,) = (w for w in cp(X, 2).warnings if w.code == "narrow")
         assert "lives on 1 slab of mode 0 (7): if these may be bad samples" in warning.sentence
-        assert warning.numbers["rows"] == {0: [7]}
+        assert (warning.numbers["modes"], warning.numbers["rows"]) == ([0], [[7]])
 
     def test_bad_samples_that_agree(self, rng):
         A, B, C = (rng.standard_normal((30, 2)) for _ in range(3))

@@ -19,6 +19,7 @@ import numpy as np
 
 from robustcp import _checks, losses
 from robustcp._typing import Array, Factors
+from robustcp.doubts import FitWarning
 from robustcp.engines import Fibres, to_host
 from robustcp.engines.installed import compiled_code
 from robustcp.files.errors import FileError, OutputError, WriteError, reason
@@ -42,7 +43,7 @@ SHARE = 0.01
 KINDS = (
     losses.L1, losses.Cauchy, losses.Contaminated, losses.Huber, losses.LeastSquares,
     losses.Quantile, losses.Tukey, losses.Welsch, losses.OtherUnits, losses.Wrapped, Outcome,
-    Noise, Prior, Fibres,
+    Noise, Prior, Fibres, FitWarning,
 )  # fmt: skip
 #: What of a state is not plain values; `ahead` follows from the rest.
 APART = ("factors", "swept", "trace", "before", "ahead", "noise")
@@ -264,6 +265,7 @@ class _File:
             "tried": None if begun.tried is None else self._of_starts(begun.tried, arrays),
             "best": begun.best,
             "fibres": self._known.described(begun.fibres),
+            "enough": begun.enough,
             "others": [self._of_begun(other, arrays) for other in begun.others],
         }
 
@@ -301,7 +303,7 @@ class _File:
         return {"plain": self._known.described(plain), "held": arrays.add(noise.held)}
 
     def _of_fit(self, fit: Fit, arrays: _Arrays) -> dict[str, Any]:
-        names = ("result", "notes", "loss", "stages", "explained")
+        names = ("result", "warnings", "notes", "loss", "stages", "explained")
         return {
             "plain": self._known.described({name: getattr(fit, name) for name in names}),
             "starts": self._of_starts(fit.starts, arrays),
@@ -373,11 +375,14 @@ class _File:
     def _begun(self, told: dict[str, Any], arrays: list[np.ndarray]) -> Begun:
         tried = told["tried"]
         return Begun(
-            self._factors(told["factors"], arrays), bool(told["good"]),
-            None if tried is None else self._starts(tried, arrays), int(told["best"]),
-            self._known.restored(told["fibres"]),
-            tuple(self._begun(other, arrays) for other in told["others"]),
-        )  # fmt: skip
+            factors=self._factors(told["factors"], arrays),
+            good=bool(told["good"]),
+            tried=None if tried is None else self._starts(tried, arrays),
+            best=int(told["best"]),
+            fibres=self._known.restored(told["fibres"]),
+            others=tuple(self._begun(other, arrays) for other in told["others"]),
+            enough=None if told["enough"] is None else int(told["enough"]),
+        )
 
     def _state(self, told: dict[str, Any], arrays: list[np.ndarray]) -> State:
         return State(

@@ -143,7 +143,7 @@ def _scattered(rows: list[int]) -> bool:
 def _narrow(
     component: int, rows: dict[int, list[int]], order: int, cases: int | None
 ) -> FitWarning:
-    numbers = {"component": component, "rows": dict(rows)}
+    numbers = {"component": component, "modes": list(rows), "rows": list(rows.values())}
     single = [mode for mode, at in rows.items() if len(at) == 1]
     if len(single) == order:
         where, tip = "one entry", "look at it, and try a lower rank"

@@ -56,8 +56,9 @@ def cp(
     after each round. The one that costs least in the end is returned.
 
     Fibres that are outlying as a whole, or hold one value throughout, are left out. Rows of which
-    few entries were observed have a Gaussian prior, of the variance that the rows show. `status`
-    says so. Up to 60% of the entries may be outliers, if the rest agrees.
+    few entries were observed have a Gaussian prior, of the variance that the rows show, and are
+    given by their posterior means. `status` says so. Up to 60% of the entries may be outliers, if
+    the rest agrees. `fit.warnings` has the reasons to doubt the model, if there are any.
 
     Parameters
     ----------
@@ -75,6 +76,14 @@ def cp(
         "signal*slabs": both. "auto" takes what the data shows. Known standard deviations are
         given as a real number, an array that broadcasts to X, or a list with one vector (or
         None) for each mode whose product is meant. `fit.noise` tells what was found.
+    cases : int, str or Cases, optional
+        The mode, by number or name, that holds samples some of which may be bad as a whole, also
+        if they agree with each other, such as by one shift or one component that the others do
+        not have. Then starts are fits of small subsets of samples. Those that describe most
+        samples best are followed, and samples that are far from the model have no say in the
+        other factors; they keep their scores. Up to a quarter may be bad, or the share that
+        ``Cases(mode, share=0.4)`` says. `fit.cases` has the weight, residual distance and flag
+        of each.
     entry_weights : array, or a list with one vector (or None) for each mode, optional
         What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing. An
         array that broadcasts to X (of dimensions of X, if both are from xarray; for Observed

@@ -12,6 +12,7 @@ from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explained, 
 from robustcp.cli.options import (
     Absent,
     AsJson,
+    CaseMode,
     Force,
     Key,
     Noise,
@@ -24,7 +25,7 @@ from robustcp.cli.options import (
 )
 from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import fit_with_progress
-from robustcp.cli.reading import check_rank, noise_file, read_noise, read_tensor
+from robustcp.cli.reading import check_rank, noise_file, read_cases, read_noise, read_tensor
 from robustcp.files.errors import WriteError, reason
 from robustcp.files.writing import Outputs, make_folder, write_picture
 
@@ -39,6 +40,7 @@ def fit(
     rank: Annotated[int, typer.Option(help="The number of components.")],
     method: Annotated[str, typer.Option(help="cp, cpal1 or cpals.")] = "cp",
     noise: Noise = None,
+    cases: CaseMode = None,
     nonnegative: Nonnegative = False,
     smooth: Smooth = None,
     unimodal: Unimodal = None,
@@ -90,7 +92,7 @@ def fit(
     from robustcp.io.fits import check_suffix
     from robustcp.io.nifti import arranged, check_mappable, check_maps, weights_for, write_maps
 
-    options = _method_options(method, noise, nonnegative, starts, seed, max_sweeps)
+    options = _method_options(method, noise, cases, nonnegative, starts, seed, max_sweeps)
     options["constraints"] = _constraints(smooth or [], unimodal or [], nonnegative)
     outputs = Outputs(file, mask_file, weights, noise_file(noise), force=force)
     check_suffix(out)
@@ -113,6 +115,8 @@ def fit(
         options["entry_weights"] = weights_for(weights, loaded)
     if noise is not None:
         options["noise"] = read_noise(noise, loaded)
+    if cases is not None:
+        options["cases"] = read_cases(cases, loaded)
     found, seconds = fit_with_progress(
         getattr(methods, method), loaded, rank, options, quiet or as_json
     )
@@ -142,6 +146,7 @@ def fit(
 def _method_options(
     method: str,
     noise: str | None,
+    cases: str | None,
     nonnegative: bool,
     starts: int | None,
     seed: int,
@@ -149,7 +154,11 @@ def _method_options(
 ) -> dict[str, Any]:
     if method not in ("cp", "cpal1", "cpals"):
         fail(f"--method {method}: must be cp, cpal1 or cpals")
-    for option, given in (("--nonnegative", nonnegative), ("--noise", noise is not None)):
+    asked = (
+        ("--nonnegative", nonnegative), ("--noise", noise is not None),
+        ("--cases", cases is not None),
+    )  # fmt: skip
+    for option, given in asked:
         if given and method != "cp":
             fail(f"{option}: is for --method cp, not {method}")
     options: dict[str, Any] = {"rng": seed, "max_sweeps": max_sweeps}

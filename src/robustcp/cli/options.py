@@ -34,6 +34,15 @@ Noise = Annotated[
         "known standard deviations, of the tensor's shape or one that broadcasts.",
     ),
 ]
+CaseMode = Annotated[
+    str | None,
+    typer.Option(
+        "--cases",
+        metavar="MODE[=SHARE]",
+        help="The mode, by number or name, that holds samples some of which may be bad as a whole; "
+        "and the share of them that may be (0.25).",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of what is random.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace files that exist; never those that are read.")

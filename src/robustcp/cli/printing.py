@@ -34,8 +34,21 @@ def summary_of(found: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
         ],
         "noise": noise_of(found.noise if found.noise.looked else flagged.in_data, loaded, flagged),
         "starts": list(found.starts),
+        "cases": cases_of(found, loaded),
         "outlier_share": flagged.share,
         "worst": worst_of(flagged, loaded, 3),
+    }
+
+
+def cases_of(found: Fit, loaded: Loaded) -> dict[str, Any] | None:
+    """What is known of samples, if that was asked for."""
+    if (cases := found.cases) is None:
+        return None
+    bad = [int(k) for k in cases.flagged.nonzero()[0]]
+    return {
+        "mode": loaded.modes[cases.mode],
+        "bad": [_label(loaded, cases.mode, k) for k in bad],
+        "distances": [float(d) for d in cases.distances],
     }
 
 
@@ -90,6 +103,9 @@ def print_summary(summary: dict[str, Any]) -> None:
     for k, part in enumerate(summary["components"]):
         print(f"  component {k}: {part['share']:6.1%}, weight {part['weight']:.6g}")
     print_noise(summary["noise"])
+    if (cases := summary["cases"]) is not None:
+        shown = ", ".join(map(str, cases["bad"])) or "none"
+        print(f"bad as a whole, of {cases['mode']}: {shown}")
     print(f"outliers: {summary['outlier_share']:.2%} of the entries")
     print_worst(summary["worst"])
 

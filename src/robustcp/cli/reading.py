@@ -46,6 +46,22 @@ def read_noise(text: str, loaded: Loaded) -> Any:
     return deviations_for(file, loaded)
 
 
+def read_cases(text: str, loaded: Loaded) -> Any:
+    """What `--cases` says of samples, as the library takes it."""
+    from robustcp.cases import Cases
+
+    mode, sign, share = (text, "", "") if text in loaded.modes else text.rpartition("=")
+    if not sign:
+        mode, share = text, ""
+    if mode not in loaded.modes and not _is_number(mode):
+        fail(f"--cases {text}: must be one of {', '.join(loaded.modes)}, or the number of a mode")
+    found = int(mode) if mode not in loaded.modes else mode
+    try:
+        return Cases(found, float(share)) if share else Cases(found)
+    except ValueError:
+        fail(f"--cases {text}: the share must be a number from 0 to 0.4")
+
+
 def _is_number(part: str) -> bool:
     return part.isascii() and part.isdigit()
 
