@@ -131,6 +131,34 @@ class TestNoBadSample:
         assert cp(Y, 3, cases=0).cases.flagged.sum() <= 1
 
 
+class TestOddData:
+    def test_exact_data(self):
+        factors = simulated("none")[1]
+        fit = cp(full(factors), 3, cases=0)
+        assert not fit.cases.flagged.any()
+        assert score(fit, factors, BAD[:0]) > 0.9999
+
+    def test_exact_data_with_bad_samples(self):
+        factors = simulated("none")[1]
+        Y = full(factors)
+        Y[BAD] += 3.0
+        fit = cp(Y, 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), BAD)
+
+    def test_zeros(self):
+        fit = cp(np.zeros((10, 4, 5)), 2, cases=0)
+        assert not fit.cases.flagged.any()
+        assert (fit.weights == 0).all()
+
+    def test_samples_without_an_entry(self):
+        Y, _, bad = simulated()
+        Y[12] = np.nan
+        with pytest.warns(UserWarning, match="no observed entry"):
+            fit = cp(Y, 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+        assert np.isnan(fit.cases.distances[12])
+
+
 class TestScores:
     def test_bad_samples_have_scores_and_no_say(self):
         Y, _, bad = simulated("noise")

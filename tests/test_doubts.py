@@ -113,9 +113,10 @@ class TestWords:
             *doubts.of_rejected(0.4),
             *doubts.of_skipped((1,)),
             *doubts.of_subsets(10, 20),
+            *doubts.of_cases(15, 30, 0.4),
             *doubts.of_slabs({0: np.array([1, 2])}),
         ]
-        assert len(found) == 9
+        assert len(found) == 10
         assert all("try" in str(warning) for warning in found)
         assert len({warning.code for warning in found}) == 8
         json.dumps([warning.numbers for warning in found])
@@ -123,6 +124,7 @@ class TestWords:
     def test_nothing_to_say(self):
         assert doubts.of_idle([], None, 3) == doubts.of_idle([], 3, 3) == []
         assert doubts.of_rejected(0.6) == doubts.of_skipped(()) == doubts.of_subsets(9, 9) == []
+        assert doubts.of_cases(12, 30, 0.4) == []
 
 
 @pytest.mark.parametrize("name", ["fit.npz", "fit.nc"])

@@ -25,6 +25,7 @@ from robustcp.schedules import Continuation
 from robustcp.search import (
     LOG,
     Begun,
+    Cold,
     Start,
     Starts,
     Trial,
@@ -126,6 +127,8 @@ class Judged:
         the noise, times 1.4826: about 1 where there is nothing but noise. NaN without entries.
     cutoffs : float64 array (I,)
         The distance from which each is bad; higher for those with few entries.
+
+    If more than 40% of the samples are bad there is no majority to go by, and a warning says so.
     """
 
     mode: int
@@ -178,6 +181,7 @@ def _cut_off(distances: np.ndarray, counts: np.ndarray, mode: int) -> Judged:
     spread = 1.4826 * float(np.median(np.abs(logs[some] - middle))) if some.any() else 0.0
     errors = SURE * ERROR / np.sqrt(np.maximum(counts, 1))
     cutoffs = np.exp(middle + np.maximum(max(BEYOND * spread, math.log(FACTOR)), errors))
+    cutoffs = np.maximum(cutoffs, FACTOR)  # where data is exact, distances are roundings
     weights = np.where(some & (distances > cutoffs), 0.0, 1.0)
     return Judged(mode, weights, distances, cutoffs)
 
@@ -255,7 +259,8 @@ class Subsets(Start):
     ) -> Begun:
         mode, engine = int(self.cases.mode), problem.engine
         size = engine.shape[mode]
-        self.cases.check(size, rank)
+        if engine.largest == 0:
+            return Cold("nvecs")(problem, rank, rng, constraints)
         part = self._part(engine, mode, rank, rng)
         small = (
             problem.on(engine.subtensor(part)) if any(at is not None for at in part) else problem

@@ -220,6 +220,17 @@ def of_skipped(stages: Sequence[int]) -> list[FitWarning]:
     return [FitWarning("unrefined", sentence)]
 
 
+def of_cases(bad: int, count: int, most: float) -> list[FitWarning]:
+    """More bad samples than can be told from good ones."""
+    if bad <= most * count:
+        return []
+    sentence = (
+        f"{bad} of {count} samples are far from the model, which is not that of most of them: try "
+        "another rank"
+    )
+    return [FitWarning("outlying", sentence, {"bad": bad, "samples": count})]
+
+
 def of_subsets(count: int, wanted: int) -> list[FitWarning]:
     """Fewer subsets of samples than it takes."""
     if count >= wanted:

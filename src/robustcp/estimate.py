@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks, doubts
-from robustcp.cases import AGAIN, Judged, judged, scored, without_cases
+from robustcp.cases import AGAIN, GOOD, Judged, judged, scored, without_cases
 from robustcp.checkpoints import Asked, Record, Saved
 from robustcp.constraints import Constraints
 from robustcp.doubts import FitWarning
@@ -236,6 +236,8 @@ def _fit(runs: Sequence[_Run]) -> Fit:
     if best.judged is not None:
         starts = best.begun.tried or starts
         doubted = doubts.of_subsets(len(starts), best.subsets) if best.begun.tried else []
+        flagged = best.judged.flagged
+        doubted += doubts.of_cases(int(flagged.sum()), flagged.size, 1 - GOOD)
     elif runs[0].begun.tried is not None:
         best, starts = _best_of_tried(runs)
         doubted = _doubted(runs, best, starts)

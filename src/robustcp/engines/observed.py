@@ -270,17 +270,13 @@ class ObservedEngine(Engine):
         return Sample(values, lambda: tuple(self._data.sorted_indices), weights, scales)
 
     def leaving_out(self, fibres: Fibres) -> ObservedEngine:
-        if not fibres:
-            return self
-        at, weights = tuple(self._whole.indices.T), self.view.weights
-        if weights is None:
-            values: Any = 1.0
-        else:
-            values = weights.values if isinstance(weights, Listed) else weights.at(at)
-        return self.viewed(replace(self.view, weights=Listed(values * ~fibres.at(at))))
+        return self._leaving_out(fibres.at(tuple(self._whole.indices.T))) if fibres else self
 
     def leaving_out_slabs(self, mode: int, rows: np.ndarray) -> ObservedEngine:
-        hit = np.isin(self._whole.indices[:, mode], rows)
+        return self._leaving_out(np.isin(self._whole.indices[:, mode], rows))
+
+    def _leaving_out(self, hit: np.ndarray) -> ObservedEngine:
+        """Without some of the entries, in the order given."""
         weights = self.view.weights
         if weights is None:
             values: Any = 1.0
