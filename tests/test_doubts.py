@@ -48,6 +48,13 @@ class TestReasons:
         sim = robustcp.simulate((24, 24, 24), 2, eta=0.1, gamma=2.0, rng=0)
         assert {"idle", "ambiguous", "collinear"} & set(codes(cp(sim.data, 4)))
 
+    @pytest.mark.parametrize("positive", [False, True])
+    def test_nothing_but_noise(self, rng, positive):
+        X = rng.standard_normal((20, 20, 20))
+        fit = cp(np.abs(X) if positive else X, 2, nonnegative=positive)
+        assert fit.warnings
+        assert fit.explained > -1e-9
+
     def test_a_component_on_a_few_slabs(self, rng):
         A, B, C = (rng.standard_normal((30, 2)) for _ in range(3))
         A[:, 1] = 0.0
@@ -114,17 +121,18 @@ class TestWords:
             *doubts.of_skipped((1,)),
             *doubts.of_subsets(10, 20),
             *doubts.of_cases(15, 30, 0.4),
+            *doubts.of_little(0.1),
             *doubts.of_slabs({0: np.array([1, 2])}),
         ]
-        assert len(found) == 10
+        assert len(found) == 11
         assert all("try" in str(warning) for warning in found)
-        assert len({warning.code for warning in found}) == 8
+        assert len({warning.code for warning in found}) == 9
         json.dumps([warning.numbers for warning in found])
 
     def test_nothing_to_say(self):
         assert doubts.of_idle([], None, 3) == doubts.of_idle([], 3, 3) == []
         assert doubts.of_rejected(0.6) == doubts.of_skipped(()) == doubts.of_subsets(9, 9) == []
-        assert doubts.of_cases(12, 30, 0.4) == []
+        assert doubts.of_cases(12, 30, 0.4) == doubts.of_little(1.0) == []
 
 
 @pytest.mark.parametrize("name", ["fit.npz", "fit.nc"])

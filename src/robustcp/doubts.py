@@ -21,6 +21,8 @@ PART, HELD, ORDINARY = 0.25, 0.99, 0.9
 APART = 2
 #: So large a share of the rows is few in any case.
 FEW = 0.05
+#: A model that lowers the entropy of the data by less explains little.
+LITTLE = 0.25
 #: Indices that are named.
 NAMED = 5
 
@@ -33,7 +35,7 @@ class FitWarning:
     ----------
     code : str
         For programs: "one_start", "ambiguous", "structured", "narrow", "prior", "rejected",
-        "collinear", "empty", "idle", "outlying", "subsets", "unrefined", "unsolved".
+        "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined", "unsolved".
     sentence : str
         What was seen, and what to try.
     numbers : dict
@@ -218,6 +220,18 @@ def of_skipped(stages: Sequence[int]) -> list[FitWarning]:
         "rank, or more starts"
     )
     return [FitWarning("unrefined", sentence)]
+
+
+def of_little(drop: float) -> list[FitWarning]:
+    """Residuals that are hardly smaller than the data, by the drop of their entropy."""
+    if drop > LITTLE:
+        return []
+    ratio = math.exp(-drop)
+    sentence = (
+        f"residuals are {ratio:.0%} as large as the data: there may be no such components; try a "
+        "lower rank, and see whether most entries are outliers"
+    )
+    return [FitWarning("weak", sentence, {"ratio": ratio})]
 
 
 def of_cases(bad: int, count: int, most: float) -> list[FitWarning]:

@@ -32,7 +32,7 @@ from robustcp.noise import COMMON, Noise, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
 from robustcp.priors import RowPrior
-from robustcp.search import Begun, End, Starts, Trial, cleared, cost_of
+from robustcp.search import Begun, Starts, Trial, cleared, cost_of
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, State
 
@@ -277,7 +277,9 @@ def _warnings(
     found = [*map(_unsolved, state.kept), *doubts.of_components(model)]
     if state.noise is not None:
         found += doubts.of_narrow(model.factors, cases)
-        found += doubts.of_idle(_idle(run, model), enough, rank)
+        trial, factors = Trial(run.solver.problem, run.solver.constraints), model.absorbed()
+        found += doubts.of_idle(trial.idle(factors), enough, rank)
+        found += doubts.of_little(trial.drop(factors))
         found += doubts.of_structure(structure_of(seen, state.factors, noise.sigma), rank)
         found += doubts.of_rejected(noise.clean)
     found += doubts.of_priors(_of_priors(seen, state))
@@ -344,11 +346,6 @@ def _doubted(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarnin
             found += doubts.of_another(score)
             break
     return found
-
-
-def _idle(run: _Run, model: KruskalTensor) -> list[int]:
-    """Components of the model that would not be missed."""
-    return Trial(run.solver.problem, run.solver.constraints).idle(End(model.absorbed(), math.nan))
 
 
 def _canonical(solver: Solver, state: State) -> KruskalTensor:

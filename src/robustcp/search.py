@@ -587,21 +587,20 @@ class Trial:
             agreeing = self._agreeing_on_fewer(ends, best)
         if agreeing >= MANY:
             return True
-        if len(ends) < SOME and not self._tells_much(best):
-            return False
+        if len(ends) < SOME and self.drop(best.factors) < MUCH:
+            return False  # most of the data may be outliers
         return agreeing > 1 and not few_rows(best.factors) and self.is_noise(best)
 
-    def _tells_much(self, end: End) -> bool:
-        """Whether residuals are much smaller than the data; they may be most of it otherwise."""
-        nothing = tuple(0.0 * A for A in end.factors)
-        return self.entropy(nothing) - self.entropy(end.factors) > MUCH
+    def drop(self, factors: Factors) -> float:
+        """By how much a model lowers the entropy of the data."""
+        return self.entropy(tuple(0.0 * A for A in factors)) - self.entropy(factors)
 
-    def idle(self, end: End) -> list[int]:
-        """Components of an end that would not be missed, as they are."""
-        if end.factors[0].shape[1] == 1 or self.problem.engine.largest == 0:
+    def idle(self, factors: Factors) -> list[int]:
+        """Components that would not be missed, as they are."""
+        if factors[0].shape[1] == 1 or self.problem.engine.largest == 0:
             return []
-        limit = self.entropy(end.factors) + self._price
-        rests = self.without_one(end.factors)
+        limit = self.entropy(factors) + self._price
+        rests = self.without_one(factors)
         return [r for r, rest in enumerate(rests) if self.entropy(rest) < limit]
 
     @property
