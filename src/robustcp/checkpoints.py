@@ -266,6 +266,7 @@ class _File:
             "best": begun.best,
             "fibres": self._known.described(begun.fibres),
             "enough": begun.enough,
+            "sound": begun.sound,
             "others": [self._of_begun(other, arrays) for other in begun.others],
         }
 
@@ -382,6 +383,7 @@ class _File:
             fibres=self._known.restored(told["fibres"]),
             others=tuple(self._begun(other, arrays) for other in told["others"]),
             enough=None if told["enough"] is None else int(told["enough"]),
+            sound=bool(told["sound"]),
         )
 
     def _state(self, told: dict[str, Any], arrays: list[np.ndarray]) -> State:

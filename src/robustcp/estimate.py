@@ -277,9 +277,10 @@ def _warnings(
     found = [*map(_unsolved, state.kept), *doubts.of_components(model)]
     if state.noise is not None:
         found += doubts.of_narrow(model.factors, cases)
-        trial, factors = Trial(run.solver.problem, run.solver.constraints), model.absorbed()
-        found += doubts.of_idle(trial.idle(factors), enough, rank)
-        found += doubts.of_little(trial.drop(factors))
+        if not run.begun.sound:
+            trial, factors = Trial(run.solver.problem, run.solver.constraints), model.absorbed()
+            found += doubts.of_idle(trial.idle(factors), enough, rank)
+            found += doubts.of_little(trial.drop(factors))
         found += doubts.of_structure(structure_of(seen, state.factors, noise.sigma), rank)
         found += doubts.of_rejected(noise.clean)
     found += doubts.of_priors(_of_priors(seen, state))

@@ -193,6 +193,8 @@ class Begun:
         Samples that are to be left out to begin with, where a mode holds samples.
     enough : int, optional
         How many components seem to be enough, where that was asked.
+    sound : bool
+        Whether the first starts agreed, and each component is needed and explains much.
     """
 
     factors: Factors
@@ -203,6 +205,7 @@ class Begun:
     others: tuple[Begun, ...] = ()
     bad: np.ndarray | None = None
     enough: int | None = None
+    sound: bool = False
 
 
 class Start(ABC):
@@ -293,17 +296,17 @@ class Screened(Start):
         engine = problem.engine
         if engine.largest == 0:
             return Cold(self.kind)(problem, rank, rng, constraints)
-        part, blocks = _look(engine, rank, rng) if self.count is None else None, None
+        part, agreed = _look(engine, rank, rng) if self.count is None else None, False
         if part is not None:
             trial = Trial(problem.on(engine.subtensor(part)), constraints_on(constraints, part))
-            blocks = self._followed(trial, rank, rng, AUTO[: FIRST + 1])
-        if blocks is None or not trial.found(blocks):
+            blocks, agreed = self._followed(trial, rank, rng, AUTO[: FIRST + 1])
+        if not agreed:
             part = _part(engine, rank, rng)
             small = engine if part is None else engine.subtensor(part)
             on_part = constraints if part is None else constraints_on(constraints, part)
             trial = Trial(problem.on(small), on_part)
             sizes = AUTO if self.count is None else (self.count,)
-            blocks = self._followed(trial, rank, rng, sizes)
+            blocks, agreed = self._followed(trial, rank, rng, sizes)
         ends = [end for block in blocks for end in block]
         unit = math.log(problem.units.factor)
         tried = Starts(
@@ -316,7 +319,8 @@ class Screened(Start):
         first, *others = (
             self._begun(problem, trial, part, end, constraints, ends.index(end)) for end in chosen
         )
-        return replace(first, tried=tried, others=tuple(others), enough=enough)
+        sound = agreed and len(ends) < SOME and first.sound
+        return replace(first, tried=tried, others=tuple(others), enough=enough, sound=sound)
 
     def _begun(
         self,
@@ -328,19 +332,23 @@ class Screened(Start):
         number: int,
     ) -> Begun:
         """Where the fit of all data begins, given where a start ended."""
-        found, fibres, engine = end.factors, end.fibres, problem.engine
+        found, fibres, engine, sound = end.factors, end.fibres, problem.engine, False
         if not trial.thin(found[0].shape[1]):
-            found = trial.with_all_used(end).factors
-        if part is not None:  # what is settled here costs little, and need not be on the whole
-            found = extended(problem, part, trial.settled(found, fibres), constraints)
+            used = trial.with_all_used(end)
+            found, sound = used.factors, used is end
+        if part is not None:
+            if engine.count > LARGE:  # what is settled here costs little beside the whole
+                found = trial.settled(found, fibres)
+            found = extended(problem, part, found, constraints)
             if fibres is not None:
                 fibres = fibres_of(engine, found, first_look(engine, found, problem.resolution))
-        return Begun(found, good=True, best=number, fibres=fibres)
+        return Begun(found, good=True, best=number, fibres=fibres, sound=sound)
 
     def _followed(
         self, trial: Trial, rank: int, rng: np.random.Generator, sizes: Sequence[int]
-    ) -> list[list[End]]:
-        """Where the starts end, in blocks: until some agree, or as many as asked for."""
+    ) -> tuple[list[list[End]], bool]:
+        """Where the starts end, in blocks: until some agree, or as many as asked for; and whether
+        they agree."""
         small = trial.problem.engine
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
         if trial.thin(rank):
@@ -349,7 +357,7 @@ class Screened(Start):
             plain = 2 if self.count is None else min(2, self.count - chains)
             begun = zip(rng.spawn(plain), self._kinds(small), strict=False)
             ends = [trial.end(rank, n, *kind, own) for n, (own, kind) in enumerate(begun)]
-            return [ends, trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)]
+            return [ends, trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)], False
         kinds = enumerate(self._kinds(small))
         blocks: list[list[End]] = []
         for block, size in enumerate(sizes):
@@ -368,9 +376,9 @@ class Screened(Start):
                     LOG.info("starts disagree; looking for fibres that are outlying")
                     blocks.append(trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together))
             if trial.found(blocks):
-                break
+                return blocks, True
             LOG.info("%d starts, and none to rely on yet", sum(map(len, blocks)))
-        return blocks
+        return blocks, False
 
     def _without_artifacts(
         self,
