@@ -18,7 +18,7 @@ from killing import bits
 from robustcp import L1, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals, simulate
 from robustcp.engines import Sample, as_engine
 from robustcp.noise import COMMON, Asked, Kind, Noise, Residuals, core_of, structure_of
-from robustcp.noise.estimation import chosen, deviations, look
+from robustcp.noise.estimation import chosen, deviations, entropy_of, look
 from robustcp.schedules import Level, Refinement, Skip
 from robustcp.sizes import Problem, Resolution
 
@@ -910,3 +910,50 @@ def test_a_refinement_that_gives_up_entries_is_undone():
     better = Level(first.loss, replace(first.noise, clean=0.95, beyond=0.02))
     with pytest.raises(Skip, match=r"more and more entries \(2%, then 3"):
         refinement(1, problem.engine, truth, better)
+
+
+class TestSmallCounts:
+    def counts(self, mean=1.0):
+        rng = np.random.default_rng(0)
+        factors = [rng.gamma(1.0, 1.0, (25, 2)) for _ in range(3)]
+        M = np.einsum("ar,br,cr->abc", *factors)
+        factors[0] *= mean / M.mean()
+        return rng.poisson(M * mean / M.mean()).astype(float), tuple(factors)
+
+    def cost(self, X, factors):
+        engine = as_engine(X)
+        return entropy_of(engine, factors, Resolution.of(engine))
+
+    def test_the_truth_costs_less_than_other_models(self):
+        X, factors = self.counts()
+        A, B, C = factors
+        least = self.cost(X, factors)
+        for other in ((0.6 * A, B, C), (1.5 * A, B, C), (A[::-1], B, C), (0.0 * A, B, C)):
+            assert self.cost(X, other) > least + 0.01
+
+    def test_in_other_units_it_differs_by_the_logarithm(self):
+        X, (A, B, C) = self.counts()
+        change = self.cost(0.01 * X, (0.01 * A, B, C)) - self.cost(X, (A, B, C))
+        assert change == pytest.approx(np.log(0.01), abs=1e-6)
+
+    def test_outliers_buy_nothing(self):
+        X, factors = self.counts()
+        rng = np.random.default_rng(1)
+        spoilt = np.where(rng.random(X.shape) < 0.02, X + 50, X)
+        wrong = (0.6 * factors[0], *factors[1:])
+        gain = self.cost(X, wrong) - self.cost(X, factors)
+        assert self.cost(spoilt, wrong) - self.cost(spoilt, factors) > 0.9 * gain
+
+    def test_their_noise_grows_with_the_signal_and_medians_do_not_lead(self):
+        X, factors = self.counts()
+        fit = cp(X, 2, nonnegative=True)
+        assert fit.noise.kind == Kind((), signal=True)
+        assert [name for name, _ in fit.stages] == ["refinement"]
+        truth = robustcp.KruskalTensor.from_factors(factors)
+        assert robustcp.factor_match_score(fit, truth) > 0.97
+
+    def test_large_counts_are_like_real_numbers(self):
+        X, _ = self.counts(mean=100.0)
+        resolution = Resolution.of(as_engine(X))
+        assert resolution.counts
+        assert not resolution.small

@@ -12,8 +12,9 @@ from robustcp.births import Chain
 from robustcp.constraints import Free, Nonnegative
 from robustcp.engines import as_engine
 from robustcp.engines.installed import compiled_code
+from robustcp.losses import LeastSquares
 from robustcp.normal import pack_indices
-from robustcp.posterior import Entries, Posterior, _plain_equations
+from robustcp.posterior import Entries, Posterior, _plain_equations, posterior_means
 
 SHAPE, RANK = (7, 6, 5), 2
 
@@ -203,3 +204,38 @@ def test_few_entries_are_enough(seed, listed):
         X = robustcp.Observed(at, X[tuple(at.T)], X.shape)
     fit = robustcp.cp(X, 2)
     assert robustcp.factor_match_score(fit, robustcp.KruskalTensor.from_factors(factors)) > 0.95
+
+
+class TestMeans:
+    def data(self, rng, share):
+        factors = [rng.standard_normal((20, 2)) for _ in range(3)]
+        X = np.einsum("ar,br,cr->abc", *factors) + 0.3 * rng.standard_normal((20, 20, 20))
+        return np.where(rng.random(X.shape) < share, X, np.nan), factors
+
+    def test_they_are_the_likeliest_rows_where_data_is_plenty(self, rng):
+        X, factors = self.data(rng, 1.0)
+        engine = as_engine(X)
+        means = posterior_means(engine, (Free(),) * 3, tuple(factors), LeastSquares(), 0.3)
+        likeliest = robustcp.cpals(X, 2, init=factors, tol=1e-10)
+        found = robustcp.KruskalTensor.from_factors(means)
+        assert robustcp.factor_match_score(found, likeliest) > 0.998
+
+    def test_they_are_closer_to_the_truth_where_it_is_not(self):
+        better = 0
+        for seed in range(10):
+            X, factors = self.data(np.random.default_rng(seed), 0.03)
+            truth = robustcp.KruskalTensor.from_factors(factors)
+            begin = robustcp.cpals(X, 2, init=factors, tol=1e-8)
+            means = posterior_means(
+                as_engine(X), (Free(),) * 3, begin.model.absorbed(), LeastSquares(), 0.3
+            )
+            found = robustcp.KruskalTensor.from_factors(means)
+            scores = [robustcp.factor_match_score(m, truth) for m in (found, begin)]
+            better += scores[0] > scores[1]
+        assert better >= 8
+
+    def test_a_stage_of_its_own_where_rows_have_a_prior(self, rng):
+        X, _ = self.data(rng, 0.1)
+        fit = robustcp.cp(X, 2)
+        assert fit.stages[-1] == ("posterior means", 1)
+        assert sum(sweeps for _, sweeps in fit.stages) == fit.sweeps
