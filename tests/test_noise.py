@@ -952,6 +952,13 @@ class TestSmallCounts:
         truth = robustcp.KruskalTensor.from_factors(factors)
         assert robustcp.factor_match_score(fit, truth) > 0.97
 
+    @pytest.mark.parametrize("mean", [0.1, 0.2])
+    def test_mostly_zeros_are_explained_in_part(self, mean):
+        X, _ = self.counts(mean)
+        assert np.mean(X == 0) > 0.83
+        for rank in (2, 3):
+            assert 0 < cp(X, rank, nonnegative=True).explained < 1
+
     def test_large_counts_are_like_real_numbers(self):
         X, _ = self.counts(mean=100.0)
         resolution = Resolution.of(as_engine(X))

@@ -367,9 +367,14 @@ def _where(run: _Run, loss: Loss) -> Outcome:
 
 
 def _explained(problem: Problem, state: State) -> float:
-    """The share of the data that the model explains: of squares for least squares, else of |x|."""
+    """The share of the data that the model explains: of squares for least squares, else of |x|.
+
+    Of small counts also that of squares: their means are no medians, and may leave more of |x|
+    than zeros do.
+    """
     tiny = L1(max((1e-6 * problem.scale) ** 2, 1e-300))
-    measure = LeastSquares() if state.loss.quadratic else tiny
+    squares = state.loss.quadratic or problem.resolution.small
+    measure = LeastSquares() if squares else tiny
     engine = problem.seen_by(measure).standardized(None)
     nothing = engine.value(tuple(0.0 * A for A in state.factors), measure)
     left = engine.value(state.factors, measure)

@@ -47,7 +47,8 @@ class Fit:
         The loss of the last level.
     stages : tuple of (name, sweeps)
     explained : float
-        The share of the data that the model explains: 1 - objective / objective of a zero model.
+        The share of the data that the model explains: of the sum of magnitudes; for least squares
+        and small counts, of squares.
     starts : Starts
         The objective that each start ended at; `starts.reached` says how many reached the best.
     noise : Noise
