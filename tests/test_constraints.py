@@ -29,7 +29,7 @@ from robustcp.losses import L1, LeastSquares
 from robustcp.normal import NormalEquations
 from robustcp.objective import Objective
 from robustcp.schedules import Continuation, Single
-from robustcp.search import _on
+from robustcp.search import constraints_on
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 from robustcp.updates import MajorizeMinimize
@@ -514,7 +514,7 @@ def test_a_part_has_the_coordinates_of_its_rows():
     x = np.cumsum(np.random.default_rng(0).uniform(0.5, 2.0, 12))
     at = np.array([0, 3, 4, 8, 9, 11])
     whole = Smooth(1.0).bound(12, list(x))
-    first, second, third = _on((whole, whole, Unimodal()), [at, None, at])
+    first, second, third = constraints_on((whole, whole, Unimodal()), [at, None, at])
     assert (second, third) == (whole, Unimodal())
     assert first.unit == whole.unit
     D = second_differences(x[at] / whole.unit)

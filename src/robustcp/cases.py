@@ -77,7 +77,7 @@ class Cases:
     --------
     >>> from robustcp import Cases
     >>> Cases(0, share=0.4).subsets(rank=3)
-    84
+    86
     """
 
     mode: int | str
