@@ -100,7 +100,9 @@ class TestKnown:
         X[7, 0, 0] = 1.0
         known = RowPrior((0,)).known(as_engine(X), tuple(factors), LeastSquares(), 0.01, None)
         counts = [as_engine(X).counts(mode) for mode in range(3)]
-        assert known.notes(counts)[0].endswith("of mode 0 rests on fewer entries than components")
+        assert known.decided(counts)[0].words.endswith(
+            "of mode 0 rests on fewer entries than components"
+        )
 
 
 class TestFits:

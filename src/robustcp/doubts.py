@@ -12,7 +12,9 @@ import numpy as np
 from robustcp._typing import Factors
 from robustcp.engines import to_host
 from robustcp.kruskal import KruskalTensor
+from robustcp.metrics import held_by_few
 from robustcp.noise import Structure
+from robustcp.priors import Decided
 
 #: A component lives on a part of the rows of a mode if this share of them holds that share of its
 #: squares, and that of an ordinary component is smaller.
@@ -99,9 +101,10 @@ def _lower_rank(code: str, words: str, rank: int, **numbers: Any) -> FitWarning:
 
 def of_idle(idle: Sequence[int], enough: int | None, rank: int) -> list[FitWarning]:
     """Components that would not be missed; or fewer of them that fit as well."""
-    if idle:
-        words = named("component", idle, "would not be missed", "would not be missed")
-        return [_lower_rank("idle", words, rank - len(idle), components=list(idle))]
+    lower = rank - 1 if enough is None else min(enough, rank - 1)
+    if idle:  # any of them; without one the others may be missed
+        words = named("component", idle, "would not be missed", "would not be missed, any of them")
+        return [_lower_rank("idle", words, lower, components=list(idle))]
     if enough is not None and enough < rank:
         words = "1 component fits" if enough == 1 else f"{enough} components fit"
         sentence = f"{words} as well: try rank {enough}"
@@ -111,30 +114,26 @@ def of_idle(idle: Sequence[int], enough: int | None, rank: int) -> list[FitWarni
 
 def of_narrow(factors: Factors, cases: int | None = None) -> list[FitWarning]:
     """Components that live on a few entries, on one fibre, or on a part of the slabs of a mode."""
-    squares = [np.asarray(to_host(A), dtype=np.float64) ** 2 for A in factors]
-    held, found, rank = [_held(A) for A in squares], [], factors[0].shape[1]
-    for r in range(rank):
+    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+    held, found = [held_by_few(A, PART) for A in host], []
+    for r in range(host[0].shape[1]):
         narrow: dict[int, list[int]] = {}
-        for mode, (shares, rows) in enumerate(held):
-            others = np.delete(shares, r)
-            few = len(rows[r]) <= max(1, FEW * len(squares[mode]))
+        for mode, (A, shares) in enumerate(zip(host, held, strict=True)):
+            rows, others = _rows_of(A[:, r]), np.delete(shares, r)
+            few = len(rows) <= max(1, FEW * len(A))
             alone = not others.size or np.median(others) < ORDINARY
-            if shares[r] >= HELD and (few or (alone and _scattered(rows[r]))):
-                narrow[mode] = rows[r]
+            if shares[r] >= HELD and (few or (alone and _scattered(rows))):
+                narrow[mode] = rows
         if narrow:
             found.append(_narrow(r, narrow, len(factors), cases))
     return found
 
 
-def _held(squares: np.ndarray) -> tuple[np.ndarray, list[list[int]]]:
-    """The share of each column's squares in a part of its rows, and the rows that matter."""
-    most = max(1, int(PART * len(squares)))
-    totals = np.maximum(squares.sum(axis=0), 1e-300)
-    order = np.argsort(-squares, axis=0, kind="stable")
-    sums = np.cumsum(np.take_along_axis(squares, order, axis=0), axis=0) / totals
-    shares = sums[most - 1] if len(squares) >= 4 else np.zeros(squares.shape[1])
-    counts = np.sum(sums < HELD, axis=0) + 1
-    return shares, [sorted(order[: counts[r], r].tolist()) for r in range(squares.shape[1])]
+def _rows_of(column: np.ndarray) -> list[int]:
+    """The largest entries that hold nearly all squares."""
+    order = np.argsort(-np.abs(column), kind="stable")
+    sums = np.cumsum(column[order] ** 2)
+    return sorted(order[: int(np.sum(sums < HELD * sums[-1])) + 1].tolist())
 
 
 def _scattered(rows: list[int]) -> bool:
@@ -195,9 +194,15 @@ def of_structure(structure: Structure, rank: int) -> list[FitWarning]:
     return [FitWarning("structured", f"{note}: {tip}", numbers) for note in structure.notes]
 
 
-def of_priors(notes: Sequence[str]) -> list[FitWarning]:
+def of_priors(decided: Sequence[Decided]) -> list[FitWarning]:
     """Rows that a prior decides."""
-    return [FitWarning("prior", f"{note}: do not read much into them") for note in notes]
+    return [
+        FitWarning(
+            "prior", f"{one.words}: do not read much into them, or give more data to try",
+            {"mode": one.mode, "rows": one.rows},
+        )
+        for one in decided
+    ]  # fmt: skip
 
 
 def of_rejected(clean: float) -> list[FitWarning]:

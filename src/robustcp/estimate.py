@@ -31,7 +31,7 @@ from robustcp.metrics import factor_match_score
 from robustcp.noise import COMMON, Noise, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
-from robustcp.priors import RowPrior
+from robustcp.priors import Decided, RowPrior
 from robustcp.search import Begun, Starts, Trial, cleared, cost_of
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, State
@@ -111,7 +111,7 @@ def estimate(
         given = how.constrained
         how = replace(how, constraints=_bound(given, engine.shape, labels))
         with Record.of(checkpoint, how, rank, max_sweeps, generator) as record:
-            fit = record.fit or _followed(how, rank, generator, max_sweeps, callback, record)
+            fit = record.fit or _Way(how, generator, max_sweeps, callback, record).fit(rank)
     fit = replace(fit, constraints=given)
     return replace(fit, modes=names, labels=labels) if names else fit
 
@@ -124,103 +124,89 @@ def _bound(
     return tuple(constraint.bound(size, names) for constraint, size, names in each)
 
 
-def _followed(
-    how: Plan,
-    rank: int,
-    generator: np.random.Generator,
-    max_sweeps: int,
-    callback: Callback | None,
-    record: Record,
-) -> Fit:
-    """Follow the starts, from where they are."""
-    runs: list[_Run] = []
-    starts, spare = list(how.starts), list(how.spare)
-    while starts:
-        start = starts.pop(0)
-        saved = record.run(len(runs))
-        begun = saved.begun if saved else start(how.problem, rank, generator, how.constrained)
-        for one in (begun, *begun.others):
-            run = _run if how.cases is None else _run_of_cases
-            runs.append(run(how, len(runs), one, generator, max_sweeps, callback, record))
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """How the starts of a plan are followed."""
+
+    how: Plan
+    generator: np.random.Generator
+    max_sweeps: int
+    callback: Callback | None
+    record: Record
+
+    def fit(self, rank: int) -> Fit:
+        """Follow the starts, from where they are."""
+        how, runs = self.how, list[_Run]()
+        starts, spare = list(how.starts), list(how.spare)
+        run = self.run if how.cases is None else self.run_of_cases
+        while starts:
+            start = starts.pop(0)
+            saved = self.record.run(len(runs))
+            begun = (
+                saved.begun if saved else start(how.problem, rank, self.generator, how.constrained)
+            )
+            for one in (begun, *begun.others):
+                runs.append(run(len(runs), one))
+                if runs[-1].outcome == STOPPED:
+                    break
             if runs[-1].outcome == STOPPED:
                 break
-        if runs[-1].outcome == STOPPED:
-            break
-        if spare and runs[-1].ran_off:
-            starts.insert(0, spare.pop())
-    sound = [run for run in runs if not run.ran_off] if how.spare else []
-    fit = _fit(sound or runs)
-    record.finish(None if runs[-1].outcome == STOPPED else fit)
-    return fit
+            if spare and runs[-1].ran_off:
+                starts.insert(0, spare.pop())
+        sound = [run for run in runs if not run.ran_off] if how.spare else []
+        fit = _fit(sound or runs)
+        self.record.finish(None if runs[-1].outcome == STOPPED else fit)
+        return fit
 
+    def run(self, number: int, begun: Begun) -> _Run:
+        """Follow one start."""
+        how, record, generator = self.how, self.record, self.generator
+        saved, solver = record.run(number), how.solver(begun)
+        if saved and saved.outcome and saved.ended(self.max_sweeps):
+            generator.bit_generator.state = saved.state.generator
+            return _Run(solver, saved.state, saved.outcome, begun)
+        factors = cleared(how.problem, begun.factors, solver.modes, solver.constraints)
+        if saved:
+            generator.bit_generator.state = saved.state.generator
+            state = solver.resumed(saved.state)
+        else:
+            drawn = dict(generator.bit_generator.state)
+            state = solver.start(factors, number + begun.best, drawn, begun.fibres)
+            record.keep(number, Saved(begun, state))
 
-def _run(
-    how: Plan,
-    number: int,
-    begun: Begun,
-    generator: np.random.Generator,
-    max_sweeps: int,
-    callback: Callback | None,
-    record: Record,
-) -> _Run:
-    """Follow one start."""
-    problem, saved = how.problem, record.run(number)
-    solver = how.solver(begun)
-    if saved and saved.outcome and saved.ended(max_sweeps):
-        generator.bit_generator.state = saved.state.generator
-        return _Run(solver, saved.state, saved.outcome, begun)
-    factors = cleared(problem, begun.factors, solver.modes, solver.constraints)
-    if saved:
-        generator.bit_generator.state = saved.state.generator
-        state = solver.resumed(saved.state)
-    else:
-        drawn = dict(generator.bit_generator.state)
-        state = solver.start(factors, number + begun.best, drawn, begun.fibres)
-        record.keep(number, Saved(begun, state))
+        def after_sweep(state: State) -> bool:
+            record.keep(number, Saved(begun, state))
+            answer = self.callback(solver.in_data(state)) if self.callback else False
+            return isinstance(answer, bool | np.bool_) and bool(answer)
 
-    def after_sweep(state: State) -> bool:
-        record.keep(number, Saved(begun, state))
-        answer = callback(solver.in_data(state)) if callback else False
-        return isinstance(answer, bool | np.bool_) and bool(answer)
+        state, outcome = solver.run(state, self.max_sweeps, after_sweep)
+        if outcome == CONVERGED:
+            state = solver.averaged(state)
+        record.keep(number, Saved(begun, state, outcome))
+        return _Run(solver, state, outcome, begun)
 
-    state, outcome = solver.run(state, max_sweeps, after_sweep)
-    if outcome == CONVERGED:
-        state = solver.averaged(state)
-    record.keep(number, Saved(begun, state, outcome))
-    return _Run(solver, state, outcome, begun)
-
-
-def _run_of_cases(
-    how: Plan,
-    number: int,
-    begun: Begun,
-    generator: np.random.Generator,
-    max_sweeps: int,
-    callback: Callback | None,
-    record: Record,
-) -> _Run:
-    """Follow one start without the samples that are bad, until they stay the same ones."""
-    assert how.cases is not None
-    mode, problem, constraints = int(how.cases.mode), how.problem, how.constrained
-    bad = begun.bad
-    if bad is None:
-        bad = judged(problem, begun.factors, None, mode).flagged
-    for again in range(AGAIN):
-        rest = replace(how, problem=without_cases(problem, mode, bad))
-        run = _run(rest, number, begun, generator, max_sweeps, callback, Record())
-        factors, noise = run.state.factors, run.state.noise
-        if run.outcome == STOPPED:
-            noise = None
-        factors = scored(problem, factors, noise, mode, bad, constraints, 1e-4)
-        found = judged(problem, factors, noise, mode)
-        run = replace(run, state=replace(run.state, factors=factors), judged=found)
-        if run.outcome == STOPPED or np.array_equal(found.flagged, bad):
-            break
-        if again + 1 < AGAIN:
+    def run_of_cases(self, number: int, begun: Begun) -> _Run:
+        """Follow one start without the samples that are bad, until they stay the same ones."""
+        how = self.how
+        assert how.cases is not None
+        mode, problem = int(how.cases.mode), how.problem
+        bad = begun.bad
+        if bad is None:
+            bad = judged(problem, begun.factors, None, mode).flagged
+        for again in range(AGAIN):
+            rest = replace(how, problem=without_cases(problem, mode, bad))
+            run = replace(self, how=rest, record=Record()).run(number, begun)
+            stopped = run.outcome == STOPPED
+            factors, noise = run.state.factors, None if stopped else run.state.noise
+            factors = scored(problem, factors, noise, mode, bad, how.constrained, 1e-4)
+            found = judged(problem, factors, noise, mode)
+            if stopped or np.array_equal(found.flagged, bad) or again + 1 == AGAIN:
+                break
             bad = found.flagged
             begun = replace(begun, factors=factors, bad=bad)
-    found = replace(found, weights=np.where(bad, 0.0, 1.0))
-    return replace(run, judged=found, subsets=how.cases.subsets(factors[0].shape[1]))
+        found = replace(found, weights=np.where(bad, 0.0, 1.0))
+        state, subsets = replace(run.state, factors=factors), how.cases.subsets(factors[0].shape[1])
+        return replace(run, state=state, judged=found, subsets=subsets)
 
 
 def _fit(runs: Sequence[_Run]) -> Fit:
@@ -398,7 +384,7 @@ def _rejected(engine: Engine, state: State) -> list[str]:
     return notes
 
 
-def _of_priors(engine: Engine, state: State) -> list[str]:
+def _of_priors(engine: Engine, state: State) -> list[Decided]:
     """Rows that a prior decides."""
     if state.prior is None or state.noise is None:
         return []
@@ -406,7 +392,7 @@ def _of_priors(engine: Engine, state: State) -> list[str]:
     unit = state.noise.sigma**2
     known = RowPrior(modes).known(engine, state.factors, state.loss, unit, state.prior)
     counts = [engine.counts(mode) for mode in range(engine.order)]
-    return known.notes(counts)
+    return known.decided(counts)
 
 
 def _unsolved(rows_of_mode: tuple[int, tuple[int, ...]]) -> FitWarning:

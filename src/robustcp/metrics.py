@@ -68,6 +68,18 @@ def congruence(estimate: Any, truth: Any) -> np.ndarray:
     return product
 
 
+def held_by_few(A: np.ndarray, share: float) -> np.ndarray:
+    """For each column, the share of its squares that is in the largest of some share of its rows.
+
+    >>> import numpy as np
+    >>> held_by_few(np.array([[3.0, 1.0], [0.0, 1.0], [0.0, -1.0], [0.0, 1.0]]), 0.25)
+    array([1.  , 0.25])
+    """
+    squares = np.sort(A * A, axis=0)[::-1]
+    few = squares[: int(share * len(squares))].sum(axis=0)
+    return np.asarray(few / np.maximum(squares.sum(axis=0), 1e-300))
+
+
 def on_host(model: Any) -> KruskalTensor:
     """A model of any library, or a pair (weights, factors), in canonical form on the host."""
     weights, factors = model

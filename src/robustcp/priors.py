@@ -50,6 +50,20 @@ class Prior:
         return total
 
 
+@dataclass(frozen=True)
+class Decided:
+    """Rows of a mode that a prior decides: how many, and what they rest on."""
+
+    mode: int
+    rows: int
+    on: str
+
+    @property
+    def words(self) -> str:
+        rest = "1 row of mode {} rests" if self.rows == 1 else f"{self.rows} rows of mode {{}} rest"
+        return f"{rest.format(self.mode)} {self.on}"
+
+
 @dataclass(frozen=True, eq=False)
 class Known:
     """What is known of the rows of a model, given the loss and the noise.
@@ -84,8 +98,8 @@ class Known:
             found += np.einsum("ir,irs,is->i", K, C[sample.indices[mode]], K, optimize=True)
         return np.asarray(np.minimum(found * curvatures, HIGHEST))
 
-    def notes(self, counts: Sequence[np.ndarray]) -> list[str]:
-        """What users should know: rows that the prior decides, given how many entries each has."""
+    def decided(self, counts: Sequence[np.ndarray]) -> list[Decided]:
+        """The rows that the prior decides, given how many entries each has."""
         found, rank = [], self.covariances[0].shape[1]
         for mode, share in enumerate(self.shares):
             if share is None:
@@ -94,10 +108,9 @@ class Known:
             few = some & (counts[mode] < rank)
             decided = int(np.sum(some & ~few & (share > DECIDES)))
             if few.any():
-                words = _rows(int(few.sum()), mode)
-                found.append(f"{words} on fewer entries than components")
+                found.append(Decided(mode, int(few.sum()), "on fewer entries than components"))
             if decided:
-                found.append(f"{_rows(decided, mode)} more on a prior than on entries")
+                found.append(Decided(mode, decided, "more on a prior than on entries"))
         return found
 
 
@@ -177,7 +190,3 @@ def fewest(engine: Engine, mode: int) -> float:
     """The fewest entries that a row of a mode has, of those that have any."""
     counts = engine.counts(mode)
     return float(np.min(counts[counts > 0], initial=np.iinfo(np.int64).max))
-
-
-def _rows(count: int, mode: int) -> str:
-    return f"1 row of mode {mode} rests" if count == 1 else f"{count} rows of mode {mode} rest"

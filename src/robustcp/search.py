@@ -20,7 +20,7 @@ from robustcp.constraints import Constraints
 from robustcp.engines import Engine, Fibres, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
-from robustcp.metrics import factor_match_score
+from robustcp.metrics import factor_match_score, held_by_few
 from robustcp.noise import Noise, entropy_of, fibres_of, first_look, structure_of
 from robustcp.posterior import Entries, Posterior
 from robustcp.priors import RowPrior
@@ -514,7 +514,7 @@ class Trial:
 
         Those that live on a few may be spent on such fibres. None if there is nothing of that.
         """
-        spent = {component for component, _, _ in few_rows(end.factors)}
+        spent = on_few_rows(end.factors)
         rest = [r for r in range(end.factors[0].shape[1]) if r not in spent]
         if not spent or not rest:
             return None
@@ -597,7 +597,7 @@ class Trial:
             return True
         if len(ends) < SOME and self.drop(best.factors) < MUCH:
             return False  # most of the data may be outliers
-        return agreeing > 1 and not few_rows(best.factors) and self.is_noise(best)
+        return agreeing > 1 and not on_few_rows(best.factors) and self.is_noise(best)
 
     def drop(self, factors: Factors) -> float:
         """By how much a model lowers the entropy of the data."""
@@ -747,17 +747,11 @@ def cost_of(
     return Trial(problem, constraints).cost(factors, noise)
 
 
-def few_rows(factors: Factors) -> list[tuple[int, int, np.ndarray]]:
-    """Components that live on a few rows of a mode: which, of which mode, and on which rows."""
-    found = []
-    for mode, A in enumerate(factors):
-        squares = np.asarray(to_host(A), dtype=np.float64) ** 2
-        most, totals = int(FEW_ROWS * len(squares)), squares.sum(axis=0)
-        for r in np.flatnonzero(totals > 0) if most else ():
-            rows = np.argsort(-squares[:, r])[:most]
-            if squares[rows, r].sum() > HELD * totals[r]:
-                found.append((int(r), mode, rows))
-    return found
+def on_few_rows(factors: Factors) -> list[int]:
+    """Components that live on a few rows of some mode."""
+    host = (np.asarray(to_host(A), dtype=np.float64) for A in factors)
+    narrow = [held_by_few(A, FEW_ROWS) > HELD for A in host]
+    return [int(r) for r in np.flatnonzero(np.any(narrow, axis=0))]
 
 
 def _split(factors: Factors) -> bool:
