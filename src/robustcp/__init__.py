@@ -30,6 +30,7 @@ from robustcp.losses import (
     Tukey,
     Welsch,
 )
+from robustcp.many import Fits, cp_many
 from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import congruence, factor_match_score
 from robustcp.noise import Noise
@@ -52,6 +53,7 @@ __all__ = [
     "Contaminated",
     "FileError",
     "Fit",
+    "Fits",
     "Huber",
     "KruskalTensor",
     "LeastSquares",
@@ -72,6 +74,7 @@ __all__ = [
     "congruence",
     "core_consistency",
     "cp",
+    "cp_many",
     "cpal1",
     "cpals",
     "factor_match_score",
