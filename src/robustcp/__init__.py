@@ -14,6 +14,7 @@ from robustcp.cases import Cases
 from robustcp.checkpoints import Checkpoint
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
 from robustcp.engines import Observed, as_engine
+from robustcp.ensembles import Ensemble, ensemble
 from robustcp.fitted import Fit
 from robustcp.init import nvecs
 from robustcp.io.fits import load, save
@@ -37,6 +38,7 @@ from robustcp.noise import Noise
 from robustcp.outlying import Outliers
 from robustcp.ranks import RankProfile, core_consistency, rank_profile
 from robustcp.regression import l1_regression
+from robustcp.replicability import Replicability, replicability
 from robustcp.simulation import Simulation, simulate
 
 try:
@@ -51,6 +53,7 @@ __all__ = [
     "Checkpoint",
     "Constraint",
     "Contaminated",
+    "Ensemble",
     "FileError",
     "Fit",
     "Fits",
@@ -64,6 +67,7 @@ __all__ = [
     "Outliers",
     "Quantile",
     "RankProfile",
+    "Replicability",
     "Simulation",
     "Smooth",
     "Tukey",
@@ -77,6 +81,7 @@ __all__ = [
     "cp_many",
     "cpal1",
     "cpals",
+    "ensemble",
     "factor_match_score",
     "l1_regression",
     "load",
@@ -84,6 +89,7 @@ __all__ = [
     "plot",
     "rank_profile",
     "read",
+    "replicability",
     "save",
     "simulate",
 ]
