@@ -16,9 +16,9 @@ import robustcp.plot
 from robustcp import KruskalTensor, Observed, cp, cpals, simulate
 from robustcp.engines.slices import host_slice
 from robustcp.plot import (
+    cellmap,
     components,
     convergence,
-    cellmap,
     outliers,
     rank_profile,
     slices,

@@ -16,7 +16,7 @@ from robustcp.plot.ticks import label_text
 MOST = (60, 100)
 #: Colours are made of so many cells at a time.
 AT_ONCE = 1 << 20
-#: The letters of each end of a range.
+#: The letters of an end of a range.
 LETTERS = 14
 
 
@@ -60,11 +60,23 @@ def block_labels(labels: list[Any] | None, size: int, step: int) -> list[Any] | 
     Examples
     --------
     >>> block_labels(None, 5, 2)
-    ['0–1', '2–3', '4']
+    ['0 to 1', '2 to 3', '4']
+    >>> block_labels(["day 8", "day 9", "day 10"], 3, 2)
+    ['day 8 to 9', 'day 10']
     """
     if step == 1:
         return labels
     texts = [str(k) for k in range(size)] if labels is None else [label_text(v) for v in labels]
-    short = [shortened(text, LETTERS) for text in texts]
-    ends = [(k, min(k + step, size) - 1) for k in range(0, size, step)]
-    return [short[a] if a == b else f"{short[a]}–{short[b]}" for a, b in ends]
+    ends = [(texts[k], texts[min(k + step, size) - 1]) for k in range(0, size, step)]
+    return [_range(first, last) for first, last in ends]
+
+
+def _range(first: str, last: str) -> str:
+    """Two texts as the ends of a range, the words that they begin with only once."""
+    if first == last:
+        return shortened(first, 2 * LETTERS)
+    start, end = first.split(), last.split()
+    while len(end) > 1 and start[:1] == end[:1]:
+        start, end = start[1:], end[1:]
+    room = LETTERS if len(end) == len(last.split()) else 2 * LETTERS
+    return f"{shortened(first, room)} to {shortened(' '.join(end), LETTERS)}"

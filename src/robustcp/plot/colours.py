@@ -30,6 +30,6 @@ def cells(ordinary: float) -> Colormap:
 
     low, high = 0.5 - min(ordinary, 1) / 2, 0.5 + min(ordinary, 1) / 2
     pale = [(low, "#eef0e6"), (0.5, "#fffce6"), (high, "#fff3d0")]
-    beyond = [(0.0, "#0a1f5c"), (low, "#4a74b8")], [(high, "#ffb795"), (1.0, "#f0452f")]
+    beyond = [(0.0, "#0a1f5c"), (low, "#3d64a8")], [(high, "#ffb795"), (1.0, "#f5533d")]
     stops = pale if ordinary >= 1 else [*beyond[0], *pale, *beyond[1]]
     return LinearSegmentedColormap.from_list("cells", stops, N=1024).with_extremes(bad="none")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.legend import Legend
-    from matplotlib.text import Text
+    from matplotlib.text import Annotation
 
 #: Each kind of sample with its corner, (colour, marker) and size; distinct in greyscale.
 KINDS: dict[str, tuple[tuple[float, float], tuple[str, str], float]] = {
@@ -117,7 +117,7 @@ def distance_map(
     before = np.stack([distances.score_before, distances.residual_before], axis=1)
     cutoffs = float(distances.score_cutoff), float(distances.residual_cutoff)
     ax = axes_or_new(ax, (7, 5.2))
-    known = np.isfinite(after).all(axis=1)
+    known = np.asarray(np.isfinite(after).all(axis=1))
     before = np.where(np.isfinite(before), before, after)
     for axis, column, cutoff in zip((ax.xaxis, ax.yaxis), (0, 1), cutoffs, strict=True):
         ends = np.concatenate([after[known, column], before[known, column]])
@@ -131,7 +131,7 @@ def distance_map(
     ax.figure.canvas.figure.draw_without_rendering()  # the layout, which names depend on
     moved = known & _moved(ax, before, after)
     _arrows(ax, before[moved], after[moved])
-    taken = [text.get_window_extent().extents for text in corners]
+    taken = [np.asarray(text.get_window_extent().extents) for text in corners]
     left_out = _named(ax, distances, names, (before, after), known, moved, taken, most)
     _finished(legend, bool(moved.any()), left_out)
     return ax
@@ -181,7 +181,7 @@ def _frame(ax: Axes, distances: Distances, cutoffs: tuple[float, float]) -> None
         )  # fmt: skip
 
 
-def _corners(ax: Axes) -> list[Text]:
+def _corners(ax: Axes) -> list[Annotation]:
     """The name of each quadrant in its corner."""
     named = []
     for kind, ((x, y), _, _) in KINDS.items():
@@ -265,7 +265,13 @@ def _named(
     along = np.linspace(0, 1, PIECES)[:, None, None]
     arrows = (begin + along * (end - begin)).reshape(-1, 2)
     placed = name_points(
-        ax, points[at], [names[k] for k in at], most=most, beside=drawn, lines=arrows, taken=taken
+        ax,
+        points[at],
+        [names[k] for k in at.tolist()],
+        most=most,
+        beside=drawn,
+        lines=arrows,
+        taken=taken,
     )
     return len(at) - len(placed)
 
@@ -275,6 +281,7 @@ def _finished(legend: Legend, moved: bool, left_out: int) -> None:
     *_, arrow, others = legend.get_texts()
     if not moved:
         arrow.set_text(" ")
-        legend.legend_handles[-2].set_visible(False)
+        for line in legend.get_lines():
+            line.set_visible(False)
     if left_out:
         others.set_text(f"and {left_out} other{'s' * (left_out != 1)} without a name")

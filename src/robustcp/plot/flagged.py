@@ -147,7 +147,7 @@ def _values(
         place = {**fixed, **dict(zip(averaged, at, strict=True))}
         scores = np.atleast_2d(found.scores_of(place))
         seen = finite(scores)
-        flagged += np.count_nonzero(np.abs(seen) > found.threshold)
+        flagged += int(np.count_nonzero(np.abs(seen) > found.threshold))
         known += seen.size
         ends = [min(seen.min(initial=0.0), ends[0]), max(seen.max(initial=0.0), ends[1])]
         if not averaged and steps == (1, 1):

@@ -79,8 +79,9 @@ def name_points(
     """
     from matplotlib.patheffects import withStroke
 
-    pixels, inside = ax.figure.dpi / 72, ax.bbox.extents
-    boxes, found = [np.asarray(box) for box in taken], []
+    pixels, inside = ax.figure.dpi / 72, np.asarray(ax.bbox.extents)
+    boxes: list[np.ndarray] = [np.asarray(box) for box in taken]
+    found: list[Annotation] = []
     for point, at, name in zip(points, ax.transData.transform(points), names, strict=True):
         if len(found) == most:
             break
@@ -91,7 +92,7 @@ def name_points(
             arrowprops={"arrowstyle": "-", "color": "0.3", "linewidth": 0.5, "shrinkA": 0,
                         "shrinkB": 3},
         )  # fmt: skip
-        size = text.get_window_extent().size
+        size = np.asarray(text.get_window_extent().size)
         corners, far = _around(at, size, pixels)
         tried = np.hstack([corners, corners + size])
         cost = _costs(tried, inside, boxes, beside, lines, pixels) + far / pixels
@@ -134,14 +135,14 @@ def _costs(
 def _covered(boxes: np.ndarray, points: np.ndarray) -> np.ndarray:
     """How many points each box covers."""
     low, high = boxes[:, None, :2], boxes[:, None, 2:]
-    return np.count_nonzero(((points >= low) & (points <= high)).all(axis=2), axis=1)
+    return np.asarray(((points >= low) & (points <= high)).all(axis=2).sum(axis=1))
 
 
 def _free(boxes: np.ndarray, inside: np.ndarray, taken: Sequence[np.ndarray]) -> np.ndarray:
     """Which boxes lie inside another, and off those that are taken."""
-    free = (boxes[:, :2] >= inside[:2]).all(axis=1) & (boxes[:, 2:] <= inside[2:]).all(axis=1)
+    free = np.hstack([boxes[:, :2] >= inside[:2], boxes[:, 2:] <= inside[2:]]).all(axis=1)
     for left, bottom, right, top in taken:
         beside = (boxes[:, 2] <= left) | (boxes[:, 0] >= right)
         above = (boxes[:, 3] <= bottom) | (boxes[:, 1] >= top)
-        free &= beside | above
-    return free
+        free = free & (beside | above)
+    return np.asarray(free)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FEW = 12
 #: The width of a letter of a tick's label, and the height of its line, of the font size.
 WIDTH, LINE = 0.65, 1.15
+#: Font sizes of labels of ticks, usually and if every index has one.
+FONT, SMALL = 10.0, 7.0
 
 
 def is_ordered(labels: Sequence[Any]) -> bool:
@@ -51,7 +53,8 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     else:
         axis.set_major_locator(MaxNLocator(nbins=7, integer=True, steps=[1, 2, 5, 10]))
         longest = max(len(text(k)) for k in range(0, size, max(1, size // 50)))
-        crowded = min(size, 7) * longest * 10 * WIDTH > axis.axes.bbox.width * 72 / axis.axes.figure.dpi
+        length = axis.axes.bbox.width * 72 / axis.axes.figure.dpi
+        crowded = min(size, 7) * longest * WIDTH * FONT > length
     if axis is axis.axes.xaxis and crowded:
         axis.set_tick_params(rotation=30)
         for tick in axis.get_major_ticks():
@@ -59,7 +62,7 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     axis.set_major_formatter(FuncFormatter(text))
 
 
-def name_ticks(axis: Axis, labels: list[Any] | None, size: int, font: float = 7.0) -> None:
+def name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     """A tick with its label at every index if there is room for all; otherwise `index_ticks`.
 
     Labels along the horizontal axis stand upright then.
@@ -68,14 +71,14 @@ def name_ticks(axis: Axis, labels: list[Any] | None, size: int, font: float = 7.
 
     ax, horizontal = axis.axes, axis is axis.axes.xaxis
     length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
-    if labels is None or is_ordered(labels) or LINE * font * size > length:
+    if labels is None or is_ordered(labels) or LINE * SMALL * size > length:
         index_ticks(axis, labels, size)
         return
     texts = [label_text(label) for label in labels]
     axis.set_major_locator(FixedLocator(range(size)))
     axis.set_major_formatter(FuncFormatter(lambda x, _: texts[round(x)]))
-    upright = horizontal and sum(map(len, texts)) * WIDTH * font > length
-    axis.set_tick_params(labelsize=font, rotation=90 if upright else 0)
+    upright = horizontal and sum(map(len, texts)) * WIDTH * SMALL > length
+    axis.set_tick_params(labelsize=SMALL, rotation=90 if upright else 0)
 
 
 def plain_log_ticks(axis: Axis) -> None:
