@@ -38,8 +38,8 @@ def _close():
 
 
 PUBLIC = [
-    "components", "convergence", "cellmap", "outliers", "rank_profile", "slices",
-    "truth_against_estimates",
+    "cellmap", "components", "convergence", "distance_map", "ensemble", "outlier_map", "outliers",
+    "rank_profile", "replicability", "slices", "split_half", "truth_against_estimates",
 ]  # fmt: skip
 
 

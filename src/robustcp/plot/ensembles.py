@@ -88,6 +88,7 @@ def _lines(
     ax.plot(ranks, best, "-", color=style[0], linewidth=1.3, zorder=2)
     for rank, v in zip(ranks, values, strict=True):
         dots(ax, rank, v, style)
+    ax.set_xlim(min(ranks) - 0.6, max(ranks) + 0.6)
     if len(ranks) <= FEW:
         ax.set_xticks(ranks)
     else:

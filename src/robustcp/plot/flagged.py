@@ -13,6 +13,7 @@ import numpy as np
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.blocks import block_labels, block_sizes, block_sums
 from robustcp.plot.colours import STYLES, cells
+from robustcp.plot.labelling import shortened
 from robustcp.plot.modes import Mode, mode_number
 from robustcp.plot.slicing import arrows, finite, fixed_modes, hatched, slice_title
 from robustcp.plot.ticks import FEW, index_ticks, is_ordered, name_ticks
@@ -103,20 +104,22 @@ def cellmap(
     colours, norm = cells(found.threshold / limit), Normalize(-limit, limit)
     values, ends, share = _values(found, fixed, averaged, steps, lambda v: colours(norm(v)))
     labels = fit.labels[shown[0]]
-    ax = axes_or_new(ax, (7, _height(labels, len(values))))
+    ax = axes_or_new(ax, (7, _height([fit.labels[n] for n in shown], len(values))))
     image = ax.imshow(
         values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest",
         origin="lower" if labels is not None and is_ordered(labels) else "upper",
     )  # fmt: skip
     hatched(ax)
     ax.set_yticks([])
-    for axis, n, step in zip((ax.xaxis, ax.yaxis), shown[::-1], steps[::-1], strict=False):
-        texts = block_labels(fit.labels[n], fit.shape[n], step)
-        name_ticks(axis, texts, math.ceil(fit.shape[n] / step))
-        axis.set_label_text(fit.modes[n] + (f" (blocks of {step})" if step > 1 else ""))
     _scale_bar(ax, image, found.threshold, arrows(ends, (-limit, limit)))
     over = f"mean over {', '.join(fit.modes[n] for n in averaged)}, " if averaged else ""
     ax.set_title(slice_title(fit, fixed, f"{over}{share:.1%} flagged"), fontsize="medium")
+    for _ in range(2):  # names take room, and how many there is room for is known after that
+        for axis, n, step in zip((ax.xaxis, ax.yaxis), shown[::-1], steps[::-1], strict=False):
+            texts = block_labels(fit.labels[n], fit.shape[n], step)
+            name_ticks(axis, texts, math.ceil(fit.shape[n] / step))
+            axis.set_label_text(fit.modes[n] + (f" (blocks of {step})" if step > 1 else ""))
+        ax.figure.canvas.figure.draw_without_rendering()
     return ax
 
 
@@ -158,10 +161,13 @@ def _values(
     return mean, np.array(ends), flagged / max(known, 1)
 
 
-def _height(labels: list[Any] | None, rows: int) -> float:
-    """The height of a figure, in inches: with room for all names of its rows."""
-    named = labels is not None and not is_ordered(labels)
-    return max(3.8, 0.13 * rows + 1.2) if named else 3.8
+def _height(labels: Sequence[list[Any] | None], rows: int) -> float:
+    """The height of a figure, in inches: with room for names of rows, and of columns below."""
+    *vertical, columns = (
+        [] if names is None or is_ordered(names) else [shortened(str(name)) for name in names]
+        for names in labels
+    )
+    return max(3.8, 1.2 + 0.13 * rows * any(vertical) + 0.07 * max(map(len, columns), default=0))
 
 
 def _scale_bar(ax: Axes, image: AxesImage, threshold: float, extend: str) -> None:

@@ -78,6 +78,7 @@ def name_points(
         The names that had room, in their order.
     """
     from matplotlib.patheffects import withStroke
+    from matplotlib.text import Text
 
     pixels, inside = ax.figure.dpi / 72, np.asarray(ax.bbox.extents)
     boxes: list[np.ndarray] = [np.asarray(box) for box in taken]
@@ -92,7 +93,7 @@ def name_points(
             arrowprops={"arrowstyle": "-", "color": "0.3", "linewidth": 0.5, "shrinkA": 0,
                         "shrinkB": 3},
         )  # fmt: skip
-        size = np.asarray(text.get_window_extent().size)
+        size = np.asarray(Text.get_window_extent(text).size)  # without its line
         corners, far = _around(at, size, pixels)
         tried = np.hstack([corners, corners + size])
         cost = _costs(tried, inside, boxes, beside, lines, pixels) + far / pixels

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp.plot.colours import STYLES
+from robustcp.plot.labelling import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,19 +66,20 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
 def name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     """A tick with its label at every index if there is room for all; otherwise `index_ticks`.
 
-    Labels along the horizontal axis stand upright then.
+    Labels along the horizontal axis stand upright if they must.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
     ax, horizontal = axis.axes, axis is axis.axes.xaxis
     length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
     if labels is None or is_ordered(labels) or LINE * SMALL * size > length:
+        axis.set_tick_params(labelsize=FONT, rotation=0)
         index_ticks(axis, labels, size)
         return
-    texts = [label_text(label) for label in labels]
+    texts = [shortened(label_text(label)) for label in labels]
     axis.set_major_locator(FixedLocator(range(size)))
     axis.set_major_formatter(FuncFormatter(lambda x, _: texts[round(x)]))
-    upright = horizontal and sum(map(len, texts)) * WIDTH * SMALL > length
+    upright = horizontal and max(map(len, texts)) * WIDTH * SMALL * size > length
     axis.set_tick_params(labelsize=SMALL, rotation=90 if upright else 0)
 
 
