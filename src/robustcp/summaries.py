@@ -16,6 +16,7 @@ from robustcp.constraints import Free
 from robustcp.engines import to_host
 from robustcp.noise import Noise
 from robustcp.outlying import Outliers
+from robustcp.plot.ticks import label_text
 
 if TYPE_CHECKING:
     from robustcp.fitted import Fit
@@ -274,7 +275,7 @@ def worst_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     for mode in dict.fromkeys(row["mode"] for row in rows):
         mine = [row for row in rows if row["mode"] == mode]
-        shown = _listed(f"{row['label']} ({row['share']:.1%})" for row in mine)
+        shown = _listed(f"{label_text(row['label'])} ({row['share']:.1%})" for row in mine)
         found.append(f"most flagged of {mode}: {shown}")
     return found
 
@@ -284,11 +285,11 @@ def _place(largest: Mapping[str, Any]) -> str:
 
 
 def _entry(largest: Mapping[str, Any]) -> str:
-    return f"[{largest['index']}]" if largest["label"] is None else str(largest["label"])
+    return f"[{largest['index']}]" if largest["label"] is None else label_text(largest["label"])
 
 
 def _listed(labels: Iterable[Any]) -> str:
-    return ", ".join(map(str, labels))
+    return ", ".join(map(label_text, labels))
 
 
 def _some(labels: Sequence[Any]) -> str:

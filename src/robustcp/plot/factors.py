@@ -13,6 +13,7 @@ from robustcp.engines import to_host
 from robustcp.plot.axes import grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES, diverging
 from robustcp.plot.modes import Mode, by_number
+from robustcp.plot.slicing import finite
 from robustcp.plot.ticks import FEW, along, curve, index_ticks, is_ordered
 
 if TYPE_CHECKING:
@@ -154,25 +155,31 @@ def _column(
 ) -> None:
     """Column r of a factor A as a line or bars, on the scale of all its columns."""
     column = A[:, r]
-    low, high = (A, A) if interval is None else interval
+    bottom, top = _limits(A, *(interval or ()))
     if kind == "line":
         curve(ax, column, labels)
-        if interval is not None:
-            x, order = along(ax, labels, column.size)
-            ax.fill_between(
-                x, low[order, r], high[order, r], color=STYLES[1][0], alpha=0.25, linewidth=0
-            )
     else:
         ax.bar(np.arange(column.size), column, width=0.8, color=STYLES[1][0])
-        if interval is not None:
-            _error_bars(ax, low[:, r], high[:, r])
         index_ticks(ax.xaxis, labels, column.size)
-    bottom = min(0.0, float(A.min()), float(np.nanmin(low)))
-    top = max(0.0, float(A.max()), float(np.nanmax(high)))
-    margin = 0.06 * ((top - bottom) or 1.0)
-    ax.set_ylim(bottom - margin * (bottom < 0), top + margin)
+    if interval is not None:  # what has no end runs to the edge
+        low, high = (np.clip(end[:, r], bottom, top) for end in interval)
+        if kind == "line":
+            x, order = along(ax, labels, column.size)
+            style: dict[str, Any] = {"color": STYLES[1][0], "alpha": 0.25, "linewidth": 0}
+            ax.fill_between(x, low[order], high[order], **style)
+        else:
+            _error_bars(ax, low, high)
+    ax.set_ylim(bottom, top)
     ax.axhline(0, color="0.4", linewidth=0.7)
     hide_top_and_right(ax)
+
+
+def _limits(*values: np.ndarray) -> tuple[float, float]:
+    """Limits with some margin that hold zero and all that is finite."""
+    known = np.concatenate([[0.0], *(finite(part) for part in values)])
+    low, high = float(known.min()), float(known.max())
+    margin = 0.06 * ((high - low) or 1.0)
+    return low - margin * (low < 0), high + margin
 
 
 def _error_bars(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:

@@ -167,7 +167,8 @@ def _height(labels: Sequence[list[Any] | None], rows: int) -> float:
         [] if names is None or is_ordered(names) else [shortened(str(name)) for name in names]
         for names in labels
     )
-    return max(3.8, 1.2 + 0.13 * rows * any(vertical) + 0.07 * max(map(len, columns), default=0))
+    below = max(0.07 * max(map(len, columns), default=0), 1.0)
+    return max(3.8, 1.2 + below + 0.13 * rows) if any(vertical) else 3.8
 
 
 def _scale_bar(ax: Axes, image: AxesImage, threshold: float, extend: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,8 +33,15 @@ def is_ordered(labels: Sequence[Any]) -> bool:
 
 
 def label_text(label: Any) -> str:
-    """A label as it is written at a tick or in a title."""
-    return f"{label:g}" if isinstance(label, float) else str(label)
+    """A label as it is written at a tick or in a title; days without a time of day.
+
+    Examples
+    --------
+    >>> from datetime import datetime
+    >>> label_text(datetime(2024, 3, 1)), label_text(312.50), label_text("patient 17")
+    ('2024-03-01', '312.5', 'patient 17')
+    """
+    return f"{label:g}" if isinstance(label, float) else str(label).removesuffix(" 00:00:00")
 
 
 def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
@@ -45,7 +52,7 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
         k = round(x)
         if not 0 <= k < size or abs(x - k) > 1e-6:
             return ""
-        return str(k) if labels is None else label_text(labels[k])
+        return str(k) if labels is None else shortened(label_text(labels[k]))
 
     named = labels is not None and not is_ordered(labels)
     if named and size <= FEW:
@@ -56,11 +63,17 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
         longest = max(len(text(k)) for k in range(0, size, max(1, size // 50)))
         length = axis.axes.bbox.width * 72 / axis.axes.figure.dpi
         crowded = min(size, 7) * longest * WIDTH * FONT > length
-    if axis is axis.axes.xaxis and crowded:
-        axis.set_tick_params(rotation=30)
-        for tick in axis.get_major_ticks():
-            tick.label1.set(ha="right", rotation_mode="anchor")
     axis.set_major_formatter(FuncFormatter(text))
+    if axis is axis.axes.xaxis:
+        _turned(axis, crowded)
+
+
+def _turned(axis: Axis, crowded: bool) -> None:
+    """Turn labels that would lie over each other."""
+    axis.set_tick_params(rotation=30 if crowded else 0)
+    mode: Literal["anchor", "default"] = "anchor" if crowded else "default"
+    for tick in axis.get_major_ticks():
+        tick.label1.set(ha="right" if crowded else "center", rotation_mode=mode)
 
 
 def name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
@@ -73,7 +86,7 @@ def name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     ax, horizontal = axis.axes, axis is axis.axes.xaxis
     length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
     if labels is None or is_ordered(labels) or LINE * SMALL * size > length:
-        axis.set_tick_params(labelsize=FONT, rotation=0)
+        axis.set_tick_params(labelsize=FONT)
         index_ticks(axis, labels, size)
         return
     texts = [shortened(label_text(label)) for label in labels]
