@@ -384,9 +384,14 @@ def test_intervals_are_bands_and_error_bars(size):
     titles = [ax.get_title("left") for ax in axes[:, 0]]
     assert titles == [
         f"component 0: {fit.shares[0]:.1%} of the data",
-        f"component 1: {fit.shares[1]:.1%} of the data, back in 97% of resamples",
+        f"component 1: {fit.shares[1]:.1%} of the data,\nback in 97% of resamples",
     ]
-    assert outside([ax._left_title for ax in axes[:, 0]], axes[0, 0].figure.bbox) == []
+    titles = [ax._left_title for ax in axes[:, 0]]
+    axes[0, 0].figure.canvas.draw()
+    assert outside(titles, axes[0, 0].figure.bbox) == []
+    top = axes[1, 1].get_ylim()[1]
+    ticks = [t for t in axes[1, 1].get_yticklabels() if t.get_position()[1] <= top]
+    assert overlapping([titles[1], *ticks]) == []
 
 
 def test_intervals_without_an_end_run_to_the_edge():

@@ -92,7 +92,7 @@ def components(
         ax.set_ylabel("" if drawn[0] == "image" else "unit column")
         title = f"component {r}: {share:.1%} of the data"
         if uncertainty is not None and (back := float(uncertainty.came_back[r])) < 1:
-            title += f", back in {min(math.floor(100 * back), 99)}% of resamples"
+            title += f",\nback in {min(math.floor(100 * back), 99)}% of resamples"
         ax.set_title(title, loc="left", fontsize="medium")
     return grid
 
