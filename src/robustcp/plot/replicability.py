@@ -63,6 +63,18 @@ def split_half(
     Returns
     -------
     array of matplotlib Axes (rank, number of modes)
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> from types import SimpleNamespace
+    >>> matplotlib.use("Agg")
+    >>> fit = robustcp.cp(robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0.1, rng=0).data, 2)
+    >>> found = SimpleNamespace(
+    ...     mode=0, rank=2, fit=fit, models=(fit.model,) * 2, names=("A", "B"), pairs=((0, 1),),
+    ...     congruences=np.ones((2, 2)), scores=np.ones(1))
+    >>> split_half(found).shape
+    (2, 2)
     """
     fit, shown = found.fit, _shown(found, modes)
     grid = grid_or_new(axes, (fit.rank, len(shown)), _size(fit.rank, len(shown)))
@@ -170,6 +182,18 @@ def replicability(found: Replicability, *, axes: Any = None) -> np.ndarray:
     Returns
     -------
     array of two matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> from types import SimpleNamespace
+    >>> matplotlib.use("Agg")
+    >>> fit = robustcp.cp(robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0.1, rng=0).data, 2)
+    >>> found = SimpleNamespace(
+    ...     mode=0, rank=2, fit=fit, models=(fit.model,) * 2, names=("A", "B"), pairs=((0, 1),),
+    ...     congruences=np.ones((2, 2)), scores=np.ones(1))
+    >>> replicability(found)[0].get_xlabel()
+    '1 split of mode 0'
     """
     panels = grid_or_new(axes, (2,), (9, 3.4))
     scores = np.asarray(found.scores, dtype=np.float64)
