@@ -7,9 +7,8 @@
 [(20, 2), (20, 2), (20, 2)]
 """
 
-from importlib import metadata as _metadata
-
 from robustcp import baselines, plot
+from robustcp._version import __version__ as __version__
 from robustcp.cases import Cases
 from robustcp.checkpoints import Checkpoint
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
@@ -40,11 +39,6 @@ from robustcp.ranks import RankProfile, core_consistency, rank_profile
 from robustcp.regression import l1_regression
 from robustcp.replicability import Replicability, replicability
 from robustcp.simulation import Simulation, simulate
-
-try:
-    __version__ = _metadata.version("robustcp")
-except _metadata.PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0"
 
 __all__ = [
     "L1",
