@@ -10,8 +10,9 @@ import numpy as np
 
 from robustcp.kruskal import KruskalTensor
 
-#: Entries that a core is estimated from: so many for each of its numbers, and at most.
-EACH, MOST = 50, 1 << 16
+#: A core is estimated from so many entries that, times its numbers, they are not more than this;
+#: and from how many at least and at most.
+WORK, LEAST, MOST = 1 << 26, 1 << 12, 1 << 17
 #: Residuals beyond this, in units of their noise, do not count.
 OUTLYING = 3.29
 #: The largest core.
@@ -41,7 +42,7 @@ class Cells:
     def clean(self) -> Cells:
         """Without outliers, and not more than are needed."""
         at = np.flatnonzero(np.abs(self.residuals) <= OUTLYING)
-        wanted = min(MOST, max(EACH * self.model.rank ** self.indices.shape[1], 1 << 12))
+        wanted = min(MOST, max(LEAST, WORK // self.model.rank ** self.indices.shape[1]))
         if at.size > wanted:
             at = np.sort(np.random.default_rng(0).permutation(at)[:wanted])
         return Cells(self.model, self.indices[at], self.residuals[at], self.sigma[at])

@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robustcp.cli.errors import fail
-from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Seed, TensorFile
+from robustcp.cli.options import (
+    Absent,
+    AsJson,
+    Force,
+    Jobs,
+    Key,
+    Nonnegative,
+    SampleMode,
+    Seed,
+    TensorFile,
+)
 from robustcp.cli.printing import print_json, print_lines
-from robustcp.cli.reading import check_rank, read_tensor
+from robustcp.cli.progress import study_bars
+from robustcp.cli.reading import check_rank, mode_of, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, make_folder, whole, write_picture
 
@@ -21,8 +32,11 @@ if TYPE_CHECKING:
 def rank(
     file: TensorFile,
     most: Annotated[int, typer.Option(help="The largest rank to try.")] = 6,
+    mode: SampleMode = "0",
+    folds: Annotated[int, typer.Option(help="In how many folds data is held out.")] = 5,
     nonnegative: Nonnegative = False,
     seed: Seed = 0,
+    jobs: Jobs = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
     key: Key = None,
     absent: Absent = None,
@@ -41,7 +55,11 @@ def rank(
         Outputs(file, force=force).add_folder("plot", plot, ["rank.png"])
     loaded = read_tensor(file, key, absent)
     check_rank(most, loaded)
-    profile = rank_profile(loaded.data, range(1, most + 1), nonnegative=nonnegative, rng=seed)
+    with study_bars() as bars:
+        profile = rank_profile(
+            loaded, range(1, most + 1), mode=mode_of(mode), folds=folds, nonnegative=nonnegative,
+            rng=seed, jobs=jobs, progress=lambda done, total: bars("rank", done, total or done),
+        )  # fmt: skip
     _print_profile(profile, as_json)
     if plot is not None:
         import matplotlib
@@ -54,15 +72,25 @@ def rank(
 
 
 def _print_profile(profile: RankProfile, as_json: bool) -> None:
-    rows = list(zip(profile.ranks, profile.error, profile.stability, strict=True))
+    rows = profile.rows()
     if as_json:
-        ranks = [{"rank": int(r), "error": float(e), "stability": float(s)} for r, e, s in rows]
-        print_json({"rank": profile.rank, "reason": profile.reason, "ranks": ranks})
+        print_json({
+            "rank": profile.rank, "reason": profile.reason, "runner_up": profile.runner_up,
+            "mode": profile.mode, "ranks": rows,
+        })  # fmt: skip
         return
-    print("rank  held-out error  agreement of halves")
-    for r, e, s in rows:
-        print(f"{r:>4}  {e:>14.4f}  {s:>19.3f}{'  <' if r == profile.rank else ''}")
+    print("rank  held-out error  gain, nats        come back  consistency  starts agree")
+    for row in rows:
+        core = row["consistency"]
+        core_text = "< -100%" if core < -100 else f"{core:.0f}%"
+        print(
+            f"{row['rank']:>4}  {row['error']:>14.4f}  {row['gain']:>7.4f} "
+            f"+-{row['gain_spread']:.4f}  {row['stability']:>9.3f}  {core_text:>11}  {row['agreement']:>12.0%}"
+            f"{'  <' if row['rank'] == profile.rank else ''}"
+        )
     print(f"recommended: {profile.rank} ({profile.reason})")
+    if profile.runner_up is not None:
+        print(f"runner-up: {profile.runner_up}")
 
 
 def outliers(

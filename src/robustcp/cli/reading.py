@@ -74,3 +74,8 @@ def check_rank(rank: int, loaded: Loaded) -> None:
     most = math.prod(shape) // max(shape)
     if rank > most:
         fail(f"--rank {rank}: a tensor of {'x'.join(map(str, shape))} has at most rank {most}")
+
+
+def mode_of(text: str) -> int | str:
+    """A mode given by number or by name."""
+    return int(text) if text.lstrip("-").isdigit() else text
