@@ -85,7 +85,8 @@ def _print_profile(profile: RankProfile, as_json: bool) -> None:
         core_text = "< -100%" if core < -100 else f"{core:.0f}%"
         print(
             f"{row['rank']:>4}  {row['error']:>14.4f}  {row['gain']:>7.4f} "
-            f"+-{row['gain_spread']:.4f}  {row['stability']:>9.3f}  {core_text:>11}  {row['agreement']:>12.0%}"
+            f"+-{row['gain_spread']:.4f}  {row['stability']:>9.3f}  {core_text:>11}  "
+            f"{row['agreement']:>12.0%}"
             f"{'  <' if row['rank'] == profile.rank else ''}"
         )
     print(f"recommended: {profile.rank} ({profile.reason})")
