@@ -13,6 +13,7 @@ from robustcp import baselines, plot
 from robustcp.cases import Cases
 from robustcp.checkpoints import Checkpoint
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
+from robustcp.distances import Distances
 from robustcp.engines import Observed, as_engine
 from robustcp.fitted import Fit
 from robustcp.init import nvecs
@@ -50,6 +51,7 @@ __all__ = [
     "Checkpoint",
     "Constraint",
     "Contaminated",
+    "Distances",
     "FileError",
     "Fit",
     "Huber",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,15 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
         span = f">= {least}" if most is None else f"from {least} to {most}"
         raise ArgumentError(name, f"must be an integer {span}, got {value!r}")
     return int(value)
+
+
+def mode_number(name: str, mode: Any, names: Sequence[str]) -> int:
+    """The number of a mode that is given by number or name."""
+    if not isinstance(mode, str):
+        return whole_number(name, mode, 0, most=len(names) - 1)
+    if mode not in names:
+        raise ArgumentError(name, f"must be one of {', '.join(names)}, got {mode!r}")
+    return list(names).index(mode)
 
 
 def real_number(
