@@ -189,12 +189,13 @@ def distances_of(
     counts = np.asarray(engine.counts(mode), dtype=np.float64)
     known = counts > 0
     shares = engine.flagged(factors, limit)[mode] / np.maximum(counts, 1)
+    few = shares <= MINORITY
     before = _Projected.of(engine, factors, mode, LeastSquares(), constraint)
-    replaced = _Projected.of(engine, factors, mode, _Replacing(limit), constraint)
-    after = replaced.where(shares < MINORITY, before)
+    after = _Projected.of(engine, factors, mode, _Without(limit), constraint).where(few, before)
     cells = math.prod(engine.shape) / engine.shape[mode]
-    scale = np.sqrt(cells / np.where(known, counts, np.nan)) / sigma
-    residual, residual_before = (scale * np.sqrt(part.squares) for part in (after, before))
+    seen = np.where(known, counts, np.nan) * sigma**2 / cells
+    residual_before = np.sqrt(before.squares / seen)
+    residual = np.sqrt(after.squares / (seen * np.where(few, 1 - shares, 1.0)))
     shape, note = _shape(after.scores[known], before.gram / sigma**2 / max(known.sum(), 1))
     score, score_before = (np.where(known, shape(part.scores), np.nan) for part in (after, before))
     return Distances(
@@ -207,11 +208,8 @@ def distances_of(
 
 
 @dataclass(frozen=True)
-class _Replacing(Loss):
-    """Least squares with the model's entries in place of those that are far from it.
-
-    With curvature 1 throughout, its normal equations are those of the entries so replaced.
-    """
+class _Without(Loss):
+    """Least squares without the entries that are far from the model."""
 
     degree: ClassVar[int] = 2
     limit: float
@@ -220,11 +218,11 @@ class _Replacing(Loss):
         return 0.5 * self.slope(r) ** 2
 
     def slope(self, r: Array) -> Array:
-        xp = array_namespace(r)
-        return xp.where(xp.abs(r) > self.limit, xp.zeros_like(r), r)
+        return r * self.curvature(r)
 
     def curvature(self, r: Array) -> Array:
-        return array_namespace(r).ones_like(r)
+        xp = array_namespace(r)
+        return xp.where(xp.abs(r) > self.limit, xp.zeros_like(r), xp.ones_like(r))
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,8 @@ class Scatter:
 
     def distances(self, points: np.ndarray) -> np.ndarray:
         """The Mahalanobis distance of each point."""
-        return np.sqrt(_squares(points, self.centre[None], self.covariance[None])[0])
+        squares = _squares(points, self.centre[None], self.covariance[None])[0]
+        return np.asarray(np.sqrt(squares))
 
 
 def univariate(x: np.ndarray) -> tuple[float, float]:
