@@ -194,8 +194,11 @@ def distances_of(
     after = _Projected.of(engine, factors, mode, _Without(limit), constraint).where(few, before)
     cells = math.prod(engine.shape) / engine.shape[mode]
     seen = np.where(known, counts, np.nan) * sigma**2 / cells
-    residual_before = np.sqrt(before.squares / seen)
-    residual = np.sqrt(after.squares / (seen * np.where(few, 1 - shares, 1.0)))
+    kept = np.where(few & (shares > 0), (1 - shares) * _variance_within(limit / sigma), 1.0)
+    residual, residual_before = (
+        np.sqrt(after.squares / (seen * kept)),
+        np.sqrt(before.squares / seen),
+    )
     shape, note = _shape(after.scores[known], before.gram / sigma**2 / max(known.sum(), 1))
     score, score_before = (np.where(known, shape(part.scores), np.nan) for part in (after, before))
     return Distances(
@@ -313,6 +316,14 @@ def _host(array: Array) -> np.ndarray:
 # What is far
 
 
+def _variance_within(limit: float) -> float:
+    """The variance of Gaussian noise of variance 1 that is not beyond a limit."""
+    from scipy.special import ndtr
+
+    density = math.exp(-0.5 * limit**2) / math.sqrt(2 * math.pi)
+    return 1 - 2 * limit * density / (1 - 2 * float(ndtr(-limit)))
+
+
 @dataclass(frozen=True, eq=False)
 class _Shape:
     """Where scores are, and how far others are from there.
@@ -399,4 +410,4 @@ def _residual_cutoff(residual: np.ndarray, cells: float) -> float:
 
     centre, spread = mcd.univariate(residual ** (2 / 3))
     found = math.pow(centre + spread * float(ndtri(mcd.LEVEL)), 1.5)
-    return max(found, LEAST_RESIDUAL * math.sqrt(cells))
+    return max(found * (1 + 1e-12), LEAST_RESIDUAL * math.sqrt(cells))

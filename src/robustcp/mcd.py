@@ -27,7 +27,7 @@ POINTS = 1500
 #: Numbers that are worked on at a time.
 PIECE = 1 << 21
 #: A covariance is singular if a correlation matrix has an eigenvalue below this, or if a standard
-#: deviation is below this share of the largest coordinate: those are roundings.
+#: deviation is below this share of the mean: those are roundings.
 SINGULAR = 1e-12
 
 
@@ -118,8 +118,6 @@ def multivariate(points: np.ndarray) -> Scatter | None:
     """
     n, p = points.shape
     order = _from_the_middle(points)
-    if order is None:
-        return None
     rng = np.random.default_rng(0)
     some = order if n <= POINTS else rng.choice(order, POINTS, replace=False)
     begun = _begun(points[some], rng)
@@ -136,75 +134,79 @@ def multivariate(points: np.ndarray) -> Scatter | None:
     return Scatter(centre, covariance * _consistency(LEVEL, p), raw.subset)
 
 
-def _from_the_middle(points: np.ndarray) -> np.ndarray | None:
-    """The points in an order that no affine map changes; None if all lie in a plane.
+def _from_the_middle(points: np.ndarray) -> np.ndarray:
+    """The points in an order that no affine map changes.
 
     So the subsets that a search begins with do not depend on the order in which points are given.
     """
-    centre, covariance = _moments(points)
-    if _singular(covariance[None], points)[0]:
-        return None
-    return np.argsort(_squares(points, centre[None], covariance[None])[0], kind="stable")
+    centre, covariance = (part[None] for part in _moments(points))
+    if _singular(centre, covariance)[0]:
+        return np.lexsort(points.T)
+    return np.argsort(_squares(points, centre, covariance)[0], kind="stable")
 
 
 def _begun(points: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
-    """The best subsets that C-steps end at; None if one lies in a plane."""
+    """The best subsets that C-steps end at; None if they lie in a plane."""
     n, p = points.shape
-    h = sum(points.shape, 1) // 2
     drawn = np.argsort(rng.random((STARTS, n)), axis=1)
-    ends, costs = [], []
-    for piece in np.array_split(drawn, max(1, STARTS * n * p // PIECE)):
-        subsets = _nearest(points, *_spread_out(points, piece), h)
-        found = _settled(points, subsets)
-        if found is None:
-            return None
-        ends.append(found[0])
-        costs.append(found[1])
-    best = np.argsort(np.concatenate(costs), kind="stable")[:BEST]
-    return np.concatenate(ends)[best]
+    pieces = np.array_split(drawn, max(1, STARTS * n * p // PIECE))
+    found = [_settled(points, *_spread_out(points, piece)) for piece in pieces]
+    ends, costs = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    best = np.argsort(costs, kind="stable")[:BEST]
+    return ends[best] if best.size and costs[best[0]] > -np.inf else None
 
 
 def _spread_out(points: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Moments of p + 1 points of each draw, or of more until they lie in no plane."""
+    """Moments of p + 1 points of each draw, or of more until they lie in no plane.
+
+    Draws that never do, for points that are too far from all others, are left out.
+    """
     size = points.shape[1] + 1
     centres, covariances = _moments(points[drawn[:, :size]])
-    while (flat := np.flatnonzero(_singular(covariances, points))).size and size < len(points):
+    while (flat := _singular(centres, covariances)).any() and size < len(points):
         size = min(2 * size, len(points))
         centres[flat], covariances[flat] = _moments(points[drawn[flat, :size]])
-    return centres, covariances
+    return centres[~flat], covariances[~flat]
 
 
-def _settled(points: np.ndarray, subsets: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Subsets of h points after C-steps, and log determinants; None if one lies in a plane."""
+def _settled(
+    points: np.ndarray, centres: np.ndarray, covariances: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The subsets that C-steps end at, the best first, and log determinants.
+
+    That of one in a plane is minus infinity. Others that are singular, for points in them that
+    are too far from the rest, are left out.
+    """
     h = sum(points.shape, 1) // 2
-    ends, costs = np.empty((len(subsets), h), dtype=np.intp), np.empty(len(subsets))
-    left = np.arange(len(subsets))
-    cost = np.full(left.size, np.inf)
+    ends, costs = np.empty((len(centres), h), dtype=np.intp), np.full(len(centres), np.inf)
+    singular, left = np.zeros(len(centres), dtype=bool), np.arange(len(centres))
     while left.size:
-        centres, covariances = _moments(points[subsets])
-        if _singular(covariances, points).any():
-            return None
-        new = np.linalg.slogdet(covariances)[1]
-        moved = new < cost - LOWER
-        ends[left[~moved]], costs[left[~moved]] = subsets[~moved], new[~moved]
-        left, cost = left[moved], new[moved]
-        subsets = _nearest(points, centres[moved], covariances[moved], h)
-    return ends, costs
+        ends[left] = _nearest(points, centres, covariances, h)
+        centres, covariances = _moments(points[ends[left]])
+        flat, new = _singular(centres, covariances), np.linalg.slogdet(covariances)[1]
+        goes_on = ~flat & (new < costs[left] - LOWER)
+        costs[left], singular[left] = new, flat
+        left, centres, covariances = left[goes_on], centres[goes_on], covariances[goes_on]
+    least = costs[~singular].min(initial=np.inf)
+    costs[singular & (costs < least)] = -np.inf
+    kept = np.flatnonzero(~singular | (costs < least))
+    kept = kept[np.argsort(costs[kept], kind="stable")]
+    return ends[kept], costs[kept]
 
 
 def _best(points: np.ndarray, subsets: np.ndarray) -> np.ndarray | None:
-    """The subset with the smallest determinant that some lead to; None if one lies in a plane."""
-    found = _settled(points, subsets)
-    best, least = None, math.inf
-    while found is not None:
-        ends, costs = found
-        if costs.min() < least - LOWER:
-            best, least = ends[np.argmin(costs)], float(costs.min())
+    """The subset with the smallest determinant that some lead to; None if it lies in a plane."""
+    ends, costs = _settled(points, *_moments(points[subsets]))
+    best: np.ndarray = ends[0]
+    least = costs[0]
+    while least > -np.inf:
         swapped = [new for end in np.unique(np.sort(ends, axis=1), axis=0)
                    if (new := _swapped(points, end)) is not None]  # fmt: skip
         if not swapped:
             return best
-        found = _settled(points, np.stack(swapped))
+        ends, costs = _settled(points, *_moments(points[np.stack(swapped)]))
+        if costs[0] < least - LOWER:
+            best, least = ends[0], costs[0]
     return None
 
 
@@ -242,10 +244,9 @@ def _nearest(
 
 def _squares(points: np.ndarray, centres: np.ndarray, covariances: np.ndarray) -> np.ndarray:
     """Squared Mahalanobis distances, (covariances, points)."""
-    d = points[None] - centres[:, None, :]
-    root = np.linalg.cholesky(covariances)
-    found: np.ndarray = np.sum(np.linalg.solve(root, d.swapaxes(1, 2)) ** 2, axis=1)
-    return found
+    roots = np.linalg.inv(np.linalg.cholesky(covariances))
+    z = roots @ (points.T[None] - centres[:, :, None])
+    return np.asarray(np.einsum("spn,spn->sn", z, z))
 
 
 def _moments(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -255,10 +256,10 @@ def _moments(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return centres, d.swapaxes(-1, -2) @ d / (points.shape[-2] - 1)
 
 
-def _singular(covariances: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Which covariances of some of the points are singular, but for roundings."""
+def _singular(centres: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    """Which covariances are singular, but for roundings."""
     spread = np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1))
-    flat = (spread <= SINGULAR * np.abs(points).max(axis=0)).any(axis=-1)
+    flat = (spread <= SINGULAR * np.abs(centres)).any(axis=-1)
     by = np.where(flat[:, None], 1.0, spread)
     least = np.linalg.eigvalsh(covariances / (by[:, :, None] * by[:, None, :]))[:, 0]
     return np.asarray(flat | (least < SINGULAR))

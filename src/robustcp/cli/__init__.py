@@ -11,7 +11,7 @@ import typer
 from robustcp.cli.clips import video
 from robustcp.cli.errors import reporting
 from robustcp.cli.fitting import fit
-from robustcp.cli.inspecting import compare, outliers, rank
+from robustcp.cli.inspecting import compare, distances, outliers, rank
 from robustcp.cli.studying import demo, reproduce, simulate, trials
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (fit, rank, outliers, compare, simulate, video, demo, reproduce, trials):
+for command in (fit, rank, outliers, distances, compare, simulate, video, demo, reproduce, trials):
     app.command()(reporting(command))
 
 

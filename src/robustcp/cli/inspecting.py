@@ -1,4 +1,4 @@
-"""`robustcp rank`, `outliers` and `compare`: what a tensor or a fit says."""
+"""`robustcp rank`, `outliers`, `distances` and `compare`: what a tensor or a fit says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ import typer
 
 from robustcp.cli.errors import fail
 from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Seed, TensorFile
-from robustcp.cli.printing import noise_of, print_json, print_noise, print_worst, worst_of
-from robustcp.cli.reading import check_rank, read_tensor
+from robustcp.cli.printing import (
+    distances_of,
+    noise_of,
+    print_distances,
+    print_json,
+    print_noise,
+    print_worst,
+    worst_of,
+)
+from robustcp.cli.reading import check_rank, read_mode, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, make_folder, whole, write_picture
 
@@ -108,6 +116,29 @@ def outliers(
     )
     print_noise(report["noise"])
     print_worst(report["worst"])
+
+
+def distances(
+    file: TensorFile,
+    fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
+    mode: Annotated[str, typer.Option(help="The mode that holds samples, by number or name.")],
+    count: Annotated[int, typer.Option(min=1, help="How many samples to show.")] = 20,
+    key: Key = None,
+    absent: Absent = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which samples of a tensor are unusual, bad as a whole, or bad in some entries only.
+
+    Example: robustcp distances data.npy fit.npz --mode 0
+    """
+    from robustcp.io.fits import load
+
+    loaded, known = read_tensor(file, key, absent), load(fit_file)
+    found = known.distances(loaded.data, read_mode(mode, known.modes))
+    if as_json:
+        print_json(distances_of(found))
+    else:
+        print_distances(found, count)
 
 
 def compare(
