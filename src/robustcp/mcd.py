@@ -84,9 +84,12 @@ def _best_interval(x: np.ndarray, h: int) -> np.ndarray:
     are far from it; those are moved nearer. None is in the best interval: its variance would
     be that of the shortest at least.
     """
-    middle = x[x.size // 2]
-    far = math.sqrt(h) * float((x[h - 1 :] - x[: x.size - h + 1]).min())
-    d = np.clip(x - middle, -far, far)
+    widths = x[h - 1 :] - x[: x.size - h + 1]
+    shortest = int(np.argmin(widths))
+    if widths[shortest] == 0:
+        return x[shortest : shortest + h]
+    far = math.sqrt(h) * float(widths[shortest])
+    d = np.clip(x - x[x.size // 2], -far, far)
     first, second = (np.concatenate([[0.0], np.cumsum(d**k)]) for k in (1, 2))
     sums, squares = (total[h:] - total[:-h] for total in (first, second))
     at = int(np.argmin(squares - sums**2 / h))
