@@ -46,9 +46,10 @@ NO_DATA = "no data"
 class Distances:
     """The score and residual distance of each sample, with its bad entries and without them.
 
-    "Before" is with the data as they are. "After" is with bad entries in place of which the
-    model's were put: those with residuals beyond 3.29 standard deviations of their noise, where
-    they are less than half of a sample's entries. Distances are NaN for samples without entries.
+    "Before" is with the data as they are. "After" is without bad entries, those with residuals
+    beyond 3.29 standard deviations of their noise, which count as missing; but if they are more
+    than half of a sample's entries, nobody knows which are the good ones, and all stay. Distances
+    are as for samples of which every entry was observed, NaN for those without any.
 
     Attributes
     ----------
@@ -195,10 +196,8 @@ def distances_of(
     cells = math.prod(engine.shape) / engine.shape[mode]
     seen = np.where(known, counts, np.nan) * sigma**2 / cells
     kept = np.where(few & (shares > 0), (1 - shares) * _variance_within(limit / sigma), 1.0)
-    residual, residual_before = (
-        np.sqrt(after.squares / (seen * kept)),
-        np.sqrt(before.squares / seen),
-    )
+    residual = np.sqrt(after.squares / (seen * kept))
+    residual_before = np.sqrt(before.squares / seen)
     shape, note = _shape(after.scores[known], before.gram / sigma**2 / max(known.sum(), 1))
     score, score_before = (np.where(known, shape(part.scores), np.nan) for part in (after, before))
     return Distances(

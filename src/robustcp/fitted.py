@@ -253,9 +253,9 @@ class Fit:
         """How far each slab of a mode, such as a sample, is from the model, and within it.
 
         Residual distances say how much of a sample the model does not describe, score distances
-        how far its scores are from those of the others; both with the data as they are, and with
-        the model's entries in place of single bad ones. A sample hides behind no spread of its
-        own: slabs of the mode have no noise of their own here.
+        how far its scores are from those of the others; both with the data as they are, and
+        without single bad entries. Slabs of the mode have no noise of their own here, so that a
+        bad sample does not hide behind its own spread.
 
         Parameters
         ----------

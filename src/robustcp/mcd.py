@@ -17,7 +17,7 @@ import numpy as np
 #: The share of Gaussian points that are not far.
 LEVEL = 0.975
 #: Small subsets that a search begins with, and how many of their ends go on.
-STARTS, BEST = 500, 10
+STARTS, BEST = 500, 30
 #: Determinants are lower if their logarithm is, by this.
 LOWER = 1e-10
 #: So many points at the edge of a subset, on either side, may be exchanged.
