@@ -186,7 +186,7 @@ def rank_profile(
     generator = _checks.generator(rng)
     engine = as_engine(X)  # refuses what is not a tensor
     names, labels = names_and_labels(X)
-    at = _checks.mode("mode", mode, names, engine.order)
+    at = _checks.mode_number("mode", mode, names, engine.order)
     asked = nonnegative_too(by_mode(constraints, names, engine.order), nonnegative)
     whole, bound_to = _part(host_data(X), bound(asked, engine.shape, labels), max(tried), generator)
     parts = _folds(whole, at, folds, generator)

@@ -11,7 +11,7 @@ import typer
 from robustcp.cli.clips import video
 from robustcp.cli.errors import reporting
 from robustcp.cli.fitting import fit
-from robustcp.cli.inspecting import compare, outliers, rank
+from robustcp.cli.inspecting import compare, distances, outliers, rank
 from robustcp.cli.studying import demo, reproduce, simulate, trials
 from robustcp.cli.trusting import ensemble, replicability
 
@@ -23,7 +23,8 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    fit, rank, outliers, replicability, ensemble, compare, simulate, video, demo, reproduce, trials,
+    fit, rank, outliers, distances, replicability, ensemble, compare, simulate, video, demo,
+    reproduce, trials,
 )  # fmt: skip
 
 for command in COMMANDS:

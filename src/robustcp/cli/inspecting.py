@@ -1,4 +1,4 @@
-"""`robustcp rank`, `outliers` and `compare`: what a tensor or a fit says."""
+"""`robustcp rank`, `outliers`, `distances` and `compare`: what a tensor or a fit says."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from robustcp.cli.options import (
     Seed,
     TensorFile,
 )
-from robustcp.cli.printing import print_json, print_lines
+from robustcp.cli.printing import distances_of, print_distances, print_json, print_lines
 from robustcp.cli.progress import study_bars
-from robustcp.cli.reading import check_rank, mode_of, read_tensor
+from robustcp.cli.reading import check_rank, read_mode, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, make_folder, whole, write_picture
 
 if TYPE_CHECKING:
+    from robustcp.distances import Distances
     from robustcp.ranks import RankProfile
 
 
@@ -57,18 +58,23 @@ def rank(
     check_rank(most, loaded)
     with study_bars() as bars:
         profile = rank_profile(
-            loaded, range(1, most + 1), mode=mode_of(mode), folds=folds, nonnegative=nonnegative,
-            rng=seed, jobs=jobs, progress=lambda done, total: bars("rank", done, total or done),
+            loaded, range(1, most + 1), mode=read_mode(mode, loaded.modes), folds=folds,
+            nonnegative=nonnegative, rng=seed, jobs=jobs,
+            progress=lambda done, total: bars("rank", done, total or done),
         )  # fmt: skip
     _print_profile(profile, as_json)
     if plot is not None:
-        import matplotlib
+        _draw(profile, plot / "rank.png")
 
-        matplotlib.use("Agg")
-        from robustcp import plot as pictures
 
-        axes = pictures.rank_profile(profile)
-        write_picture(make_folder(plot) / "rank.png", axes.figure)
+def _draw(found: RankProfile | Distances, path: Path) -> None:
+    """The picture of what was found."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    axes = found.plot()
+    make_folder(path.parent)
+    write_picture(path, axes.figure)
 
 
 def _print_profile(profile: RankProfile, as_json: bool) -> None:
@@ -138,6 +144,35 @@ def outliers(
     )
     print_lines(noise_fact(report["noise"]).lines())
     print_lines([f"  {line}" for line in worst_lines(report["worst"])])
+
+
+def distances(
+    file: TensorFile,
+    fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
+    mode: Annotated[str, typer.Option(help="The mode that holds samples, by number or name.")],
+    count: Annotated[int, typer.Option(min=1, help="How many samples to show.")] = 20,
+    plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
+    key: Key = None,
+    absent: Absent = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which samples of a tensor are unusual, bad as a whole, or bad in some entries only.
+
+    Example: robustcp distances data.npy fit.npz --mode 0
+    """
+    from robustcp.io.fits import load
+
+    if plot is not None:
+        Outputs(file, fit_file, force=force).add_folder("plot", plot, ["distances.png"])
+    loaded, known = read_tensor(file, key, absent), load(fit_file)
+    found = known.distances(loaded.data, read_mode(mode, known.modes))
+    if as_json:
+        print_json(distances_of(found))
+    else:
+        print_distances(found, count)
+    if plot is not None:
+        _draw(found, plot / "distances.png")
 
 
 def compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,11 @@ def read_cases(text: str, loaded: Loaded) -> Any:
         fail(f"--cases {text}: the share must be a number from 0 to 0.4")
 
 
+def read_mode(text: str, modes: Sequence[str]) -> int | str:
+    """A mode by number or name, as the library takes it."""
+    return int(text) if text not in modes and _is_number(text) else text
+
+
 def _is_number(part: str) -> bool:
     return part.isascii() and part.isdigit()
 
@@ -74,8 +80,3 @@ def check_rank(rank: int, loaded: Loaded) -> None:
     most = math.prod(shape) // max(shape)
     if rank > most:
         fail(f"--rank {rank}: a tensor of {'x'.join(map(str, shape))} has at most rank {most}")
-
-
-def mode_of(text: str) -> int | str:
-    """A mode given by number or by name."""
-    return int(text) if text.lstrip("-").isdigit() else text

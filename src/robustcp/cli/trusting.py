@@ -21,7 +21,7 @@ from robustcp.cli.options import (
 )
 from robustcp.cli.printing import print_json
 from robustcp.cli.progress import study_bars
-from robustcp.cli.reading import check_rank, mode_of, read_tensor
+from robustcp.cli.reading import check_rank, read_mode, read_tensor
 from robustcp.files.writing import Outputs, make_folder, write_picture
 
 Rank = Annotated[int, typer.Option(help="The number of components.")]
@@ -64,7 +64,7 @@ def replicability(
     with study_bars() as bars:
         try:
             found = run(
-                loaded, rank, mode=mode_of(mode), folds=folds, repeats=repeats,
+                loaded, rank, mode=read_mode(mode, loaded.modes), folds=folds, repeats=repeats,
                 preset="split_half" if split_half else None, nonnegative=nonnegative, rng=seed,
                 jobs=jobs, folder=keep,
                 progress=lambda done, total: bars("fits", done, total or done),
