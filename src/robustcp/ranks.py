@@ -129,11 +129,12 @@ class RankProfile:
 
 
 def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same, arrays entry by entry, with NaN equal to itself."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other, equal_nan=True))
-    return bool(one == other)
+    if isinstance(one, str) or one is None:
+        return bool(one == other)
+    return bool(np.array_equal(one, other, equal_nan=True))
 
 
 def rank_profile(
