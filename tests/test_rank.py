@@ -181,7 +181,7 @@ class TestChoice:
     def test_components_that_do_not_come_back_are_not_taken(self):
         found = self.choose([1, 0.5, 0.3, 0.2], [1, 1, 0.6, 0.5])
         assert found.rank == 2
-        assert found.runner_up == 4
+        assert found.runner_up == 3
         assert "do not all come back" in found.reason
 
     def test_nor_those_whose_core_is_not_that_of_a_cp_model(self):

@@ -46,8 +46,10 @@ HEAVY = 3.0
 GAIN, BUT = 0.002, 1
 #: A component has come back if its congruence is at least this; the core is that of a CP model.
 STABLE, CONSISTENT = 0.9, 50.0
-#: Data of more entries are looked at in parts of so many.
-LARGE, PART = 1 << 20, 1 << 19
+#: A core consistency below this is all the same.
+NONSENSE = -100.0
+#: Of data with more entries a part of about so many is looked at.
+LARGE = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +74,8 @@ class RankProfile:
         The share of starts that ended at the best model of all data.
     consistency : float64 array
         Core consistency in percent, estimated from cells that the factors have not seen: 100 for
-        a CP model. A component that is nothing but noise costs 100/rank; one that is needed to
-        mend another costs more.
+        a CP model. Components that are nothing but noise, or that mend each other, lower it, also
+        below 0 (but not below -100 here). NaN where there are too few cells.
     noise : float64 array
         The standard deviation of the noise that the residuals show.
     spread : dict of float64 arrays
@@ -228,7 +230,7 @@ def _part(
     """Of large data a random part, which tells as much."""
     if not (data.count > LARGE and data.count > 0.4 * np.prod(data.shape, dtype=float)):
         return data, constraints
-    part = cut(data.shape, PART, rank, rng)
+    part = cut(data.shape, LARGE, rank, rng)
     if part is None:
         return data, constraints
     for mode, rows in enumerate(part):
@@ -359,7 +361,7 @@ class _Evidence:
         for fold, rungs in zip(self.folds, self.of_folds, strict=True):
             model, at = rungs[rank].model, self._cells(fold)
             z = (self.data.values[fold.held] - model.at(at)) / sigma[fold.held]
-            found.append(consistency(Cells(model, at, z, sigma[fold.held])))
+            found.append(max(consistency(Cells(model, at, z, sigma[fold.held])), NONSENSE))
         return found
 
 
@@ -414,7 +416,7 @@ class Choice:
 
     def sound(self, k: int) -> bool:
         """Whether all components come back, and the core is that of a CP model."""
-        return bool(self.stability[k] >= STABLE and self.consistency[k] >= CONSISTENT)
+        return bool(self.stability[k] >= STABLE and not self.consistency[k] < CONSISTENT)
 
     @property
     def chosen(self) -> int:
@@ -428,11 +430,8 @@ class Choice:
 
     @property
     def runner_up(self) -> int | None:
-        """What to look at next: the rank that predicts best; or the next one, up or down."""
-        k, best, last = self.chosen, self.predicting, len(self.ranks) - 1
-        if best != k:
-            return self.ranks[best]
-        mean = self.losses.mean(axis=1)
+        """What to look at next: that of its neighbours which predicts held-out cells better."""
+        k, last, mean = self.chosen, len(self.ranks) - 1, self.losses.mean(axis=1)
         near = [other for other in (k - 1, k + 1) if 0 <= other <= last]
         return self.ranks[min(near, key=lambda other: mean[other])] if near else None
 

@@ -87,8 +87,7 @@ def _print_profile(profile: RankProfile, as_json: bool) -> None:
         return
     print("rank  held-out error  gain, nats        come back  consistency  starts agree")
     for row in rows:
-        core = row["consistency"]
-        core_text = "< -100%" if core < -100 else f"{core:.0f}%"
+        core_text = f"{row['consistency']:.0f}%"
         print(
             f"{row['rank']:>4}  {row['error']:>14.4f}  {row['gain']:>7.4f} "
             f"+-{row['gain_spread']:.4f}  {row['stability']:>9.3f}  {core_text:>11}  "
