@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray
 
+import robustcp
 from robustcp import Observed, Smooth, core_consistency, cp, cpals, rank_profile, simulate
 from robustcp.core import Cells, consistency
 from robustcp.ranks import Choice
+from robustcp.studies.kinds import KINDS
+
+AMINO = Path(__file__).parents[2] / "shared" / "data" / "aminoacids.mat"  # not in the repository
 
 SMALL = simulate((16, 15, 14), 2, eta=0.1, gamma=1.0, rng=0)
 
@@ -221,3 +226,68 @@ class TestChoice:
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
         rank_profile(np.ones((4, 5, 6)), **options)
+
+
+# Nine of ten seeds
+
+
+def sensors(seed):
+    """A level, the sun's course, heating in office hours; spikes, a stuck sensor, 15% missing."""
+    rng = np.random.default_rng(seed)
+    day, hour = np.arange(42), np.arange(24)
+    A = np.stack([rng.uniform(8, 12, 30), rng.gamma(2, 4, 30), rng.gamma(1, 4, 30)])
+    B = np.stack([np.ones(42), rng.uniform(0.1, 1, 42), 1.0 * (day % 7 < 5)])
+    sun = np.clip(np.sin(np.pi * (hour - 6) / 14), 0, None)
+    C = np.stack([np.ones(24), sun, 1.0 * ((hour >= 7) & (hour < 18))])
+    X = np.einsum("ri,rj,rk->ijk", A, B, C) + rng.normal(0, 0.5, (30, 42, 24))
+    spiky, stuck = rng.choice(30, 3, replace=False), rng.integers(30)
+    X[spiky] += np.where(rng.random((3, 42, 24)) < 0.15, rng.uniform(20, 60, (3, 42, 24)), 0)
+    X[stuck, 10:17] = 35.0
+    return np.where(rng.random(X.shape) < 0.15, np.nan, X)
+
+
+def amino_acids(seed):
+    X = np.asarray(robustcp.read(AMINO, key="X.data").data, dtype=float)
+    return np.where(np.random.default_rng(seed).random(X.shape) < 0.1, 10 * X, X)
+
+
+def of_kind(name):
+    def make(seed):
+        return KINDS[name].trial(seed).data
+
+    return make
+
+
+def simulated(rank):
+    return lambda seed: simulate(rank=rank, eta=0.2, gamma=2.0, rng=seed).data
+
+
+NONNEGATIVE = {"nonnegative": True}
+DATA = {
+    "rank 2": (simulated(2), 2, {}),
+    "rank 3": (simulated(3), 3, {}),
+    "rank 5": (simulated(5), 5, {}),
+    "rank 8": (simulated(8), 8, {}),
+    "uneven noise": (of_kind("uneven_noise"), 4, {}),
+    "counts": (of_kind("counts"), 4, NONNEGATIVE),
+    "scatter cut": (of_kind("scatter_cut"), 4, NONNEGATIVE),
+    "sensors": (sensors, 3, {}),
+    "amino acids": (amino_acids, 3, {}),
+    "amino acids, nonnegative": (amino_acids, 3, NONNEGATIVE),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(DATA))
+def test_the_rank_is_found_in_nine_of_ten_seeds(name):
+    make, rank, options = DATA[name]
+    if make is amino_acids and not AMINO.exists():
+        pytest.skip("needs the amino acids")
+    ranks = range(1, rank + 4)
+    found = [rank_profile(make(seed), ranks, rng=seed, **options).rank for seed in range(10)]
+    assert found.count(rank) >= 9, found
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_table_of_sensors(seed):
+    assert rank_profile(sensors(seed), range(2, 5), rng=seed).rank == 3
