@@ -20,9 +20,11 @@ from robustcp.losses import Loss
 from robustcp.noise import Asked, Noise, noise_of
 from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
+from robustcp.parallel import Progress
 from robustcp.regression import project
 from robustcp.search import Starts
 from robustcp.sizes import Problem, Resolution
+from robustcp.uncertainty import Uncertainty, uncertainty
 from robustcp.units import Units
 
 
@@ -316,6 +318,21 @@ class Fit:
         else:
             constraint = Nonnegative() if nonnegative else Free()
         return project(self.model, X, mode, constraint, Asked.as_of(self.noise, mode))
+
+    def uncertainty(
+        self,
+        X: Any,
+        method: str = "normal",
+        *,
+        mode: int | None = None,
+        n: int = 200,
+        level: float = 0.95,
+        rng: int | np.random.Generator | None = None,
+        jobs: int | None = None,
+        progress: Progress | None = None,
+    ) -> Uncertainty:
+        """Intervals."""
+        return uncertainty(self, self._engine(X), method, mode, n, level, rng, jobs, progress)
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""
