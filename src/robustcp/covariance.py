@@ -3,11 +3,14 @@
 A fit minimises sum_i rho(r_i / u_i) over the factors, with u_i the scale of an entry's noise. With J
 the Jacobian of the model's entries in all entries of the factors, their covariance is H^+ M H^+,
 
-    H = c J' diag(w_i / u_i^2) J,    M = n / (n - p) J' diag(psi_i^2 / u_i^2) J,
+    H = c J' diag(w_i / u_i^2) J,    M = J' diag(psi_i^2 / u_i^2 / (1 - h_i)^2) J,
 
 where psi = rho', w = psi(r) / r, and c = sum psi' / sum w corrects weights to what the second
 derivative is on average. psi' is taken by differences over a width that shrinks with the number of
-entries: for the 1-norm that is twice the density of the residuals at 0.
+entries: for the 1-norm that is twice the density of the residuals at 0. The p smallest are left out
+of it, for p unknowns: of the 1-norm these are 0 whatever the noise is. Residuals are smaller than the
+noise, since the model was fitted to them; divided by 1 - h_i, with h_i the leverage of the entry,
+they are those that it would have if it had been left out (HC3 of MacKinnon and White).
 
 The size that a component may move from one mode to another is a null direction of H, along which
 unit columns do not change: any generalized inverse will do.
@@ -26,6 +29,7 @@ import numpy as np
 from robustcp.engines import Engine, Sample
 from robustcp.losses import Loss
 from robustcp.normal import pack_indices, unpack_indices
+from robustcp.priors import Known
 
 #: The most unknowns that are solved for together, besides those of the longest mode; and the most
 #: numbers that couple them with that mode.
@@ -35,12 +39,16 @@ PIECE = 1 << 17
 #: The width of differences by which slopes are derived: in standard deviations of the residuals,
 #: times n^(1/5).
 WIDTH = 1.2
+#: The largest share of residuals that count as met by the model.
+MET = 0.1
+#: Residuals weigh as if they were no smaller than so many standard deviations.
+NEAR = 0.1
 #: What holds the sizes of columns, relative to what the data says of them.
 GAUGE = 1e-4
 #: What is added to diagonals, relatively; a direction that is not held better is not determined.
 LIFT, LOOSE = 1e-12, 1e-9
-#: Of all entries that have a say, at most this share counts as parameters.
-MOST = 0.75
+#: Second derivatives are no smaller than this share of the weights.
+LEAST = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +74,8 @@ def covariance(
     engine: Engine,
     factors: Sequence[np.ndarray],
     loss: Loss,
-    ridges: Sequence[np.ndarray | None],
-    unit: float = 0.0,
+    known: Known,
+    unit: float,
 ) -> Covariance:
     """The covariance of factors at which a loss is least.
 
@@ -78,17 +86,18 @@ def covariance(
     factors : sequence of float64 array (I_n, R)
         On the host, weights and all.
     loss : Loss
-    ridges : sequence of (array (R,) or None), one for each mode
-        What a prior of the rows adds to the loss; see `Prior`.
+    known : Known
+        What is known of the rows, each mode by itself.
     unit : float
         The loss is so many times a negative log likelihood, where rows have a prior.
     """
-    weighed, rank = Weighed.of(engine, factors, loss), factors[0].shape[1]
+    weighed = Weighed.of(engine, factors, loss, known)
+    ridges = known.prior(unit).ridges
     prior = [
-        np.broadcast_to(np.zeros(rank) if ridge is None else ridge, A.shape)
+        np.zeros_like(A) if ridge is None else np.broadcast_to(ridge, A.shape)
         for A, ridge in zip(factors, ridges, strict=True)
     ]
-    unknowns = Unknowns.of(engine.shape, rank)
+    unknowns = Unknowns.of(engine.shape, factors[0].shape[1])
     if unknowns.rest <= TOGETHER and unknowns.rest * unknowns.apart <= COUPLING:
         return _jointly(weighed, unknowns, prior, unit)
     return _row_by_row(weighed, prior, unit)
@@ -100,31 +109,38 @@ class Weighed:
 
     Attributes
     ----------
-    engine, factors, loss
+    engine, factors, loss, known
         As in `covariance`.
+    near : float
+        Residuals weigh as if they were no smaller than this.
     c : float
         What weights are corrected by.
-    n : float
-        The number of entries that are not rejected.
+    usual : float
+        What an entry weighs on average.
     """
 
     engine: Engine
     factors: Sequence[np.ndarray]
     loss: Loss
+    known: Known
+    near: float
     c: float
-    n: float
+    usual: float
 
     @classmethod
-    def of(cls, engine: Engine, factors: Sequence[np.ndarray], loss: Loss) -> Weighed:
+    def of(
+        cls, engine: Engine, factors: Sequence[np.ndarray], loss: Loss, known: Known
+    ) -> Weighed:
         r = engine.sample(_on(engine, factors)).values
-        near = r[np.abs(r) <= loss.rejects]
-        near = near if near.size else r
-        size = max(1.4826 * float(np.median(np.abs(near))), 1e-9 * engine.largest, 1e-300)
-        n = engine.count * near.size / r.size
-        h = WIDTH * size * n**-0.2
-        rise = (loss.slope(r + h) - loss.slope(r - h)) / (2 * h)
-        c = float(np.sum(rise) / np.sum(_weights(loss, r)))
-        return cls(engine, factors, loss, max(c, 1e-3), n)
+        fit = r[np.abs(r) <= loss.rejects] if np.any(np.abs(r) <= loss.rejects) else r
+        size = max(1.4826 * float(np.median(np.abs(fit))), 1e-9 * engine.largest, 1e-300)
+        near, h = NEAR * size, WIDTH * size * fit.size**-0.2
+        p = factors[0].shape[1] * (sum(engine.shape) - engine.order + 1) / engine.count
+        rest = r[np.abs(r) >= np.quantile(np.abs(r), min(p, MET))]
+        rise = (loss.slope(rest + h) - loss.slope(rest - h)) / (2 * h)
+        c = float(np.mean(rise) / np.mean(_weights(loss, r, near)))
+        usual = float(np.mean(_weights(loss, fit, near)))
+        return cls(engine, factors, loss, known, near, max(c, LEAST), usual)
 
     def pieces(self, mode: int) -> Iterator[tuple[slice, Sample, np.ndarray]]:
         """Rows of a mode, their entries, and what these weigh in H and in M, (2, count)."""
@@ -134,14 +150,15 @@ class Weighed:
             rows = slice(first, min(first + step, counts.size))
             if not counts[rows].any():
                 continue
-            at = np.arange(rows.start, rows.stop)
-            part = self.engine.subtensor([at if n == mode else None for n in range(order)])
+            at = [np.arange(rows.start, rows.stop) if n == mode else None for n in range(order)]
+            part = self.engine.subtensor(at)
             held = [A[rows] if n == mode else A for n, A in enumerate(self.factors)]
             entries = part.entries(_on(part, held))
             r = entries.values
             omega = np.ones_like(r) if entries.weights is None else entries.weights
             scale = omega if entries.scales is None else omega / entries.scales**2
-            slope, weights = self.loss.slope(r), _weights(self.loss, r)
+            h = self.known.part(at).leverages(entries, held, self.usual * scale)
+            weights, slope = _weights(self.loss, r, self.near), self.loss.slope(r) / (1 - h)
             yield rows, entries, np.stack([self.c * weights * scale, slope**2 * omega * scale])
 
     def products(self, rows: slice, entries: Sample, mode: int, *without: int) -> np.ndarray:
@@ -167,10 +184,10 @@ def _on(engine: Engine, factors: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]
     return tuple(engine.asarray(A) for A in factors)
 
 
-def _weights(loss: Loss, r: np.ndarray) -> np.ndarray:
-    """psi(r) / r."""
-    zero = r == 0
-    return np.where(zero, loss.curvature(r), loss.slope(r) / np.where(zero, 1.0, r))
+def _weights(loss: Loss, r: np.ndarray, near: float) -> np.ndarray:
+    """psi(r) / r, for residuals that are no smaller than some size."""
+    r = np.where(np.abs(r) < near, np.copysign(near, r), r)
+    return np.asarray(loss.slope(r) / r)
 
 
 def _summed(index: np.ndarray, size: int, weights: np.ndarray, K: np.ndarray) -> np.ndarray:
@@ -247,9 +264,6 @@ class Blocks:
     E: np.ndarray
     B: np.ndarray
     D: np.ndarray
-
-    def times(self, factor: float) -> Blocks:
-        return Blocks(factor * self.E, factor * self.B, factor * self.D)
 
     def plus(self, parts: tuple[np.ndarray, np.ndarray]) -> Blocks:
         """With numbers added to the diagonal; see `Unknowns.parts`."""
@@ -332,13 +346,6 @@ class Inverse:
         vectors *= unit[:, None]
         return cls(E, T, (vectors / held) @ vectors.T, bool(values[0] > LOOSE))
 
-    @cached_property
-    def diagonal(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of all unknowns; see `Unknowns.parts`."""
-        through = np.sum((self.T @ self.S) * self.T, axis=2)
-        return np.einsum("irr->ir", self.E) + through, np.diagonal(self.S)
-
-
 @dataclass(frozen=True, eq=False)
 class Sandwich:
     """An inverse of H, times M, times the inverse again."""
@@ -384,11 +391,7 @@ def _jointly(
     ridge = unknowns.parts(prior)
     unseen = unknowns.parts([1.0 - some for some in seen])  # such rows are as good as held
     inverse = Inverse.of(H.plus(ridge).plus(unseen), gauge)
-    held = sum(float(np.sum(a * b)) for a, b in zip(ridge, inverse.diagonal, strict=True))
-    held += float(np.sum(gauge * (inverse.S @ gauge)))
-    p = sum(float(some.sum()) for some in seen) - held
-    free = 1 / (1 - min(p / weighed.n, MOST))
-    found = Sandwich(inverse, M.times(free).plus((unit * ridge[0], unit * ridge[1])))
+    found = Sandwich(inverse, M.plus((unit * ridge[0], unit * ridge[1])))
     variances = []
     for n, A in enumerate(weighed.factors):
         U, sizes = _unit_columns(A)
@@ -442,21 +445,16 @@ def _unit_columns(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _row_by_row(weighed: Weighed, prior: Sequence[np.ndarray], unit: float) -> Covariance:
     """The covariance of each row given all others."""
     variances, determined = [], True
-    sizes, rank = weighed.engine.shape, weighed.factors[0].shape[1]
-    p = rank * (sum(sizes) - len(sizes) + 1)
-    free = 1 / (1 - min(p / weighed.n, MOST))
     for mode, A in enumerate(weighed.factors):
         H, M = weighed.of_rows(mode)
-        own = np.einsum("irr->ir", H)
+        own, eye = np.einsum("irr->ir", H), np.eye(A.shape[1])
         seen = own > LIFT * np.max(own)
-        eye = np.eye(rank)
         H = H + (prior[mode] + LIFT * own + ~seen)[:, :, None] * eye
-        G = np.linalg.inv(H)
-        determined &= bool(np.all(np.linalg.eigvalsh(H)[:, 0] > LOOSE * np.trace(H, axis1=1, axis2=2)))
-        M = free * M + unit * prior[mode][:, :, None] * eye
-        d = np.einsum("irr->ir", G @ M @ G)
-        U, sizes_of_columns = _unit_columns(A)
-        square = U * U
-        V = (d - 2 * square * d + square * np.sum(square * d, axis=0)) / sizes_of_columns**2
+        G, M = np.linalg.inv(H), M + unit * prior[mode][:, :, None] * eye
+        least, trace = np.linalg.eigvalsh(H)[:, 0], np.trace(H, axis1=1, axis2=2)
+        determined &= bool(np.all(least > LOOSE * trace))
+        U, sizes = _unit_columns(A)
+        V, square = np.einsum("irr->ir", G @ M @ G) / sizes**2, U * U
+        V = V - 2 * square * V + square * np.sum(square * V, axis=0)
         variances.append(np.where(seen, np.maximum(V, 0.0), np.inf))
     return Covariance(tuple(variances), False, determined)

@@ -17,7 +17,7 @@ from robustcp.engines import single_blas_thread, to_host
 from robustcp.losses import Loss, as_loss
 from robustcp.noise import degrees_of_freedom_correction, fibres_of
 from robustcp.parallel import Progress, side_by_side
-from robustcp.priors import Prior, RowPrior
+from robustcp.priors import Known, Prior, RowPrior
 from robustcp.schedules import Single
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
@@ -34,7 +34,7 @@ SAME, RARELY = 0.9, 0.95
 FEWEST, BEYOND = 20, 2
 #: Losses that bend within less than this many standard deviations of the residuals, such as the
 #: 1-norm, do so within as many when they are fitted again: else entries that are met jam.
-BEND = 0.1
+BEND = 0.03
 #: A refit ends when a sweep lowers the objective by less than this many times its share of one
 #: entry; and after so many sweeps at the latest.
 LITTLE, SWEEPS = 1e-3, 500
@@ -144,10 +144,10 @@ class Held:
         On the host, weights and all.
     loss : Loss
     constraints : tuple of Constraint
-    prior : Prior
-        Of the rows, where some have few entries.
+    rows : RowPrior
+        Which modes have a prior, where some rows have few entries.
     unit : float
-        The loss is so many times a negative log likelihood.
+        The loss is so many times a negative log likelihood, where there is a prior.
     inflation : float
         What residuals are multiplied by, to be as large as the noise.
     """
@@ -156,7 +156,7 @@ class Held:
     factors: tuple[np.ndarray, ...]
     loss: Loss
     constraints: Constraints
-    prior: Prior | None
+    rows: RowPrior
     unit: float
     inflation: float
 
@@ -191,12 +191,11 @@ class Held:
                 fit.constraints, engine.shape, fit.labels, strict=True
             )
         )
-        prior, unit = None, noise.sigma**2
         rows = RowPrior.of(constraints, range(engine.order))
-        if noise.looked and rows.needed(engine, fit.rank):
-            prior = rows.known(engine, own, loss, unit, None).prior(unit)
+        if not (noise.looked and rows.needed(engine, fit.rank)):
+            rows = RowPrior()
         inflation = degrees_of_freedom_correction(engine, fit.rank, noise.clean)
-        return cls(engine, factors, loss, constraints, prior, unit, inflation)
+        return cls(engine, factors, loss, constraints, rows, noise.sigma**2, inflation)
 
     @property
     def spread(self) -> float:
@@ -214,6 +213,11 @@ class Held:
         return self.loss.rescaled(least / reach)
 
     @property
+    def known(self) -> Known:
+        """What is known of the rows, each mode by itself."""
+        return self.rows.known(self.engine, self._own, self.bent, self.unit, None)
+
+    @property
     def _own(self) -> tuple[Any, ...]:
         return tuple(self.engine.asarray(A) for A in self.factors)
 
@@ -224,7 +228,8 @@ class Held:
             self.engine.shape, tuple(entries.indices), entries.values, entries.scales,
             entries.weights, self.engine.precision,
         )  # fmt: skip
-        return Refit(cells, self.factors, self.bent, self.constraints, self.prior)
+        prior = self.known.prior(self.unit) if self.rows.modes else None
+        return Refit(cells, self.factors, self.bent, self.constraints, prior)
 
     def residuals(self, refit: Refit) -> OfResiduals:
         """Resamples of the residuals."""
@@ -399,8 +404,7 @@ def _left_out(held: np.ndarray, n: int) -> list[np.ndarray]:
 
 
 def _normal(fit: Fit, held: Held, level: float) -> Uncertainty:
-    ridges = (None,) * len(held.factors) if held.prior is None else held.prior.ridges
-    found = covariance(held.engine, held.factors, held.bent, ridges, held.unit)
+    found = covariance(held.engine, held.factors, held.loss, held.known, held.unit)
     errors = [np.sqrt(V) for V in found.variances]
     notes = []
     if not found.joint:
