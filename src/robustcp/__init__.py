@@ -38,6 +38,7 @@ from robustcp.outlying import Outliers
 from robustcp.ranks import RankProfile, core_consistency, rank_profile
 from robustcp.regression import l1_regression
 from robustcp.simulation import Simulation, simulate
+from robustcp.uncertainty import Uncertainty
 
 try:
     __version__ = _metadata.version("robustcp")
@@ -67,6 +68,7 @@ __all__ = [
     "Simulation",
     "Smooth",
     "Tukey",
+    "Uncertainty",
     "Unimodal",
     "Welsch",
     "as_engine",

@@ -1,16 +1,18 @@
 """The covariance of a fit's factors: asymptotic normality of M-estimators, jointly over all modes.
 
-A fit minimises sum_i rho(r_i / u_i) over the factors, with u_i the scale of an entry's noise. With J
-the Jacobian of the model's entries in all entries of the factors, their covariance is H^+ M H^+,
+A fit minimises sum_i rho(r_i / u_i) over the factors, with u_i the scale of an entry's noise. With
+J the Jacobian of the model's entries in all entries of the factors, their covariance is H^+ M H^+,
 
     H = c J' diag(w_i / u_i^2) J,    M = J' diag(psi_i^2 / u_i^2 / (1 - h_i)^2) J,
 
 where psi = rho', w = psi(r) / r, and c = sum psi' / sum w corrects weights to what the second
 derivative is on average. psi' is taken by differences over a width that shrinks with the number of
-entries: for the 1-norm that is twice the density of the residuals at 0. The p smallest are left out
-of it, for p unknowns: of the 1-norm these are 0 whatever the noise is. Residuals are smaller than the
-noise, since the model was fitted to them; divided by 1 - h_i, with h_i the leverage of the entry,
-they are those that it would have if it had been left out (HC3 of MacKinnon and White).
+entries: for the 1-norm that is twice the density of the residuals at 0. The p smallest are left
+out of it, for p unknowns: of the 1-norm these are 0, whatever the noise is.
+
+Residuals are smaller than the noise, since the model was fitted to them. Divided by 1 - h_i, with
+h_i the leverage of the entry, they are what they would be if it had been left out (HC3 of MacKinnon
+and White).
 
 The size that a component may move from one mode to another is a null direction of H, along which
 unit columns do not change: any generalized inverse will do.
@@ -98,9 +100,23 @@ def covariance(
         for A, ridge in zip(factors, ridges, strict=True)
     ]
     unknowns = Unknowns.of(engine.shape, factors[0].shape[1])
-    if unknowns.rest <= TOGETHER and unknowns.rest * unknowns.apart <= COUPLING:
-        return _jointly(weighed, unknowns, prior, unit)
-    return _row_by_row(weighed, prior, unit)
+    if not unknowns.few:
+        return _row_by_row(weighed, prior, unit)
+    return _jointly(weighed, unknowns, prior, unit)
+
+
+def newton(
+    engine: Engine, factors: Sequence[np.ndarray], loss: Loss, known: Known
+) -> Inverse | None:
+    """What takes slopes to steps, near factors at which a loss is least; None if that is too much.
+
+    The parameters are those of `covariance`.
+    """
+    unknowns = Unknowns.of(engine.shape, factors[0].shape[1])
+    if not unknowns.few:
+        return None
+    H, _ = _information(Weighed.of(engine, factors, loss, known), unknowns)
+    return Inverse.of(H, unknowns, factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +144,7 @@ class Weighed:
     usual: float
 
     @classmethod
-    def of(
-        cls, engine: Engine, factors: Sequence[np.ndarray], loss: Loss, known: Known
-    ) -> Weighed:
+    def of(cls, engine: Engine, factors: Sequence[np.ndarray], loss: Loss, known: Known) -> Weighed:
         r = engine.sample(_on(engine, factors)).values
         fit = r[np.abs(r) <= loss.rejects] if np.any(np.abs(r) <= loss.rejects) else r
         size = max(1.4826 * float(np.median(np.abs(fit))), 1e-9 * engine.largest, 1e-300)
@@ -152,7 +166,7 @@ class Weighed:
                 continue
             at = [np.arange(rows.start, rows.stop) if n == mode else None for n in range(order)]
             part = self.engine.subtensor(at)
-            held = [A[rows] if n == mode else A for n, A in enumerate(self.factors)]
+            held = tuple(A[rows] if n == mode else A for n, A in enumerate(self.factors))
             entries = part.entries(_on(part, held))
             r = entries.values
             omega = np.ones_like(r) if entries.weights is None else entries.weights
@@ -176,7 +190,9 @@ class Weighed:
         found = np.zeros((2, size, rank, rank))
         for rows, entries, weights in self.pieces(mode):
             K = self.products(rows, entries, mode, mode)
-            found[:, rows] = _full(_summed(entries.indices[mode], rows.stop - rows.start, weights, K))
+            found[:, rows] = _full(
+                _summed(entries.indices[mode], rows.stop - rows.start, weights, K)
+            )
         return found
 
 
@@ -235,8 +251,10 @@ class Unknowns:
         return cls(shape, rank, longest, at)
 
     @property
-    def apart(self) -> int:
-        return self.rank * self.shape[self.longest]
+    def few(self) -> bool:
+        """Whether they can be solved for together."""
+        apart = self.rank * self.shape[self.longest]
+        return self.rest <= TOGETHER and self.rest * apart <= COUPLING
 
     @property
     def rest(self) -> int:
@@ -245,6 +263,13 @@ class Unknowns:
     def parts(self, each: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Numbers (I_n, R) for each mode: those of the longest, and of the rest in a row."""
         return each[self.longest], np.concatenate([each[n].ravel() for n in self.at])
+
+    def each(self, apart: np.ndarray, rest: np.ndarray) -> list[np.ndarray]:
+        """The numbers for each mode, from such parts."""
+        return [
+            rest[self.at[n]].reshape(size, self.rank) if n in self.at else apart
+            for n, size in enumerate(self.shape)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,38 +338,69 @@ def _information(weighed: Weighed, unknowns: Unknowns) -> tuple[Blocks, Blocks]:
 
 def _coupling(sums: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
     """What two modes with these rows have with each other: (2, I, R, J R)."""
-    (I, R), (J, _) = A.shape, B.shape
-    Z = _full(sums).reshape(2, I, J, R, R)
-    return np.einsum("hijrs,jr,is->hirjs", Z, B, A).reshape(2, I, R, J * R)
+    (i, r), j = A.shape, len(B)
+    found = np.einsum("hijrs,jr,is->hirjs", _full(sums).reshape(2, i, j, r, r), B, A)
+    return np.asarray(found.reshape(2, i, r, j * r))
 
 
 @dataclass(frozen=True, eq=False)
 class Inverse:
-    """The inverse of H: diag(E^-1, 0) + V S^-1 V', V = (-T, 1), T = E^-1 B, S = D - B' T."""
+    """A generalized inverse of H: diag(E^-1, 0) + V S^-1 V', V = (-T, 1), T = E^-1 B, S = D - B' T.
 
+    Attributes
+    ----------
+    unknowns : Unknowns
+    E : array (I, R, R)
+    T : array (I, R, q)
+    S : array (q, q)
+        The inverses of E and S, and T.
+    seen : list of boolean arrays (I_n, R), one for each mode
+        Which unknowns the data says anything about; the others are as good as held.
+    determined : bool
+        Whether the data determines all, but for the sizes of columns.
+    """
+
+    unknowns: Unknowns
     E: np.ndarray
     T: np.ndarray
     S: np.ndarray
+    seen: list[np.ndarray]
     determined: bool
 
     @classmethod
-    def of(cls, H: Blocks, gauge: np.ndarray) -> Inverse:
-        """Of H plus the Gram matrix of vectors (q, k) that hold what it does not."""
+    def of(
+        cls,
+        H: Blocks,
+        unknowns: Unknowns,
+        factors: Sequence[np.ndarray],
+        prior: Sequence[np.ndarray] | None = None,
+    ) -> Inverse:
         import scipy.linalg
 
-        rank = H.E.shape[1]
-        own = np.einsum("irr->ir", H.E)
-        E = np.linalg.inv(H.E + LIFT * own[:, :, None] * np.eye(rank))
+        own = unknowns.each(np.einsum("irr->ir", H.E), np.diagonal(H.D))
+        seen = [d > LIFT * np.max(d) for d in own]
+        gauge = _gauge(factors, unknowns, H.D)
+        if prior is not None:
+            H = H.plus(unknowns.parts(prior))
+        H = H.plus(
+            unknowns.parts([1.0 - some + LIFT * d for some, d in zip(seen, own, strict=True)])
+        )
+        E = np.linalg.inv(H.E)
         T = E @ H.B
         S = H.D + gauge @ gauge.T - _flat(T).T @ _flat(H.B)
-        size = np.diagonal(H.D)
-        unit = 1 / np.sqrt(np.maximum(np.diagonal(S), LIFT * size))
+        unit = 1 / np.sqrt(np.maximum(np.diagonal(S), LIFT * np.diagonal(H.D)))
         S *= unit[:, None] * unit
-        S[np.diag_indices_from(S)] += LIFT
         values, vectors = scipy.linalg.eigh(S, driver="evd", overwrite_a=True)
-        held = np.maximum(values, LIFT)
         vectors *= unit[:, None]
-        return cls(E, T, (vectors / held) @ vectors.T, bool(values[0] > LOOSE))
+        S = (vectors / np.maximum(values, LIFT)) @ vectors.T
+        return cls(unknowns, E, T, S, seen, bool(values[0] > LOOSE))
+
+    def times(self, each: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The product with numbers (I_n, R) for each mode."""
+        apart, rest = self.unknowns.parts(each)
+        x = self.S @ (rest - _flat(self.T).T @ apart.ravel())
+        return self.unknowns.each((self.E @ apart[:, :, None])[:, :, 0] - self.T @ x, x)
+
 
 @dataclass(frozen=True, eq=False)
 class Sandwich:
@@ -359,15 +415,16 @@ class Sandwich:
         T, M, S = _flat(self.inverse.T), self.M, self.inverse.S
         cross = T.T @ _flat(M.B)
         middle = M.D - cross - cross.T + T.T @ _flat(M.E @ self.inverse.T)
-        return S @ middle @ S
+        return np.asarray(S @ middle @ S)
 
     @cached_property
     def _own(self) -> np.ndarray:
-        return np.einsum("irr->ir", self.inverse.E @ self.M.E @ self.inverse.E)
+        return np.asarray(np.einsum("irr->ir", self.inverse.E @ self.M.E @ self.inverse.E))
 
     @cached_property
     def _cross(self) -> np.ndarray:
-        return self.inverse.E @ (self.M.B - self.M.E @ self.inverse.T) @ self.inverse.S
+        left = self.M.B - self.M.E @ self.inverse.T
+        return np.asarray(self.inverse.E @ left @ self.inverse.S)
 
     def apart(self, r: int, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of column r of the longest mode: the diagonal, and the product with a vector."""
@@ -386,12 +443,8 @@ def _jointly(
 ) -> Covariance:
     """The covariance of all factors together."""
     H, M = _information(weighed, unknowns)
-    seen = _seen(unknowns, H)
-    gauge = _gauge(weighed.factors, unknowns, H.D)
-    ridge = unknowns.parts(prior)
-    unseen = unknowns.parts([1.0 - some for some in seen])  # such rows are as good as held
-    inverse = Inverse.of(H.plus(ridge).plus(unseen), gauge)
-    found = Sandwich(inverse, M.plus((unit * ridge[0], unit * ridge[1])))
+    inverse = Inverse.of(H, unknowns, weighed.factors, prior)
+    found = Sandwich(inverse, M.plus(unknowns.parts([unit * ridge for ridge in prior])))
     variances = []
     for n, A in enumerate(weighed.factors):
         U, sizes = _unit_columns(A)
@@ -404,20 +457,8 @@ def _jointly(
                 diagonal, product = np.diagonal(C), C @ u
             columns.append(diagonal - 2 * u * product + u * u * (u @ product))
         V = np.maximum(np.stack(columns, axis=1), 0.0) / sizes**2
-        variances.append(np.where(seen[n], V, np.inf))
+        variances.append(np.where(inverse.seen[n], V, np.inf))
     return Covariance(tuple(variances), True, inverse.determined)
-
-
-def _seen(unknowns: Unknowns, H: Blocks) -> list[np.ndarray]:
-    """Which unknowns the data says anything about, (I_n, R) for each mode."""
-    found = []
-    for n, size in enumerate(unknowns.shape):
-        if n == unknowns.longest:
-            own = np.einsum("irr->ir", H.E)
-        else:
-            own = np.diagonal(H.D)[unknowns.at[n]].reshape(size, unknowns.rank)
-        found.append(own > LIFT * np.max(own))
-    return found
 
 
 def _gauge(factors: Sequence[np.ndarray], unknowns: Unknowns, D: np.ndarray) -> np.ndarray:

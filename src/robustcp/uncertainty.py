@@ -1,4 +1,4 @@
-"""Intervals for the entries of a fit's factors: by asymptotic normality, or by refits of resamples."""
+"""Intervals for the entries of a fit's factors: by asymptotic normality, or by resamples."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp.constraints import Constraints
-from robustcp.covariance import covariance
-from robustcp.engines import Engine, Listed, Observed, Scales, Weights, as_engine, as_weights
-from robustcp.engines import single_blas_thread, to_host
+from robustcp.covariance import Inverse, covariance, newton
+from robustcp.engines import (
+    Engine,
+    Listed,
+    Observed,
+    Scales,
+    Weights,
+    as_engine,
+    single_blas_thread,
+    to_host,
+)
 from robustcp.losses import Loss, as_loss
 from robustcp.noise import degrees_of_freedom_correction, fibres_of
 from robustcp.parallel import Progress, side_by_side
 from robustcp.priors import Known, Prior, RowPrior
 from robustcp.schedules import Single
-from robustcp.sizes import Problem
-from robustcp.solver import Solver, Stage
+from robustcp.sizes import Problem, Sizes
+from robustcp.solver import Solver, Stage, State
 from robustcp.units import Units
 
 if TYPE_CHECKING:
@@ -38,6 +46,8 @@ BEND = 0.03
 #: A refit ends when a sweep lowers the objective by less than this many times its share of one
 #: entry; and after so many sweeps at the latest.
 LITTLE, SWEEPS = 1e-3, 500
+#: With fewer entries than this in all resamples together, starting processes takes longer.
+SHORT = 1 << 24
 #: With fewer of its entries than this share, a tensor is passed over as a list of entries.
 DENSE = 0.1
 
@@ -125,6 +135,8 @@ def uncertainty(
         else:
             work, slabs = OfSlabs(refit, mode), _slabs(refit, mode)
             items = _drawn(slabs, n, generator) if method == "bootstrap" else _left_out(slabs, n)
+    if jobs is None and len(items) * refit.cells.values.size < SHORT:
+        jobs = 1
     found = side_by_side(work, items, jobs=jobs, progress=progress)
     return _resampled(fit, method, mode, level, found)
 
@@ -229,14 +241,18 @@ class Held:
             entries.weights, self.engine.precision,
         )  # fmt: skip
         prior = self.known.prior(self.unit) if self.rows.modes else None
-        return Refit(cells, self.factors, self.bent, self.constraints, prior)
+        return Refit(cells, self.factors, self.bent, self.constraints, prior, Sizes.of(self.engine))
 
     def residuals(self, refit: Refit) -> OfResiduals:
         """Resamples of the residuals."""
         cells = refit.cells
         model = cells.of_model(self.factors)
         r = cells.values - model if cells.scales is None else (cells.values - model) / cells.scales
-        return OfResiduals(refit, model, self.inflation * r, np.abs(r) <= self.loss.rejects)
+        ahead = None
+        if not self.rows.modes:
+            ahead = newton(self.engine, self.factors, self.bent, self.known)
+        near = np.abs(r) <= self.loss.rejects
+        return OfResiduals(replace(refit, ahead=ahead), model, self.inflation * r, near)
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,13 +328,25 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Refit:
-    """How a model is fitted to a resample: from where the fit is, its loss and noise held."""
+    """How a model is fitted to a resample: from where the fit is, its loss and noise held.
+
+    Attributes
+    ----------
+    cells : Cells
+        The data of the fit.
+    factors, loss, constraints, prior, sizes
+        What the fit holds.
+    ahead : Inverse, optional
+        The inverse of its second derivatives.
+    """
 
     cells: Cells
     factors: tuple[np.ndarray, ...]
     loss: Loss
     constraints: Constraints
     prior: Prior | None
+    sizes: Sizes
+    ahead: Inverse | None = None
 
     def __call__(
         self, cells: Cells, mode: int | None = None, rows: np.ndarray | None = None
@@ -330,13 +358,28 @@ class Refit:
             constraints[mode] = constraints[mode].on(rows)
         with single_blas_thread:
             engine = cells.engine()
-            problem = Problem(engine, Units(engine.order))
+            problem = Problem(engine, Units(engine.order), self.sizes)
             tol, mu = LITTLE / engine.count, problem.relative_mu(1e-8, self.loss.degree)
             stage = Stage("refit", Single(self.loss, self.prior), tol, mu)
             solver = Solver(problem, [stage], constraints=tuple(constraints))
-            start = solver.start(tuple(engine.asarray(A) for A in factors))
-            state, _ = solver.run(start, SWEEPS)
+            state = solver.start(tuple(engine.asarray(A) for A in factors))
+            state, _ = solver.run(self._stepped(solver, state), SWEEPS)
         return tuple(np.asarray(A, dtype=np.float64) for A in state.factors)
+
+    def _stepped(self, solver: Solver, state: State) -> State:
+        """The state after a step by the fit's second derivatives, if that is lower."""
+        if self.ahead is None:
+            return state
+        engine = solver.problem.engine
+        slopes = [
+            np.asarray(engine.normal(state.factors, mode, self.loss).gradient, dtype=np.float64)
+            for mode in range(engine.order)
+        ]
+        steps = self.ahead.times(slopes)
+        moved = solver.start(
+            tuple(A + engine.asarray(step) for A, step in zip(state.factors, steps, strict=True))
+        )
+        return moved if moved.objective < state.objective else state
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,9 +431,7 @@ def _slabs(refit: Refit, mode: int) -> np.ndarray:
 def _drawn(held: np.ndarray, n: int, rng: np.random.Generator) -> list[np.ndarray]:
     """How often each slab is drawn, in each resample; more of them differ than the rank."""
     at = np.flatnonzero(held)
-    return [
-        np.bincount(rng.choice(at, size=at.size), minlength=held.size) for _ in range(n)
-    ]
+    return [np.bincount(rng.choice(at, size=at.size), minlength=held.size) for _ in range(n)]
 
 
 def _left_out(held: np.ndarray, n: int) -> list[np.ndarray]:
@@ -458,9 +499,7 @@ def _came_back(
     from scipy.optimize import linear_sum_assignment
 
     ours, modes = _unit_factors(fit), [n for n in range(len(fit.shape)) if n != mode]
-    each: list[np.ndarray | None] = [None] * len(ours)
-    for n in modes:
-        each[n] = np.empty((len(models), *ours[n].shape))
+    each = {n: np.empty((len(models), *ours[n].shape)) for n in modes}
     back = np.empty((len(models), fit.rank), dtype=bool)
     for k, model in enumerate(models):
         units = {n: _unit(model[n]) for n in modes}
@@ -470,8 +509,8 @@ def _came_back(
         back[k] = congruence[rows, columns] >= SAME
         for n in modes:
             signs = np.where(cosines[n][rows, columns] < 0, -1.0, 1.0)
-            each[n][k] = units[n][:, columns] * signs
-    return [None if E is None else np.where(back[:, None], E, np.nan) for E in each], back
+            each[n][k] = np.where(back[k], units[n][:, columns] * signs, np.nan)
+    return [each.get(n) for n in range(len(ours))], back
 
 
 def _variances(each: np.ndarray, count: np.ndarray) -> np.ndarray:
