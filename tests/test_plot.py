@@ -16,9 +16,9 @@ import robustcp.plot
 from robustcp import KruskalTensor, Observed, cp, cpals, simulate
 from robustcp.engines.slices import host_slice
 from robustcp.plot import (
+    cellmap,
     components,
     convergence,
-    outlier_map,
     outliers,
     rank_profile,
     slices,
@@ -38,8 +38,8 @@ def _close():
 
 
 PUBLIC = [
-    "components", "convergence", "outlier_map", "outliers", "rank_profile", "slices",
-    "truth_against_estimates",
+    "cellmap", "components", "convergence", "distance_map", "ensemble", "outlier_map", "outliers",
+    "rank_profile", "replicability", "slices", "split_half", "truth_against_estimates",
 ]  # fmt: skip
 
 
@@ -250,12 +250,12 @@ def test_long_names_are_turned():
     assert {tick.get_rotation() for tick in ax.get_xticklabels()} == {30.0}
 
 
-def test_outlier_map_has_scores_with_flagged_entries_far_from_white(named):
+def test_cellmap_has_scores_with_flagged_entries_far_from_white(named):
     X, fit = named
     X = X.copy()
     X[1, 3, 4], X[1, 5, 6], X[1, 0, 0] = 1e6, -1e6, np.nan
     found = fit.outliers(X)
-    ax = outlier_map(found, "person", 1)
+    ax = cellmap(found, "person", 1)
     image = ax.images[0]
     np.testing.assert_allclose(image.get_array().filled(np.nan), np.asarray(found.scores)[1])
     assert image.get_clim() == pytest.approx((-3 * found.threshold, 3 * found.threshold))
@@ -273,7 +273,7 @@ def test_outlier_map_has_scores_with_flagged_entries_far_from_white(named):
     assert image.colorbar.ax.get_ylabel() == "residual, in units of its own noise"
 
 
-def test_outlier_map_is_in_units_of_each_entrys_own_noise():
+def test_cellmap_is_in_units_of_each_entrys_own_noise():
     rng = np.random.default_rng(0)
     truth = KruskalTensor(np.ones(2), tuple(rng.random((n, 2)) for n in (12, 20, 15)))
     spread = np.where(np.arange(20) % 2, 0.01, 0.1)
@@ -281,31 +281,31 @@ def test_outlier_map_is_in_units_of_each_entrys_own_noise():
     fit = cp(X, 2)
     assert fit.noise.kind.modes == (1,)
     found = fit.outliers(X)
-    scores = outlier_map(found, 0, 4).images[0].get_array().filled(np.nan)
+    scores = cellmap(found, 0, 4).images[0].get_array().filled(np.nan)
     np.testing.assert_allclose(scores, found.scores[4])
     np.testing.assert_allclose(scores, fit.residuals(X)[4] / fit.sigma(X)[4], rtol=1e-6)
     quiet, loud = scores[spread == 0.01].std(), scores[spread == 0.1].std()
     assert loud / quiet == pytest.approx(1, abs=0.2)
     known = cp(X, 2, noise=[None, spread, None])
-    scores = outlier_map(known.outliers(X), (1, 2), (3, 4)).images[0].get_array().filled(np.nan)
+    scores = cellmap(known.outliers(X), (1, 2), (3, 4)).images[0].get_array().filled(np.nan)
     np.testing.assert_allclose(scores[0], known.residuals(X)[:, 3, 4] / 0.01)
 
 
-def test_outlier_map_of_observed_entries(named):
+def test_cellmap_of_observed_entries(named):
     X, fit = named
     raw = np.asarray(X)
     at = np.argwhere(np.random.default_rng(0).random(raw.shape) < 0.8)
     found = fit.outliers(Observed(at, raw[tuple(at.T)], raw.shape))
-    shown = outlier_map(found, 2, 5).images[0].get_array().filled(np.nan)
+    shown = cellmap(found, 2, 5).images[0].get_array().filled(np.nan)
     expected = np.full(raw.shape, np.nan)
     expected[tuple(at.T)] = found.scores
     np.testing.assert_allclose(shown, expected[:, :, 5])
 
 
-def test_outlier_map_where_nothing_is_flagged():
+def test_cellmap_where_nothing_is_flagged():
     X = simulate((5, 6, 7), 1, eta=0, gamma=0.1, rng=0).data
     found = cpals(X, 1, starts=1).outliers(X, rate=1e-9, control="fdr")
-    assert outlier_map(found, 2, 3).get_title() == "mode 2 [3], 0.0% flagged"
+    assert cellmap(found, 2, 3).get_title() == "mode 2 [3], 0.0% flagged"
 
 
 # Slices
@@ -414,7 +414,7 @@ def test_slices_of_masked_arrays_lists_and_observed_entries(named):
         shown = slices(fit, data, 7, mode="wavelength")[0].images[0].get_array()
         np.testing.assert_allclose(shown.filled(np.nan), expected)
     found = fit.outliers(part)
-    shown = outlier_map(found, 1, 7).images[0].get_array().filled(np.nan)
+    shown = cellmap(found, 1, 7).images[0].get_array().filled(np.nan)
     assert (np.isnan(shown) == ~known[:, 7]).all()
 
 
@@ -426,7 +426,7 @@ def test_a_slice_that_is_all_missing_is_drawn(named):
     assert np.isnan(data).all()
     assert np.isnan(residual).all()
     np.testing.assert_allclose(model, fit.full()[0])
-    assert outlier_map(fit.outliers(X), 0, 0).get_title() == "person Ann, 0.0% flagged"
+    assert cellmap(fit.outliers(X), 0, 0).get_title() == "person Ann, 0.0% flagged"
 
 
 def test_one_mode_that_remains_is_drawn_as_lines(named):
@@ -441,7 +441,7 @@ def test_one_mode_that_remains_is_drawn_as_lines(named):
     assert axes[0].get_title() == "data, person Bo, pixel [4]"
 
 
-@pytest.mark.parametrize("draw", ["slices", "outlier_map"])
+@pytest.mark.parametrize("draw", ["slices", "cellmap"])
 @pytest.mark.parametrize(
     ("mode", "index", "message"),
     [
@@ -461,7 +461,7 @@ def test_wrong_places(named, draw, mode, index, message):
     X, fit = named
     draws = {
         "slices": lambda: slices(fit, X, index, mode),
-        "outlier_map": lambda: outlier_map(fit.outliers(X), mode, index),
+        "cellmap": lambda: cellmap(fit.outliers(X), mode, index),
     }
     with pytest.raises(ValueError, match=message):
         draws[draw]()
@@ -490,6 +490,6 @@ def test_every_picture_of_every_order(order):
     model = fit.full()[(slice(None), *at, slice(None))]
     np.testing.assert_allclose(axes[1].images[0].get_array(), model)
     axes[0].figure.canvas.draw()
-    assert outlier_map(found, held, at).images[0].get_array().shape == part.shape
-    assert outlier_map(found, (0, *held), (0, *at)).images[0].get_array().shape == (1, X.shape[-1])
+    assert cellmap(found, held, at).images[0].get_array().shape == part.shape
+    assert cellmap(found, (0, *held), (0, *at)).images[0].get_array().shape == (1, X.shape[-1])
     assert axes[0].get_xlabel() == f"mode {order - 1}"

@@ -22,7 +22,7 @@ ROOT = Path(robustcp.__file__).parent
 #: Layers, lowest first. A module may import from lower layers and, without cycles, from its own.
 #: Names are modules or packages of robustcp; `__init__` is robustcp itself.
 LAYERS = (
-    ("_checks", "_typing", "files", "outcome"),
+    ("_checks", "_typing", "_version", "files", "outcome"),
     ("losses", "normal"),
     ("engines",),
     ("kruskal", "metrics"),
@@ -34,10 +34,11 @@ LAYERS = (
     ("doubts",),
     ("init", "search", "cases", "plans"),
     ("parallel",),
-    ("covariance", "regression", "outlying", "uncertainty", "fitted"),
+    ("covariance", "regression", "outlying", "summaries", "uncertainty", "fitted"),
     ("checkpoints", "estimate", "methods", "baselines"),
     ("ranks", "simulation"),
     ("io",),
+    ("many", "ensembles", "replicability"),
     ("__init__",),
     ("studies", "apps"),
     ("cli", "__main__"),

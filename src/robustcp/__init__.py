@@ -7,13 +7,13 @@
 [(20, 2), (20, 2), (20, 2)]
 """
 
-from importlib import metadata as _metadata
-
 from robustcp import baselines, plot
+from robustcp._version import __version__ as __version__
 from robustcp.cases import Cases
 from robustcp.checkpoints import Checkpoint
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
 from robustcp.engines import Observed, as_engine
+from robustcp.ensembles import Ensemble, ensemble
 from robustcp.fitted import Fit
 from robustcp.init import nvecs
 from robustcp.io.fits import load, save
@@ -37,13 +37,9 @@ from robustcp.noise import Noise
 from robustcp.outlying import Outliers
 from robustcp.ranks import RankProfile, core_consistency, rank_profile
 from robustcp.regression import l1_regression
+from robustcp.replicability import Replicability, replicability
 from robustcp.simulation import Simulation, simulate
 from robustcp.uncertainty import Uncertainty
-
-try:
-    __version__ = _metadata.version("robustcp")
-except _metadata.PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0"
 
 __all__ = [
     "L1",
@@ -52,6 +48,7 @@ __all__ = [
     "Checkpoint",
     "Constraint",
     "Contaminated",
+    "Ensemble",
     "FileError",
     "Fit",
     "Fits",
@@ -65,6 +62,7 @@ __all__ = [
     "Outliers",
     "Quantile",
     "RankProfile",
+    "Replicability",
     "Simulation",
     "Smooth",
     "Tukey",
@@ -79,6 +77,7 @@ __all__ = [
     "cp_many",
     "cpal1",
     "cpals",
+    "ensemble",
     "factor_match_score",
     "l1_regression",
     "load",
@@ -86,6 +85,7 @@ __all__ = [
     "plot",
     "rank_profile",
     "read",
+    "replicability",
     "save",
     "simulate",
 ]

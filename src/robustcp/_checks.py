@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,6 +53,16 @@ def real_number(
     if not math.isfinite(number) or small or number >= below or number > most:
         raise ArgumentError(name, f"must be a number {sign} {least:g}{limit}, got {value!r}")
     return number
+
+
+def mode(name: str, value: Any, names: Sequence[str], order: int) -> int:
+    """The number of a mode that is given by number or by one of the modes' names."""
+    if isinstance(value, str):
+        if value not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            raise ArgumentError(name, f"no mode is called {value!r}, only {known}")
+        return list(names).index(value)
+    return whole_number(name, value, 0, most=order - 1)
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:

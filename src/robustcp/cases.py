@@ -105,12 +105,7 @@ def as_cases(given: object, names: Sequence[str], order: int) -> Cases | None:
     if given is None:
         return None
     asked = given if isinstance(given, Cases) else Cases(given)  # type: ignore[arg-type]
-    if isinstance(asked.mode, str):
-        if asked.mode not in names:
-            known = ", ".join(map(repr, names)) or "none"
-            raise _checks.ArgumentError("cases", f"no mode is called {asked.mode!r}, only {known}")
-        return replace(asked, mode=list(names).index(asked.mode))
-    return replace(asked, mode=_checks.whole_number("cases", asked.mode, 0, most=order - 1))
+    return replace(asked, mode=_checks.mode("cases", asked.mode, names, order))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from robustcp.parallel import Progress
 from robustcp.regression import project
 from robustcp.search import Starts
 from robustcp.sizes import Problem, Resolution
+from robustcp.summaries import Summary
 from robustcp.uncertainty import Uncertainty, uncertainty
 from robustcp.units import Units
 
@@ -166,6 +167,42 @@ class Fit:
             f"{self.objective:.6g}, {self.explained:.1%} explained, {noise}{self.sweeps} sweeps, "
             f"{self.status})"
         )
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def summary(self, X: Any = None) -> Summary:
+        """What there is to say about the fit: prints as text, shows as a table in notebooks.
+
+        Shape, rank and how the fit ended; warnings with their codes; what each component
+        explains and where it is largest; the noise; the starts; bad samples, if `cases` were
+        asked for. `summary.as_dict()` has the same for programs.
+
+        Parameters
+        ----------
+        X : array or Observed, optional
+            The data: the share of flagged entries is added, and the slabs with most of them.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> X = robustcp.simulate((20, 20, 20), 2, eta=0.1, gamma=2.0, rng=0).data
+        >>> print(robustcp.cp(X, 2).summary(X))  # doctest: +ELLIPSIS
+        20x20x20, rank 2: converged
+        loss: Contaminated
+        sweeps: ...
+        starts: ... reached this model
+        explained: ... of the data
+          component 0: ..., weight ..., largest at mode 0 [...], mode 1 [...], mode 2 [...]
+          component 1: ..., weight ..., largest at mode 0 [...], mode 1 [...], mode 2 [...]
+        noise: standard deviation ..., common to all entries
+        outliers: ... of the entries
+          most flagged of mode 0: ...
+          most flagged of mode 1: ...
+          most flagged of mode 2: ...
+        robustcp ...
+        """
+        return Summary.of(self, None if X is None else self.outliers(X))
 
     def to_xarray(self) -> Any:
         """The weights and factors as an xarray.Dataset, with the names and labels of the modes.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import Observed, as_array
+from robustcp.engines import host_data, on_host, to_host
 from robustcp.files.errors import FileError
 from robustcp.files.writing import make_folder
 from robustcp.fitted import Fit
@@ -22,9 +22,9 @@ from robustcp.io.fits import load, save
 from robustcp.methods import cp
 from robustcp.parallel import Guarded, Progress, side_by_side
 
-#: Tensors with more entries are fitted one after the other, by all threads: their passes leave no
+#: Tensors of more bytes are fitted one after the other, by all threads: their passes leave no
 #: core idle, and copies for several processes would take memory.
-LARGE = 1 << 22
+LARGE = 1 << 25
 #: How tensors are fitted side by side.
 BACKENDS = ("auto", "processes", "threads")
 
@@ -109,19 +109,18 @@ def cp_many(
     for name in ("callback", "checkpoint"):
         if options.get(name) is not None:
             raise _checks.ArgumentError(name, "is for one fit; of many, use progress and folder")
-    if isinstance(tensors, Observed) or not isinstance(tensors, Iterable):
+    if not isinstance(tensors, Iterable):
         raise _checks.ArgumentError(
             "tensors", f"must be several, such as a list of arrays, got {type(tensors).__name__}"
         )
     if isinstance(rng := options.get("rng"), np.random.Generator):
         options["rng"] = int(rng.integers(2**63))  # the same one for all
     total = len(tensors) if isinstance(tensors, Sized) else None
-    kept = None if folder is None else make_folder(Path(folder))
     waiting = iter(tensors)
     head = list(islice(waiting, 1))
     if backend == "auto" and not all(map(_movable, head)):
         jobs, backend = 1, "threads"
-    tasks = (Task(X, rank, options, kept) for X in chain(head, waiting))
+    tasks = (Task.of(X, rank, options, folder) for X in chain(head, waiting))
     tell = progress or (lambda *_: None)
     found: list[Fit | Exception] = []
     if warm:
@@ -172,6 +171,11 @@ class Task:
     folder: Path | None = None
     near: Fit | None = None
 
+    @classmethod
+    def of(cls, X: Any, rank: int, options: Mapping[str, Any], folder: str | Path | None) -> Task:
+        """With a folder that is made if it is not there."""
+        return cls(X, rank, options, None if folder is None else make_folder(Path(folder)))
+
     def __call__(self) -> Fit:
         """The fit: the one that is kept, or a new one."""
         if self.folder is None:
@@ -194,10 +198,9 @@ class Task:
 
     def _name(self) -> str:
         """A name that only the same call on the same data has."""
-        near = None if self.near is None else [np.asarray(A) for A in self.near.factors]
+        near = None if self.near is None else [np.asarray(to_host(A)) for A in self.near.factors]
         asked = sorted(self.options.items(), key=lambda item: item[0])
-        held = self.data if isinstance(self.data, Observed) else np.asarray(as_array(self.data))
-        key = pickle.dumps((held, self.rank, asked, near), protocol=5)
+        key = pickle.dumps((host_data(self.data).digest, self.rank, asked, near), protocol=5)
         return f"rank{self.rank}-{hashlib.sha256(key).hexdigest()[:20]}"
 
 
@@ -206,7 +209,7 @@ _outcome = Guarded(Task.__call__)
 
 def _movable(X: Any) -> bool:
     """Whether data can go to another process at little cost; what is not data fails there."""
-    if isinstance(X, Observed):
-        return bool(X.values.size <= LARGE)
-    held = as_array(X)
-    return isinstance(held, np.ndarray) and held.size <= LARGE
+    try:
+        return on_host(X) and host_data(X).bytes <= LARGE
+    except (TypeError, ValueError):
+        return True

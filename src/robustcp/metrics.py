@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from robustcp import _checks
 from robustcp.engines import to_host
 from robustcp.kruskal import KruskalTensor
 
 
-def factor_match_score(estimate: Any, truth: Any, *, weights: bool = True) -> float:
+def factor_match_score(
+    estimate: Any, truth: Any, *, weights: bool = True, skip: int | None = None
+) -> float:
     """How well two CP models agree, from 0 to 1, whatever the order of their components.
 
     The mean over the best pairing of components of
@@ -26,6 +29,9 @@ def factor_match_score(estimate: Any, truth: Any, *, weights: bool = True) -> fl
     estimate, truth : KruskalTensor, Fit, or a pair (weights, factors) such as TensorLy's
     weights : bool
         Whether components must also agree in size.
+    skip : int, optional
+        A mode that is left out of the product, such as that of the samples, in which the two
+        models may differ in size.
 
     Examples
     --------
@@ -36,15 +42,14 @@ def factor_match_score(estimate: Any, truth: Any, *, weights: bool = True) -> fl
     >>> swapped = KruskalTensor.from_factors([A[:, ::-1], -B[:, ::-1], C[:, ::-1]])
     >>> round(factor_match_score(model, swapped), 12)
     1.0
+    >>> other = KruskalTensor.from_factors([A[:4], B, C])
+    >>> round(factor_match_score(model, other, weights=False, skip=0), 12)
+    1.0
     """
     from scipy.optimize import linear_sum_assignment
 
     ours, theirs = on_host(estimate), on_host(truth)
-    if ours.shape != theirs.shape:
-        raise ValueError(
-            f"estimate: its shape {ours.shape} is not the truth's shape {theirs.shape}"
-        )
-    score = congruence(ours, theirs)
+    score = congruence(ours, theirs, skip=skip)
     if weights:
         w, v = ours.weights[:, None], theirs.weights[None, :]
         larger = np.maximum(w, v)
@@ -52,8 +57,10 @@ def factor_match_score(estimate: Any, truth: Any, *, weights: bool = True) -> fl
     return float(score[linear_sum_assignment(score, maximize=True)].mean())
 
 
-def congruence(estimate: Any, truth: Any) -> np.ndarray:
+def congruence(estimate: Any, truth: Any, *, skip: int | None = None) -> np.ndarray:
     """prod_n |cos| between each component of one model (rows) and each of another (columns).
+
+    A mode to `skip` is left out of the product.
 
     >>> import numpy as np
     >>> model = KruskalTensor.from_factors([np.eye(3)[:, :2]] * 3)
@@ -62,10 +69,67 @@ def congruence(estimate: Any, truth: Any) -> np.ndarray:
            [0., 1.]])
     """
     ours, theirs = on_host(estimate), on_host(truth)
+    if skip is not None:
+        skip = _checks.whole_number("skip", skip, 0, most=len(ours.shape) - 1)
+    sizes = [[size for n, size in enumerate(one.shape) if n != skip] for one in (ours, theirs)]
+    if sizes[0] != sizes[1] or len(ours.shape) != len(theirs.shape):
+        raise ValueError(
+            f"estimate: its shape {ours.shape} is not the truth's shape {theirs.shape}"
+            + (f", mode {skip} aside" if skip is not None else "")
+        )
     product = np.ones((ours.rank, theirs.rank))
-    for A, B in zip(ours.factors, theirs.factors, strict=True):
-        product *= np.abs(A.T @ B)
+    for n, (A, B) in enumerate(zip(ours.factors, theirs.factors, strict=True)):
+        if n != skip:
+            product *= np.abs(A.T @ B)
     return product
+
+
+def aligned(
+    estimate: Any, reference: Any, *, skip: int | None = None
+) -> tuple[KruskalTensor, np.ndarray]:
+    """A model with its components in the order and with the signs of a reference's.
+
+    Those without a partner come last. A mode to `skip` has no say; it takes the sign that is left,
+    as does the mode that is least alike where there is none.
+
+    Returns
+    -------
+    KruskalTensor, float64 array
+        The model, and the congruence of each of its first components with its partner.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> A, B, C = (rng.standard_normal((6, 2)) for _ in range(3))
+    >>> model = KruskalTensor.from_factors([A, B, C])
+    >>> turned = KruskalTensor.from_factors([-A[:, ::-1], -B[:, ::-1], C[:, ::-1]])
+    >>> found, congruences = aligned(turned, model)
+    >>> np.allclose(found.factors[0], model.normalized().factors[0]), congruences.round(6)
+    (True, array([1., 1.]))
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    ours, theirs = on_host(estimate), on_host(reference)
+    score = congruence(ours, theirs, skip=skip)
+    rows, columns = linear_sum_assignment(score, maximize=True)
+    by_column = np.argsort(columns)
+    partners, places = rows[by_column], columns[by_column]
+    rest = [r for r in range(ours.rank) if r not in set(partners.tolist())]
+    order = [*partners.tolist(), *rest]
+    factors = [A[:, order] for A in ours.factors]
+    for r, place in enumerate(places):
+        cosines = np.array([
+            0.0 if n == skip else float(A[:, r] @ B[:, place])
+            for n, (A, B) in enumerate(zip(factors, theirs.factors, strict=True))
+        ])  # fmt: skip
+        signs = np.where(cosines < 0, -1.0, 1.0)
+        if np.prod(signs) < 0:
+            signs[int(np.argmin(np.abs(cosines)))] *= -1
+        for A, sign in zip(factors, signs, strict=True):
+            A[:, r] *= sign
+    model = KruskalTensor(ours.weights[order], tuple(factors))
+    return model, score[partners, places]
 
 
 def held_by_few(A: np.ndarray, share: float) -> np.ndarray:

@@ -9,7 +9,7 @@ import typer
 
 from robustcp.cli.errors import fail
 from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Seed, TensorFile
-from robustcp.cli.printing import noise_of, print_json, print_noise, print_worst, worst_of
+from robustcp.cli.printing import print_json, print_lines
 from robustcp.cli.reading import check_rank, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, make_folder, whole, write_picture
@@ -83,6 +83,7 @@ def outliers(
     import numpy as np
 
     from robustcp.io.fits import load
+    from robustcp.summaries import noise_fact, noise_of, worst_lines, worst_of
 
     if out is not None:
         if out.suffix != ".npy":
@@ -92,7 +93,7 @@ def outliers(
     found = known.outliers(loaded.data, rate=rate)
     report: dict[str, Any] = {
         "share": found.share,
-        "noise": noise_of(found.in_data, loaded, found),
+        "noise": noise_of(found.in_data, loaded, found.outlying_slabs),
         "threshold": found.threshold,
         "worst": worst_of(found, loaded, count),
     }
@@ -106,8 +107,8 @@ def outliers(
         f"flagged: {found.share:.3%} of the entries, beyond {found.threshold:.2f} standard "
         "deviations of their noise"
     )
-    print_noise(report["noise"])
-    print_worst(report["worst"])
+    print_lines(noise_fact(report["noise"]).lines())
+    print_lines([f"  {line}" for line in worst_lines(report["worst"])])
 
 
 def compare(

@@ -19,6 +19,7 @@ from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.fibres import Fibres, fibre_length, some_indices
 from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
+from robustcp.engines.parts import HostData, host_data, on_host
 from robustcp.engines.scales import Scales, Signal
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
@@ -28,6 +29,7 @@ __all__ = [
     "DenseEngine",
     "Engine",
     "Fibres",
+    "HostData",
     "Listed",
     "Observed",
     "ObservedEngine",
@@ -42,9 +44,11 @@ __all__ = [
     "as_weights",
     "at_entries_of",
     "fibre_length",
+    "host_data",
     "in_modes_of",
     "khatri_rao",
     "names_and_labels",
+    "on_host",
     "single_blas_thread",
     "some_indices",
     "to_host",

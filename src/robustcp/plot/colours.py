@@ -11,20 +11,25 @@ if TYPE_CHECKING:
 STYLES = (("#D55E00", "--", "s"), ("#0072B2", "-", "o"), ("#009E73", ":", "^"))
 
 
-def diverging(pale: float = 0.0) -> Colormap:
-    """Blue, white, orange; the blue is darker, so that the signs also differ in greyscale.
+def diverging() -> Colormap:
+    """Blue, white, orange; the blue is darker, so that the signs also differ in greyscale."""
+    from matplotlib.colors import LinearSegmentedColormap
 
-    `pale` is the share of each half that stays near white, with a step in colour at its end.
+    stops = [(0.0, "#08306b"), (0.25, "#4f87bd"), (0.5, "#ffffff"), (0.8, "#f5a55a"),
+             (1.0, "#d55e00")]  # fmt: skip
+    return LinearSegmentedColormap.from_list("blue_orange", stops, N=1024).with_extremes(bad="none")
+
+
+def cells(ordinary: float) -> Colormap:
+    """Blue for too low, pale yellow for ordinary, red for too high, as cellmaps have it.
+
+    `ordinary` is the share of each half that is ordinary. In greyscale every blue is darker than
+    every red.
     """
     from matplotlib.colors import LinearSegmentedColormap
 
-    if pale == 0:
-        stops = [(0.0, "#08306b"), (0.25, "#4f87bd"), (0.5, "#ffffff"), (0.8, "#f5a55a"),
-                 (1.0, "#d55e00")]  # fmt: skip
-    elif pale >= 1:
-        stops = [(0.0, "#dde8f2"), (0.5, "#ffffff"), (1.0, "#f9e9dc")]
-    else:
-        low, high = 0.5 - pale / 2, 0.5 + pale / 2
-        stops = [(0.0, "#08306b"), (low, "#2f6fae"), (low, "#dde8f2"), (0.5, "#ffffff"),
-                 (high, "#f9e9dc"), (high, "#f5a55a"), (1.0, "#d55e00")]  # fmt: skip
-    return LinearSegmentedColormap.from_list("blue_orange", stops, N=1024).with_extremes(bad="none")
+    low, high = 0.5 - min(ordinary, 1) / 2, 0.5 + min(ordinary, 1) / 2
+    pale = [(low, "#eef0e6"), (0.5, "#fffce6"), (high, "#fff3d0")]
+    beyond = [(0.0, "#0a1f5c"), (low, "#3d64a8")], [(high, "#ffb795"), (1.0, "#f5533d")]
+    stops = pale if ordinary >= 1 else [*beyond[0], *pale, *beyond[1]]
+    return LinearSegmentedColormap.from_list("cells", stops, N=1024).with_extremes(bad="none")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from robustcp.engines import to_host
 from robustcp.plot.axes import grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES, diverging
 from robustcp.plot.modes import Mode, by_number
-from robustcp.plot.ticks import FEW, curve, index_ticks, is_ordered
+from robustcp.plot.slicing import finite
+from robustcp.plot.ticks import FEW, along, curve, index_ticks, is_ordered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,17 +24,30 @@ if TYPE_CHECKING:
 KINDS = ("line", "bar", "image")
 
 
+class Uncertainty(Protocol):
+    """Intervals of factors; see `robustcp.uncertainty.Uncertainty`."""
+
+    @property
+    def low(self) -> Sequence[np.ndarray | None]: ...
+    @property
+    def high(self) -> Sequence[np.ndarray | None]: ...
+    @property
+    def came_back(self) -> np.ndarray: ...
+
+
 def components(
     fit: Fit,
     *,
     kinds: Mapping[Mode, str] | None = None,
     shapes: Mapping[Mode, tuple[int, int]] | None = None,
+    uncertainty: Uncertainty | None = None,
     axes: Any = None,
 ) -> np.ndarray:
     """The factors: one row of panels for each component, one column for each mode.
 
     All panels of a mode have the same scale. The titles give the share of the data that each
-    component explains.
+    component explains. Intervals of an `uncertainty` are bands about lines and error bars on
+    bars; images have none. A component that did not come back in all resamples says so.
 
     Parameters
     ----------
@@ -42,6 +57,8 @@ def components(
         labels; without labels, bars for at most 12 indices and lines for more.
     shapes : mapping from a mode to (height, width), optional
         Modes whose indices are the pixels of an image, row by row.
+    uncertainty : Uncertainty, optional
+        Intervals of the entries of the factors; see `robustcp.uncertainty`.
     axes : array of matplotlib Axes (rank, order), optional
 
     Returns
@@ -60,20 +77,44 @@ def components(
     order = len(fit.shape)
     sizes = _image_shapes(fit, shapes)
     drawn = _kinds(fit, kinds, sizes)
+    intervals = _intervals(fit, uncertainty)
     grid = grid_or_new(axes, (fit.rank, order), (2.7 * order, 1.45 * fit.rank + 0.5))
     for n, kind in enumerate(drawn):
         A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
-        for ax, column in zip(grid[:, n], A.T, strict=True):
+        for r, ax in enumerate(grid[:, n]):
             if kind == "image":
-                _pixels(ax, column.reshape(sizes[n]), A)
+                _pixels(ax, A[:, r].reshape(sizes[n]), A)
             else:
-                _column(ax, column, kind, fit.labels[n], A)
+                _column(ax, r, kind, fit.labels[n], A, intervals[n])
                 ax.tick_params(labelbottom=ax is grid[-1, n])
         grid[-1, n].set_xlabel(fit.modes[n])
     for r, (ax, share) in enumerate(zip(grid[:, 0], fit.shares, strict=True)):
         ax.set_ylabel("" if drawn[0] == "image" else "unit column")
-        ax.set_title(f"component {r}: {share:.1%} of the data", loc="left", fontsize="medium")
+        title = f"component {r}: {share:.1%} of the data"
+        if uncertainty is not None and (back := float(uncertainty.came_back[r])) < 1:
+            title += f",\nback in {min(math.floor(100 * back), 99)}% of resamples"
+        ax.set_title(title, loc="left", fontsize="medium")
     return grid
+
+
+def _intervals(
+    fit: Fit, uncertainty: Uncertainty | None
+) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """The ends of the intervals of each mode's factor, if they are known."""
+    if uncertainty is None:
+        return [None] * len(fit.shape)
+    found = [
+        None if low is None or high is None else (np.asarray(low), np.asarray(high))
+        for low, high in zip(uncertainty.low, uncertainty.high, strict=True)
+    ]
+    known = {n: ends[0].shape for n, ends in enumerate(found) if ends is not None}
+    right = {n: (size, fit.rank) for n, size in enumerate(fit.shape)}
+    if len(found) != len(right) or not known.items() <= right.items():
+        raise ValueError(
+            f"uncertainty: must be of a fit of {fit.shape} and rank {fit.rank}, got one of "
+            f"{len(found)} modes with intervals of shapes {list(known.values())}"
+        )
+    return found
 
 
 def _image_shapes(fit: Fit, shapes: Any) -> dict[int, tuple[int, int]]:
@@ -105,19 +146,51 @@ def _kinds(fit: Fit, kinds: Any, sizes: Mapping[int, tuple[int, int]]) -> list[s
 
 
 def _column(
-    ax: Axes, column: np.ndarray, kind: str, labels: list[Any] | None, A: np.ndarray
+    ax: Axes,
+    r: int,
+    kind: str,
+    labels: list[Any] | None,
+    A: np.ndarray,
+    interval: tuple[np.ndarray, np.ndarray] | None,
 ) -> None:
-    """One column of a factor A as a line or bars, on the scale of all its columns."""
+    """Column r of a factor A as a line or bars, on the scale of all its columns."""
+    column = A[:, r]
+    bottom, top = _limits(A, *(interval or ()))
     if kind == "line":
         curve(ax, column, labels)
     else:
         ax.bar(np.arange(column.size), column, width=0.8, color=STYLES[1][0])
         index_ticks(ax.xaxis, labels, column.size)
-    low, high = min(0.0, float(A.min())), max(0.0, float(A.max()))
-    margin = 0.06 * ((high - low) or 1.0)
-    ax.set_ylim(low - margin * (low < 0), high + margin)
+    if interval is not None:  # what has no end runs to the edge
+        low, high = (np.clip(end[:, r], bottom, top) for end in interval)
+        if kind == "line":
+            x, order = along(ax, labels, column.size)
+            style: dict[str, Any] = {"color": STYLES[1][0], "alpha": 0.25, "linewidth": 0}
+            ax.fill_between(x, low[order], high[order], **style)
+        else:
+            _error_bars(ax, low, high)
+    ax.set_ylim(bottom, top)
     ax.axhline(0, color="0.4", linewidth=0.7)
     hide_top_and_right(ax)
+
+
+def _limits(*values: np.ndarray) -> tuple[float, float]:
+    """Limits with some margin that hold zero and all that is finite."""
+    known = np.concatenate([[0.0], *(finite(part) for part in values)])
+    low, high = float(known.min()), float(known.max())
+    margin = 0.06 * ((high - low) or 1.0)
+    return low - margin * (low < 0), high + margin
+
+
+def _error_bars(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
+    """Intervals, which need not hold the entries themselves; a band where bars are dense."""
+    index = np.arange(low.size)
+    if low.size > 3 * FEW:
+        ax.fill_between(index, low, high, step="mid", color="0.1", alpha=0.35, linewidth=0)
+        return
+    ax.vlines(index, low, high, color="0.1", linewidth=1.2)
+    for end in (low, high):
+        ax.plot(index, end, linestyle="none", marker="_", color="0.1", markersize=4)
 
 
 def _pixels(ax: Axes, pixels: np.ndarray, A: np.ndarray) -> None:

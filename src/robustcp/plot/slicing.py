@@ -83,7 +83,7 @@ def slice_image(
         interpolation="nearest",
         origin="lower" if labels is not None and is_ordered(labels) else "upper",
     )  # fmt: skip
-    ax.patch.set(facecolor="0.8", edgecolor="0.55", hatch="////")  # shows where NaN
+    hatched(ax)
     index_ticks(ax.xaxis, fit.labels[horizontal], fit.shape[horizontal])
     ax.set_xlabel(fit.modes[horizontal])
     if vertical:
@@ -92,6 +92,11 @@ def slice_image(
     else:
         ax.set_yticks([])
     return image
+
+
+def hatched(ax: Axes) -> None:
+    """Hatch the background, which shows where an image is NaN or transparent."""
+    ax.patch.set(facecolor="0.8", edgecolor="0.55", hatch="////")
 
 
 def finite(values: np.ndarray) -> np.ndarray:

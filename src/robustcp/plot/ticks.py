@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from robustcp.plot.colours import STYLES
+from robustcp.plot.labelling import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 #: Unlabelled modes with at most this many indices are drawn as bars.
 FEW = 12
+#: The width of a letter of a tick's label, and the height of its line, of the font size.
+WIDTH, LINE = 0.65, 1.15
+#: Font sizes of labels of ticks, usually and if every index has one.
+FONT, SMALL = 10.0, 7.0
 
 
 def is_ordered(labels: Sequence[Any]) -> bool:
@@ -28,8 +33,15 @@ def is_ordered(labels: Sequence[Any]) -> bool:
 
 
 def label_text(label: Any) -> str:
-    """A label as it is written at a tick or in a title."""
-    return f"{label:g}" if isinstance(label, float) else str(label)
+    """A label as it is written at a tick or in a title; days without a time of day.
+
+    Examples
+    --------
+    >>> from datetime import datetime
+    >>> label_text(datetime(2024, 3, 1)), label_text(312.50), label_text("patient 17")
+    ('2024-03-01', '312.5', 'patient 17')
+    """
+    return f"{label:g}" if isinstance(label, float) else str(label).removesuffix(" 00:00:00")
 
 
 def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
@@ -40,17 +52,48 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
         k = round(x)
         if not 0 <= k < size or abs(x - k) > 1e-6:
             return ""
-        return str(k) if labels is None else label_text(labels[k])
+        return str(k) if labels is None else shortened(label_text(labels[k]))
 
     named = labels is not None and not is_ordered(labels)
     if named and size <= FEW:
         axis.set_major_locator(FixedLocator(range(size)))
-        if axis is axis.axes.xaxis and sum(len(text(k)) for k in range(size)) > 24:
-            for tick in axis.get_ticklabels():
-                tick.set(rotation=30, ha="right", rotation_mode="anchor")
+        crowded = sum(len(text(k)) for k in range(size)) > 24
     else:
         axis.set_major_locator(MaxNLocator(nbins=7, integer=True, steps=[1, 2, 5, 10]))
+        longest = max(len(text(k)) for k in range(0, size, max(1, size // 50)))
+        length = axis.axes.bbox.width * 72 / axis.axes.figure.dpi
+        crowded = min(size, 7) * longest * WIDTH * FONT > length
     axis.set_major_formatter(FuncFormatter(text))
+    if axis is axis.axes.xaxis:
+        _turned(axis, crowded)
+
+
+def _turned(axis: Axis, crowded: bool) -> None:
+    """Turn labels that would lie over each other."""
+    axis.set_tick_params(rotation=30 if crowded else 0)
+    mode: Literal["anchor", "default"] = "anchor" if crowded else "default"
+    for tick in axis.get_major_ticks():
+        tick.label1.set(ha="right" if crowded else "center", rotation_mode=mode)
+
+
+def name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
+    """A tick with its label at every index if there is room for all; otherwise `index_ticks`.
+
+    Labels along the horizontal axis stand upright if they must.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    ax, horizontal = axis.axes, axis is axis.axes.xaxis
+    length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
+    if labels is None or is_ordered(labels) or LINE * SMALL * size > length:
+        axis.set_tick_params(labelsize=FONT)
+        index_ticks(axis, labels, size)
+        return
+    texts = [shortened(label_text(label)) for label in labels]
+    axis.set_major_locator(FixedLocator(range(size)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: texts[round(x)]))
+    upright = horizontal and max(map(len, texts)) * WIDTH * SMALL * size > length
+    axis.set_tick_params(labelsize=SMALL, rotation=90 if upright else 0)
 
 
 def plain_log_ticks(axis: Axis) -> None:
@@ -62,15 +105,23 @@ def plain_log_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def curve(ax: Axes, values: np.ndarray, labels: list[Any] | None) -> None:
+def along(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, np.ndarray]:
+    """Where the entries of a column are drawn, and in which order.
+
+    Over the labels, ascending, if they are numbers or dates; otherwise over the indices.
+    """
+    if labels is not None and is_ordered(labels):
+        order = sorted(range(size), key=lambda k: labels[k])
+        return [labels[k] for k in order], np.asarray(order)
+    index_ticks(ax.xaxis, labels, size)
+    return np.arange(size), np.arange(size)
+
+
+def curve(ax: Axes, values: np.ndarray, labels: list[Any] | None, **style: Any) -> None:
     """A line over the labels if they are numbers or dates, otherwise over the indices."""
     colour, line, marker = STYLES[1]
-    style: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.3}
+    usual: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.3}
     if values.size <= 3 * FEW:
-        style |= {"marker": marker, "markersize": 3.5}
-    if labels is not None and is_ordered(labels):
-        order = sorted(range(values.size), key=lambda k: labels[k])
-        ax.plot([labels[k] for k in order], values[order], **style)
-    else:
-        ax.plot(np.arange(values.size), values, **style)
-        index_ticks(ax.xaxis, labels, values.size)
+        usual |= {"marker": marker, "markersize": 3.5}
+    x, order = along(ax, labels, values.size)
+    ax.plot(x, values[order], **usual | style)
