@@ -130,15 +130,15 @@ def uncertainty(
             return _normal(fit, held, level)
         refit = held.refit()
         if mode is None:
-            work: Callable[[Any], Any] = held.residuals(refit)
-            items: Sequence[Any] = generator.spawn(n)
+            how = Resampling(held.residuals(refit), generator.spawn(n))
+        elif method == "bootstrap":
+            how = _drawn(OfSlabs(refit, mode), n, generator)
         else:
-            work, slabs = OfSlabs(refit, mode), _slabs(refit, mode)
-            items = _drawn(slabs, n, generator) if method == "bootstrap" else _left_out(slabs, n)
-    if jobs is None and len(items) * refit.cells.values.size < SHORT:
+            how = _left_out(OfSlabs(refit, mode), n)
+    if jobs is None and len(how.items) * refit.cells.values.size < SHORT:
         jobs = 1
-    found = side_by_side(work, items, jobs=jobs, progress=progress)
-    return _resampled(fit, method, mode, level, found)
+    models = side_by_side(how.work, how.items, jobs=jobs, progress=progress)
+    return _resampled(fit, method, mode, level, how, models)
 
 
 # What a fit was made of
@@ -416,52 +416,81 @@ class OfSlabs:
         return self.refit(cells, self.mode, np.flatnonzero(counts))
 
 
-def _slabs(refit: Refit, mode: int) -> np.ndarray:
-    """Which slabs of a mode hold anything."""
-    cells, rank = refit.cells, refit.factors[0].shape[1]
-    held = np.bincount(cells.indices[mode], minlength=cells.shape[mode]) > 0
-    if held.sum() < rank + BEYOND:
-        raise _checks.ArgumentError(
-            "mode", f"must have at least {rank + BEYOND} slabs with data for rank {rank}, "
-            f"mode {mode} has {held.sum()}",
-        )  # fmt: skip
-    return held
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """Some resamples, and what their spread says.
+
+    Attributes
+    ----------
+    work : function from an item to the factors of a resample
+    items : sequence
+    factor : float
+        By how much standard errors are larger than the spread of the resamples.
+    freedom : float
+        The degrees of freedom of that spread, as of Student's t.
+    """
+
+    work: Callable[[Any], Any]
+    items: Sequence[Any]
+    factor: float = 1.0
+    freedom: float = math.inf
 
 
-def _drawn(held: np.ndarray, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """How often each slab is drawn, in each resample; more of them differ than the rank."""
-    at = np.flatnonzero(held)
-    return [np.bincount(rng.choice(at, size=at.size), minlength=held.size) for _ in range(n)]
+def _drawn(work: OfSlabs, n: int, rng: np.random.Generator) -> Resampling:
+    """As many slabs as there are, with replacement."""
+    at, size = _slabs(work)
+    items = [np.bincount(rng.choice(at, size=at.size), minlength=size) for _ in range(n)]
+    return Resampling(work, items, math.sqrt(at.size / (at.size - 1)), at.size - 1)
 
 
-def _left_out(held: np.ndarray, n: int) -> list[np.ndarray]:
-    """Each slab left out in turn, or of many each of n groups of neighbours."""
-    at = np.flatnonzero(held)
+def _left_out(work: OfSlabs, n: int) -> Resampling:
+    """Without each slab in turn, or of many each of n groups of neighbours."""
+    at, size = _slabs(work)
     groups = np.array_split(at, min(n, at.size))
-    return [np.where(np.isin(np.arange(held.size), group), 0, 1 * held) for group in groups]
+    items = [np.isin(np.arange(size), np.setdiff1d(at, group)) for group in groups]
+    return Resampling(work, items, (len(groups) - 1) / math.sqrt(len(groups)), len(groups) - 1)
+
+
+def _slabs(work: OfSlabs) -> tuple[np.ndarray, int]:
+    """Which slabs of a mode hold anything, and how many there are in all."""
+    cells, rank, mode = work.refit.cells, work.refit.factors[0].shape[1], work.mode
+    at = np.unique(cells.indices[mode])
+    if at.size < rank + BEYOND:
+        raise _checks.ArgumentError(
+            "mode",
+            f"must have at least {rank + BEYOND} slabs with data for rank {rank}, "
+            f"mode {mode} has {at.size}",
+        )
+    return at, cells.shape[mode]
 
 
 # Intervals
 
 
 def _normal(fit: Fit, held: Held, level: float) -> Uncertainty:
+    from scipy.special import ndtri
+
     found = covariance(held.engine, held.factors, held.loss, held.known, held.unit)
-    errors = [np.sqrt(V) for V in found.variances]
+    errors = tuple(np.sqrt(V) for V in found.variances)
     notes = []
     if not found.joint:
         notes.append("too many unknowns to solve for together: each row as if others were known")
     if not found.determined:
         notes.append("the data does not determine all factors")
-    width = np.full(fit.rank, _normal_quantile(level))
-    low, high = _ends(fit, errors, width)
+    low, high = _ends(fit, errors, float(ndtri(0.5 + level / 2)))
     every = np.ones(fit.rank)
-    return Uncertainty("normal", None, level, low, high, tuple(errors), every, notes=tuple(notes))
+    return Uncertainty("normal", None, level, low, high, errors, every, notes=tuple(notes))
 
 
 def _resampled(
-    fit: Fit, method: str, mode: int | None, level: float, found: Sequence[Any]
+    fit: Fit,
+    method: str,
+    mode: int | None,
+    level: float,
+    how: Resampling,
+    found: Sequence[Any],
 ) -> Uncertainty:
-    """Intervals from the factors of resamples, or why there are none."""
+    """Intervals from the factors of resamples; the first error, if most could not be fitted."""
     from scipy.special import stdtrit
 
     models = [one for one in found if not isinstance(one, Exception)]
@@ -470,21 +499,15 @@ def _resampled(
         raise failed[0]
     each, back = _came_back(fit, mode, models)
     count = back.sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = [None if E is None else np.sqrt(_variances(E, count)) for E in each]
-        width = np.full(fit.rank, _normal_quantile(level))
-        if method == "jackknife":
-            errors = [None if e is None else e * (count - 1) / np.sqrt(count) for e in errors]
-            width = stdtrit(np.maximum(count - 1, 1), 0.5 + level / 2)
-    errors = [None if e is None else np.where(count > 1, e, np.inf) for e in errors]
-    low, high = _ends(fit, errors, width)
+    errors = tuple(None if E is None else how.factor * _spread(E, count) for E in each)
+    low, high = _ends(fit, errors, float(stdtrit(how.freedom, 0.5 + level / 2)))
     share = count / len(models)
     notes = [
         f"component {r} came back in {share[r]:.0%} of the resamples"
         for r in np.flatnonzero(share < RARELY)
     ]
     return Uncertainty(
-        method, mode, level, low, high, tuple(errors), share, len(found), len(failed), tuple(notes)
+        method, mode, level, low, high, errors, share, len(found), len(failed), tuple(notes)
     )
 
 
@@ -513,15 +536,15 @@ def _came_back(
     return [each.get(n) for n in range(len(ours))], back
 
 
-def _variances(each: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Over the resamples, NaN left out."""
-    mean = np.nansum(each, axis=0) / count
-    found: np.ndarray = np.nansum((each - mean) ** 2, axis=0) / (count - 1)
-    return found
+def _spread(each: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """The standard deviation over the resamples in which components came back."""
+    mean = np.nansum(each, axis=0) / np.maximum(count, 1)
+    squares = np.nansum((each - mean) ** 2, axis=0)
+    return np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), np.inf)
 
 
 def _ends(
-    fit: Fit, errors: Sequence[np.ndarray | None], width: np.ndarray
+    fit: Fit, errors: Sequence[np.ndarray | None], width: float
 ) -> tuple[tuple[np.ndarray | None, ...], tuple[np.ndarray | None, ...]]:
     """So many errors below and above the fit, within what unit columns may hold."""
     ends: list[list[np.ndarray | None]] = [[], []]
@@ -539,9 +562,3 @@ def _unit_factors(fit: Fit) -> list[np.ndarray]:
 def _unit(A: np.ndarray) -> np.ndarray:
     sizes = np.linalg.norm(A, axis=0)
     return A / np.where(sizes > 0, sizes, 1.0)
-
-
-def _normal_quantile(level: float) -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(0.5 + level / 2))
