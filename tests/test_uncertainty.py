@@ -407,13 +407,14 @@ def test_components_that_do_not_come_back_are_counted():
     assert any("component 2 came back" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("method", ["normal", "bootstrap"])
 @pytest.mark.filterwarnings("ignore:X. 1 slabs of mode")
-def test_rows_without_entries_have_the_widest_intervals():
+def test_rows_without_entries_have_the_widest_intervals(method):
     X, _ = noisy((12, 11, 10), 2, 0)
     X[3] = np.nan
     X[:, 4] = np.nan
     for fit in (robustcp.cp(X, 2), robustcp.cpals(X, 2)):
-        found = fit.uncertainty(X)
+        found = fit.uncertainty(X, method, n=20)
         for mode, row in ((0, 3), (1, 4)):
             assert np.isinf(found.errors[mode][row]).all()
             assert (found.low[mode][row] == -1).all()
@@ -427,8 +428,9 @@ def test_bad_cases_have_the_widest_intervals():
     X[[2, 7]] += 5 * np.std(X)
     fit = robustcp.cp(X, 2, cases=0)
     assert np.flatnonzero(fit.cases.flagged).tolist() == [2, 7]
-    errors = fit.uncertainty(X).errors[0]
-    assert np.flatnonzero(np.isinf(errors).any(axis=1)).tolist() == [2, 7]
+    for method in ("normal", "bootstrap"):
+        errors = fit.uncertainty(X, method, n=20).errors[0]
+        assert np.flatnonzero(np.isinf(errors).any(axis=1)).tolist() == [2, 7]
 
 
 def test_a_matrix_is_not_determined():

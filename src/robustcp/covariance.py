@@ -37,7 +37,7 @@ from robustcp.priors import Known
 #: numbers that couple them with that mode.
 TOGETHER, COUPLING = 4000, 1 << 26
 #: Entries that are worked on at a time.
-PIECE = 1 << 17
+PIECE = 1 << 15
 #: The width of differences by which slopes are derived: in standard deviations of the residuals,
 #: times n^(1/5).
 WIDTH = 1.2
@@ -175,14 +175,20 @@ class Weighed:
             weights, slope = _weights(self.loss, r, self.near), self.loss.slope(r) / (1 - h)
             yield rows, entries, np.stack([self.c * weights * scale, slope**2 * omega * scale])
 
+    @cached_property
+    def _squares(self) -> list[np.ndarray]:
+        """Of each row of each factor, A_r A_s (packed)."""
+        i, j = pack_indices(self.factors[0].shape[1])
+        return [np.ascontiguousarray(A[:, i] * A[:, j]) for A in self.factors]
+
     def products(self, rows: slice, entries: Sample, mode: int, *without: int) -> np.ndarray:
         """For each entry of such a piece, K_r K_s (packed), K the product of the other rows."""
-        K = np.ones((entries.values.size, self.factors[0].shape[1]))
-        for n, (A, index) in enumerate(zip(self.factors, entries.indices, strict=True)):
+        found = None
+        for n, (squares, index) in enumerate(zip(self._squares, entries.indices, strict=True)):
             if n not in without:
-                K *= (A[rows] if n == mode else A)[index]
-        i, j = pack_indices(K.shape[1])
-        return np.asarray(K[:, i] * K[:, j])
+                taken = np.take(squares[rows] if n == mode else squares, index, axis=0)
+                found = taken if found is None else np.multiply(found, taken, out=found)
+        return np.ones((entries.values.size, self._squares[0].shape[1])) if found is None else found
 
     def of_rows(self, mode: int) -> np.ndarray:
         """The blocks of a mode's rows, each with itself, in H and in M: (2, I_n, R, R)."""

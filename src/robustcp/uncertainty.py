@@ -138,7 +138,7 @@ def uncertainty(
     if jobs is None and len(how.items) * refit.cells.values.size < SHORT:
         jobs = 1
     models = side_by_side(how.work, how.items, jobs=jobs, progress=progress)
-    return _resampled(fit, method, mode, level, how, models)
+    return _resampled(fit, method, mode, level, how, held.seen(refit.cells), models)
 
 
 # What a fit was made of
@@ -245,14 +245,26 @@ class Held:
 
     def residuals(self, refit: Refit) -> OfResiduals:
         """Resamples of the residuals."""
-        cells = refit.cells
-        model = cells.of_model(self.factors)
-        r = cells.values - model if cells.scales is None else (cells.values - model) / cells.scales
+        model, r = self._residuals(refit.cells)
         ahead = None
         if not self.rows.modes:
             ahead = newton(self.engine, self.factors, self.bent, self.known)
         near = np.abs(r) <= self.loss.rejects
         return OfResiduals(replace(refit, ahead=ahead), model, self.inflation * r, near)
+
+    def seen(self, cells: Cells) -> list[np.ndarray]:
+        """Which rows of each mode have entries that are not rejected."""
+        near = np.abs(self._residuals(cells)[1]) <= self.loss.rejects
+        return [
+            np.bincount(index[near], minlength=size) > 0
+            for index, size in zip(cells.indices, cells.shape, strict=True)
+        ]
+
+    def _residuals(self, cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+        """The model's entries, and the residuals in units of their noise."""
+        model = cells.of_model(self.factors)
+        r = cells.values - model
+        return model, r if cells.scales is None else r / cells.scales
 
 
 @dataclass(frozen=True, eq=False)
@@ -488,6 +500,7 @@ def _resampled(
     mode: int | None,
     level: float,
     how: Resampling,
+    seen: Sequence[np.ndarray],
     found: Sequence[Any],
 ) -> Uncertainty:
     """Intervals from the factors of resamples; the first error, if most could not be fitted."""
@@ -499,7 +512,10 @@ def _resampled(
         raise failed[0]
     each, back = _came_back(fit, mode, models)
     count = back.sum(axis=0)
-    errors = tuple(None if E is None else how.factor * _spread(E, count) for E in each)
+    errors = tuple(
+        None if E is None else np.where(rows[:, None], how.factor * _spread(E, count), np.inf)
+        for E, rows in zip(each, seen, strict=True)
+    )
     low, high = _ends(fit, errors, float(stdtrit(how.freedom, 0.5 + level / 2)))
     share = count / len(models)
     notes = [
