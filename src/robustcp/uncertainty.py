@@ -510,7 +510,7 @@ def _resampled(
     failed = [one for one in found if isinstance(one, Exception)]
     if len(failed) > len(models):
         raise failed[0]
-    each, back = _came_back(fit, mode, models)
+    each, back = _came_back(fit, mode, seen, models)
     count = back.sum(axis=0)
     errors = tuple(
         None if E is None else np.where(rows[:, None], how.factor * _spread(E, count), np.inf)
@@ -528,28 +528,30 @@ def _resampled(
 
 
 def _came_back(
-    fit: Fit, mode: int | None, models: Sequence[Sequence[np.ndarray]]
+    fit: Fit, mode: int | None, seen: Sequence[np.ndarray], models: Sequence[Sequence[np.ndarray]]
 ) -> tuple[list[np.ndarray | None], np.ndarray]:
-    """Unit columns (count, I_n, R) of resamples as the fit has them, and which came back.
+    """Columns (count, I_n, R) of resamples as the fit has them, and which components came back.
 
     Components are paired by their congruence in all modes but the one that was resampled, and
-    have the signs of the fit's. None for that mode.
+    have the signs of the fit's. None for that mode. Rows without entries have no say: columns are
+    as large as the fit's in the others.
     """
     from scipy.optimize import linear_sum_assignment
 
-    ours, modes = _unit_factors(fit), [n for n in range(len(fit.shape)) if n != mode]
-    each = {n: np.empty((len(models), *ours[n].shape)) for n in modes}
+    modes = [n for n in range(len(fit.shape)) if n != mode]
+    ours = {n: _unit(A * seen[n][:, None]) for n, A in enumerate(_unit_factors(fit)) if n != mode}
+    each = {n: np.empty((len(models), *U.shape)) for n, (U, _) in ours.items()}
     back = np.empty((len(models), fit.rank), dtype=bool)
     for k, model in enumerate(models):
-        units = {n: _unit(model[n]) for n in modes}
-        cosines = {n: ours[n].T @ units[n] for n in modes}
+        units = {n: _unit(model[n] * seen[n][:, None])[0] for n in modes}
+        cosines = {n: U.T @ units[n] for n, (U, _) in ours.items()}
         congruence = math.prod(np.abs(cosine) for cosine in cosines.values())
         rows, columns = linear_sum_assignment(congruence, maximize=True)
         back[k] = congruence[rows, columns] >= SAME
-        for n in modes:
-            signs = np.where(cosines[n][rows, columns] < 0, -1.0, 1.0)
-            each[n][k] = np.where(back[k], units[n][:, columns] * signs, np.nan)
-    return [each.get(n) for n in range(len(ours))], back
+        for n, (_, sizes) in ours.items():
+            signed = np.where(cosines[n][rows, columns] < 0, -sizes, sizes)
+            each[n][k] = np.where(back[k], units[n][:, columns] * signed, np.nan)
+    return [each.get(n) for n in range(len(fit.shape))], back
 
 
 def _spread(each: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -575,6 +577,7 @@ def _unit_factors(fit: Fit) -> list[np.ndarray]:
     return [np.asarray(to_host(A), dtype=np.float64) for A in fit.factors]
 
 
-def _unit(A: np.ndarray) -> np.ndarray:
+def _unit(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unit columns, and the sizes that they had."""
     sizes = np.linalg.norm(A, axis=0)
-    return A / np.where(sizes > 0, sizes, 1.0)
+    return A / np.where(sizes > 0, sizes, 1.0), sizes
