@@ -8,7 +8,7 @@ import pytest
 
 import robustcp
 from robustcp import Observed, cp, cp_many, simulate
-from robustcp.many import side_by_side
+from robustcp.parallel import side_by_side
 
 SIMULATED = [simulate((9, 8, 7), 2, eta=0.1, gamma=1.0, rng=k) for k in range(4)]
 TENSORS = [sim.data for sim in SIMULATED]

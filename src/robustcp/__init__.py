@@ -40,6 +40,7 @@ from robustcp.ranks import RankProfile, core_consistency, rank_profile
 from robustcp.regression import l1_regression
 from robustcp.replicability import Replicability, replicability
 from robustcp.simulation import Simulation, simulate
+from robustcp.uncertainty import Uncertainty
 
 __all__ = [
     "L1",
@@ -67,6 +68,7 @@ __all__ = [
     "Simulation",
     "Smooth",
     "Tukey",
+    "Uncertainty",
     "Unimodal",
     "Welsch",
     "as_engine",

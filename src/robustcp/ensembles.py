@@ -12,8 +12,9 @@ import numpy as np
 from robustcp import _checks
 from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
-from robustcp.many import Progress, Task, side_by_side
+from robustcp.many import Task
 from robustcp.metrics import aligned, factor_match_score
+from robustcp.parallel import Progress, side_by_side
 
 
 @dataclass(frozen=True, eq=False)

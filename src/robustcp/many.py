@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from robustcp import _checks
 from robustcp.engines import host_data, on_host, to_host
-from robustcp.engines.threads import available_threads
 from robustcp.files.errors import FileError
 from robustcp.files.writing import make_folder
 from robustcp.fitted import Fit
 from robustcp.io.fits import load, save
 from robustcp.methods import cp
+from robustcp.parallel import Guarded, Progress, side_by_side
 
 #: Tensors of more bytes are fitted one after the other, by all threads: their passes leave no
 #: core idle, and copies for several processes would take memory.
 LARGE = 1 << 25
 #: How tensors are fitted side by side.
 BACKENDS = ("auto", "processes", "threads")
-
-#: Told how many are done, and of how many if that is known.
-Progress = Callable[[int, int | None], object]
-
-T = TypeVar("T")
-S = TypeVar("S")
 
 
 class Fits(tuple[Fit | None, ...]):
@@ -208,50 +202,6 @@ class Task:
         asked = sorted(self.options.items(), key=lambda item: item[0])
         key = pickle.dumps((host_data(self.data).digest, self.rank, asked, near), protocol=5)
         return f"rank{self.rank}-{hashlib.sha256(key).hexdigest()[:20]}"
-
-
-def side_by_side(
-    work: Callable[[S], T],
-    items: Iterable[S],
-    *,
-    jobs: int | None = None,
-    threads: bool = False,
-    progress: Progress | None = None,
-) -> list[T | Exception]:
-    """The results of some work on each item, in their order; an exception where it failed.
-
-    The work and its items must be such that they can be pickled, unless they run in threads.
-    """
-    count = available_threads() if jobs is None else _checks.whole_number("jobs", jobs, 1)
-    total = len(items) if isinstance(items, Sized) else None
-    if count == 1 or total in (0, 1):
-        found = map(Guarded(work), items)
-    else:
-        import joblib
-
-        pool = joblib.Parallel(
-            count, backend="threading" if threads else "loky", return_as="generator"
-        )
-        found = pool(joblib.delayed(Guarded(work))(item) for item in items)
-    results: list[T | Exception] = []
-    for result in found:
-        results.append(result)
-        if progress is not None:
-            progress(len(results), total)
-    return results
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """Some work whose exception is a result."""
-
-    work: Callable[[Any], Any]
-
-    def __call__(self, item: Any) -> Any:
-        try:
-            return self.work(item)
-        except Exception as error:
-            return error.with_traceback(None)
 
 
 _outcome = Guarded(Task.__call__)

@@ -98,6 +98,17 @@ class Known:
             found += np.einsum("ir,irs,is->i", K, C[sample.indices[mode]], K, optimize=True)
         return np.asarray(np.minimum(found * curvatures, HIGHEST))
 
+    def part(self, indices: Sequence[np.ndarray | None]) -> Known:
+        """What is known of some rows of each mode; None takes a mode whole."""
+        covariances = tuple(
+            C if at is None else C[at] for C, at in zip(self.covariances, indices, strict=True)
+        )
+        shares = tuple(
+            share if at is None or share is None else share[at]
+            for share, at in zip(self.shares, indices, strict=True)
+        )
+        return Known(self.variances, covariances, shares)
+
     def decided(self, counts: Sequence[np.ndarray]) -> list[Decided]:
         """The rows that the prior decides, given how many entries each has."""
         found, rank = [], self.covariances[0].shape[1]

@@ -22,10 +22,10 @@ from robustcp.ensembles import ranks_of
 from robustcp.estimate import Seed, bound
 from robustcp.fitted import Fit
 from robustcp.ladder import Rung, ladder
-from robustcp.many import Progress, side_by_side
 from robustcp.methods import nonnegative_too
 from robustcp.metrics import aligned, on_host
 from robustcp.noise import first_look
+from robustcp.parallel import Progress, side_by_side
 from robustcp.search import constraints_on, cut
 from robustcp.sizes import Problem
 

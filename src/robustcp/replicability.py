@@ -14,9 +14,10 @@ from robustcp import _checks
 from robustcp.engines import host_data, names_and_labels
 from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
-from robustcp.many import Progress, cp_many
+from robustcp.many import cp_many
 from robustcp.methods import cp
 from robustcp.metrics import aligned, factor_match_score
+from robustcp.parallel import Progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -106,9 +106,10 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class Single(Schedule):
-    """One level with one loss."""
+    """One level with one loss and, where rows have one, a prior."""
 
     loss: Loss
+    prior: Prior | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", as_loss(self.loss))
@@ -120,13 +121,13 @@ class Single(Schedule):
     def __call__(
         self, level: int, engine: Engine, factors: Factors, before: Level | None
     ) -> Level | None:
-        return Level(self.loss) if level == 0 else None
+        return Level(self.loss, prior=self.prior) if level == 0 else None
 
     def last(self, level: int) -> bool:
         return True
 
     def in_units(self, units: Units) -> Single:
-        return Single(units.loss_of_fit(self.loss))
+        return replace(self, loss=units.loss_of_fit(self.loss))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""The same work on many items, several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from robustcp import _checks
+from robustcp.engines.threads import available_threads
+
+#: Told how many are done, and of how many if that is known.
+Progress = Callable[[int, int | None], object]
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def side_by_side(
+    work: Callable[[S], T],
+    items: Iterable[S],
+    *,
+    jobs: int | None = None,
+    threads: bool = False,
+    progress: Progress | None = None,
+) -> list[T | Exception]:
+    """The results of some work on each item, in their order; an exception where it failed.
+
+    The work and its items must be such that they can be pickled, unless they run in threads.
+    """
+    count = available_threads() if jobs is None else _checks.whole_number("jobs", jobs, 1)
+    total = len(items) if isinstance(items, Sized) else None
+    if count == 1 or total in (0, 1):
+        found = map(Guarded(work), items)
+    else:
+        import joblib
+
+        pool = joblib.Parallel(
+            count, backend="threading" if threads else "loky", return_as="generator"
+        )
+        found = pool(joblib.delayed(Guarded(work))(item) for item in items)
+    results: list[T | Exception] = []
+    for result in found:
+        results.append(result)
+        if progress is not None:
+            progress(len(results), total)
+    return results
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Some work whose exception is a result."""
+
+    work: Callable[[Any], Any]
+
+    def __call__(self, item: Any) -> Any:
+        try:
+            return self.work(item)
+        except Exception as error:
+            return error.with_traceback(None)
