@@ -136,14 +136,14 @@ def test_an_arrow_for_each_sample_that_moves():
     for arrow, k in zip(arrows(ax), range(12, 18), strict=True):
         assert arrow.xy == pytest.approx((found.score[k], found.residual[k]))
         assert arrow.xyann == pytest.approx((found.score[k], found.residual_before[k]))
-    assert "flagged entries imputed" in [t.get_text() for t in ax.get_legend().get_texts()]
+    assert "without flagged entries" in [t.get_text() for t in ax.get_legend().get_texts()]
     tails = [t for t in named(ax) if t.get_text() in map(str, range(12, 18))]
     assert {t.xy[1] for t in tails} <= set(found.residual_before[12:18])
     assert tails
     still = replace(found, residual_before=found.residual + 1e-4, kinds_before=found.kinds)
     ax = distance_map(still)
     assert arrows(ax) == []
-    assert "flagged entries imputed" not in [t.get_text() for t in ax.get_legend().get_texts()]
+    assert "without flagged entries" not in [t.get_text() for t in ax.get_legend().get_texts()]
 
 
 def test_axes_are_logarithmic_where_distances_are_far():

@@ -397,7 +397,7 @@ class Fit:
         X: Any,
         method: str = "normal",
         *,
-        mode: int | None = None,
+        mode: int | str | None = None,
         n: int = 200,
         level: float = 0.95,
         rng: int | np.random.Generator | None = None,
@@ -415,7 +415,7 @@ class Fit:
             long as a few sweeps. "bootstrap": by fits to the model plus residuals that are drawn
             anew, outlying entries left where they are; if a mode is given, to slabs of that mode
             drawn with replacement. "jackknife": by fits without each slab of a mode in turn.
-        mode : int, optional
+        mode : int or str, optional
             Whose slabs are resampled, such as that of the samples: intervals then also allow for
             how much samples differ, and are those of the other modes. 0 for the jackknife.
         n : int
@@ -455,7 +455,10 @@ class Fit:
         >>> bool(((found.low[0] <= A) & (A <= found.high[0])).mean() > 0.9)
         True
         """
-        return uncertainty(self, self._engine(X), method, mode, n, level, rng, jobs, progress)
+        at = None
+        if mode is not None:
+            at = _checks.mode_number("mode", mode, self.modes, len(self.shape))
+        return uncertainty(self, self._engine(X), method, at, n, level, rng, jobs, progress)
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

@@ -122,8 +122,6 @@ def uncertainty(
         raise _checks.ArgumentError("mode", f"is for resampled slabs, got {mode!r} for 'normal'")
     if method == "jackknife" and mode is None:
         mode = 0
-    if mode is not None:
-        mode = _checks.whole_number("mode", mode, 0, most=engine.order - 1)
     with single_blas_thread:
         held = Held.of(fit, engine)
         if method == "normal":

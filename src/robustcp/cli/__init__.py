@@ -13,7 +13,7 @@ from robustcp.cli.errors import reporting
 from robustcp.cli.fitting import fit
 from robustcp.cli.inspecting import compare, distances, outliers, rank
 from robustcp.cli.studying import demo, reproduce, simulate, trials
-from robustcp.cli.trusting import ensemble, replicability
+from robustcp.cli.trusting import ensemble, replicability, uncertainty
 
 app = typer.Typer(
     help="CP tensor factorization that bad entries cannot pull away.",
@@ -23,8 +23,8 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    fit, rank, outliers, distances, replicability, ensemble, compare, simulate, video, demo,
-    reproduce, trials,
+    fit, rank, outliers, distances, uncertainty, replicability, ensemble, compare, simulate, video,
+    demo, reproduce, trials,
 )  # fmt: skip
 
 for command in COMMANDS:

@@ -1,4 +1,4 @@
-"""`robustcp replicability` and `ensemble`: whether components come back."""
+"""`robustcp replicability`, `ensemble` and `uncertainty`: what comes back, and how exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from robustcp.cli.options import (
 from robustcp.cli.printing import print_json
 from robustcp.cli.progress import study_bars
 from robustcp.cli.reading import check_rank, read_mode, read_tensor
-from robustcp.files.writing import Outputs, make_folder, write_picture
+from robustcp.files.errors import FileError
+from robustcp.files.writing import Outputs, make_folder, whole, write_picture
 
 Rank = Annotated[int, typer.Option(help="The number of components.")]
 Plot = Annotated[Path | None, typer.Option(help="Folder for pictures.")]
@@ -162,3 +163,81 @@ def ensemble(
 
         axes = pictures.ensemble(found)
         write_picture(make_folder(plot) / "ensemble.png", axes.flat[0].figure)
+
+
+def uncertainty(
+    file: TensorFile,
+    fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
+    method: Annotated[str, typer.Option(help="normal, bootstrap or jackknife.")] = "normal",
+    mode: Annotated[
+        str | None, typer.Option(help="The mode, by number or name, whose slabs are resampled.")
+    ] = None,
+    count: Annotated[int, typer.Option("--n", help="How many resamples.")] = 200,
+    level: Annotated[float, typer.Option(help="The share of intervals that hold.")] = 0.95,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    out: Annotated[Path | None, typer.Option(help="Write the intervals here (.npz).")] = None,
+    plot: Plot = None,
+    key: Key = None,
+    absent: Absent = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say how sure the entries of a fit's factors are.
+
+    The file of --out holds low_n, high_n and error_n for each mode n, and came_back.
+
+    Example: robustcp uncertainty data.npy fit.npz --method bootstrap --out intervals.npz
+    """
+    import numpy as np
+
+    from robustcp.io.fits import load
+
+    outputs = Outputs(file, fit_file, force=force)
+    if out is not None:
+        if out.suffix != ".npz":
+            raise FileError(out, "intervals are written as .npz")
+        outputs.add("out", out)
+    if plot is not None:
+        outputs.add_folder("plot", plot, ["uncertainty.png"])
+    loaded, known = read_tensor(file, key, absent), load(fit_file)
+    with study_bars() as bars:
+        found = known.uncertainty(
+            loaded.data, method, mode=None if mode is None else read_mode(mode, known.modes),
+            n=count, level=level, rng=seed, jobs=jobs,
+            progress=lambda done, total: bars("resamples", done, total or done),
+        )  # fmt: skip
+    errors = {
+        name: None if each is None else [float(x) for x in np.median(each, axis=0)]
+        for name, each in zip(known.modes, found.errors, strict=True)
+    }
+    if as_json:
+        print_json({
+            "method": found.method, "mode": found.mode, "level": found.level,
+            "median_errors": errors, "came_back": found.came_back.tolist(),
+            "resamples": found.count, "failed": found.failed, "notes": list(found.notes),
+        })  # fmt: skip
+    else:
+        print(f"median standard errors of unit columns, by component ({found.method}):")
+        for name, each in errors.items():
+            shown = "not told" if each is None else ", ".join(f"{x:.2g}" for x in each)
+            print(f"  {name}: {shown}")
+        if found.count:
+            shown = ", ".join(f"{share:.0%}" for share in found.came_back)
+            print(f"came back in {found.count} resamples: {shown}")
+        for note in found.notes:
+            print(f"note: {note}")
+    if out is not None:
+        kinds = {"low": found.low, "high": found.high, "error": found.errors}
+        arrays = {f"{kind}_{n}": A for kind, each in kinds.items()
+                  for n, A in enumerate(each) if A is not None}  # fmt: skip
+        with whole(out) as file_out:
+            np.savez(file_out, came_back=found.came_back, allow_pickle=False, **arrays)
+    if plot is not None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from robustcp import plot as pictures
+
+        axes = pictures.components(known, uncertainty=found)
+        write_picture(make_folder(plot) / "uncertainty.png", axes.flat[0].figure)

@@ -76,8 +76,8 @@ def distance_map(
 
     Samples left of and below the dashed cut-offs are regular. Those on the right are far from
     the others but described by the model (good leverage); those above are not described by it.
-    An arrow leads from where a sample is with all its entries to where it is once the flagged
-    ones are imputed, if it moves notably: bad entries let it go, a bad sample stays. Outlying
+    An arrow leads from where a sample is with all its entries to where it is without the
+    flagged ones, if it moves notably: bad entries let it go, a bad sample stays. Outlying
     samples are named, the most outlying first, as far as there is room; one that is outlying
     only with its flagged entries is named at the beginning of its arrow. An axis is logarithmic
     where distances are far beyond the cut-off. Samples without distances (NaN) are left out.
@@ -217,7 +217,7 @@ def _legend(ax: Axes, distances: Distances, known: np.ndarray) -> Legend:
     outlying = np.count_nonzero(kinds != "regular")
     nothing = Line2D([], [], linestyle="none")
     return ax.legend(
-        [*handles, arrow, nothing], [*counted, "flagged entries imputed", " "], ncols=3,
+        [*handles, arrow, nothing], [*counted, "without flagged entries", " "], ncols=3,
         frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2,
         alignment="left", title_fontsize="medium", fontsize="small", columnspacing=1.2,
         title=f"{distances.name}: {outlying} of {kinds.size} are outlying",

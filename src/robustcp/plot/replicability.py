@@ -1,4 +1,4 @@
-"""Models of halves of the data: how much alike they are."""
+"""Models of parts of the data: how much alike they are."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _style(split: int, half: int) -> dict[str, Any]:
 
 
 def replicability(found: Replicability, *, axes: Any = None) -> np.ndarray:
-    """The scores of the splits, and the congruence of each component with the fit of all data.
+    """The scores of pairs of fits, and the congruence of each component with the fit of all data.
 
     One dot for each split or half, over a box of the quartiles if there are five. Dotted lines
     are at 0.85, from which factors are fairly alike, and at 0.95, from which they are the same
@@ -193,7 +193,7 @@ def replicability(found: Replicability, *, axes: Any = None) -> np.ndarray:
     ...     mode=0, rank=2, fit=fit, models=(fit.model,) * 2, names=("A", "B"), pairs=((0, 1),),
     ...     congruences=np.ones((2, 2)), scores=np.ones(1))
     >>> replicability(found)[0].get_xlabel()
-    '1 split of mode 0'
+    '1 pair of parts of mode 0'
     """
     panels = grid_or_new(axes, (2,), (9, 3.4))
     scores = np.asarray(found.scores, dtype=np.float64)
@@ -203,8 +203,10 @@ def replicability(found: Replicability, *, axes: Any = None) -> np.ndarray:
     _boxes(panels[0], list(scores[:, None]) if few else [scores], STYLES[1])
     panels[0].set_xticks(range(scores.size) if few else [], splits if few else [])
     panels[0].set_xlim(-0.7, (scores.size if few else 1) - 0.3)
-    panels[0].set_xlabel(f"{scores.size} split{'s' * (scores.size != 1)} of {_split(found)}")
-    panels[0].set_ylabel("score of the two halves")
+    panels[0].set_xlabel(
+        f"{scores.size} pair{'s' * (scores.size != 1)} of parts of {_split(found)}"
+    )
+    panels[0].set_ylabel("score of two fits")
     _boxes(panels[1], list(congruences.T), STYLES[0])
     panels[1].set_xticks(range(congruences.shape[1]))
     panels[1].set_xlabel("component")
