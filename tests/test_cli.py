@@ -389,6 +389,7 @@ class TestOthers:
             "fit",
             "rank",
             "outliers",
+            "distances",
             "compare",
             "simulate",
             "video",

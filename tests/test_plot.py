@@ -211,14 +211,21 @@ def test_convergence_of_one_stage():
 
 def test_rank_profile_marks_the_recommended_rank():
     some = np.array([0.9, 0.2, 0.3])
-    profile = RankProfile((1, 2, 3), some, some, 1 - some, some, 2, "lowest error")
+    spread = {"error": some / 10}
+    profile = RankProfile(
+        (1, 2, 3), some, some, 1 - some, some, 100 * (some - 0.5), some, spread, 2, "lowest", 3
+    )
     ax = rank_profile(profile)
-    error, marked = ax.lines
-    (stability,) = next(other for other in ax.figure.axes if other is not ax).lines
+    error, *_, marked = ax.lines
+    other = next(other for other in ax.figure.axes if other is not ax)
+    stability, consistency, agreement = other.lines
     np.testing.assert_allclose(error.get_ydata(), profile.error)
     np.testing.assert_allclose(stability.get_ydata(), profile.stability)
+    np.testing.assert_allclose(consistency.get_ydata(), [0.4, 0, 0])
+    np.testing.assert_allclose(agreement.get_ydata(), some)
     assert list(marked.get_xdata()) == [2, 2]
     assert ax.get_xlabel() == "rank (recommended: 2)"
+    assert len(ax.get_legend().get_texts()) == 4
 
 
 # Outliers

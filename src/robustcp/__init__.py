@@ -12,6 +12,7 @@ from robustcp._version import __version__ as __version__
 from robustcp.cases import Cases
 from robustcp.checkpoints import Checkpoint
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
+from robustcp.distances import Distances
 from robustcp.engines import Observed, as_engine
 from robustcp.ensembles import Ensemble, ensemble
 from robustcp.fitted import Fit
@@ -48,6 +49,7 @@ __all__ = [
     "Checkpoint",
     "Constraint",
     "Contaminated",
+    "Distances",
     "Ensemble",
     "FileError",
     "Fit",

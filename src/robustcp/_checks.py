@@ -55,14 +55,15 @@ def real_number(
     return number
 
 
-def mode(name: str, value: Any, names: Sequence[str], order: int) -> int:
-    """The number of a mode that is given by number or by one of the modes' names."""
-    if isinstance(value, str):
-        if value not in names:
-            known = ", ".join(map(repr, names)) or "none"
-            raise ArgumentError(name, f"no mode is called {value!r}, only {known}")
-        return list(names).index(value)
-    return whole_number(name, value, 0, most=order - 1)
+def mode_number(name: str, mode: Any, names: Sequence[str], order: int) -> int:
+    """The number of a mode that is given by number, or by name where modes have names."""
+    if not isinstance(mode, str):
+        return whole_number(name, mode, 0, most=order - 1)
+    if not names:
+        raise ArgumentError(name, f"no mode is called {mode!r}: they have no names")
+    if mode not in names:
+        raise ArgumentError(name, f"must be one of {', '.join(names)}, got {mode!r}")
+    return list(names).index(mode)
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:

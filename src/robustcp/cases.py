@@ -105,7 +105,7 @@ def as_cases(given: object, names: Sequence[str], order: int) -> Cases | None:
     if given is None:
         return None
     asked = given if isinstance(given, Cases) else Cases(given)  # type: ignore[arg-type]
-    return replace(asked, mode=_checks.mode("cases", asked.mode, names, order))
+    return replace(asked, mode=_checks.mode_number("cases", asked.mode, names, order))
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,14 +109,14 @@ def estimate(
         names, labels = names_and_labels(X)
         how = plan(engine)
         given = how.constrained
-        how = replace(how, constraints=_bound(given, engine.shape, labels))
+        how = replace(how, constraints=bound(given, engine.shape, labels))
         with Record.of(checkpoint, how, rank, max_sweeps, generator) as record:
             fit = record.fit or _Way(how, generator, max_sweeps, callback, record).fit(rank)
     fit = replace(fit, constraints=given)
     return replace(fit, modes=names, labels=labels) if names else fit
 
 
-def _bound(
+def bound(
     constraints: Constraints, shape: Sequence[int], labels: Sequence[Sequence[Any] | None]
 ) -> Constraints:
     """Constraints that know the sizes and labels of their modes."""

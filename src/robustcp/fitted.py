@@ -13,6 +13,7 @@ from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.cases import Judged
 from robustcp.constraints import Constraints, Free, Nonnegative
+from robustcp.distances import Distances, distances_of
 from robustcp.doubts import FitWarning
 from robustcp.engines import Engine, as_array, as_engine, to_host
 from robustcp.kruskal import KruskalTensor
@@ -286,6 +287,41 @@ class Fit:
         seen = _standardized(engine, noise, factors)
         outlying = found.outlying_slabs()
         return Outliers(self, X, seen, factors, noise, units.factor, rate, control, outlying)
+
+    def distances(self, X: Any, mode: int | str) -> Distances:
+        """How far each slab of a mode, such as a sample, is from the model, and within it.
+
+        Residual distances say how much of a sample the model does not describe, score distances
+        how far its scores are from those of the others; both with the data as they are, and
+        without single bad entries. Slabs of the mode have no noise of their own here, so that a
+        bad sample does not hide behind its own spread.
+
+        Parameters
+        ----------
+        X : array or Observed
+            The data that the model was fitted to, or other data of the same shape.
+        mode : int or str
+            The mode of the samples, by number or name.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> X = robustcp.simulate((20, 20, 20), 2, eta=0.1, gamma=0.0, rng=0).data
+        >>> X[3] += 2.0
+        >>> X[7, 5, :] += 9.0
+        >>> found = robustcp.cp(X, 2).distances(X, 0)
+        >>> found.bad.nonzero()[0], bool(found.only_cells[7])
+        (array([3]), True)
+        """
+        mode = _checks.mode_number("mode", mode, self.modes, len(self.shape))
+        problem = Problem.of(self._engine(X))
+        engine, units = problem.engine, problem.units
+        factors = units.factors_of_fit(self._factors_for(engine))
+        noise = self._noise_of(engine, factors, units).without_slabs(mode)
+        seen = _standardized(problem.tame, noise, factors)
+        constraint = self.constraints[mode].of_rows
+        name, labels = self.modes[mode], self.labels[mode]
+        return distances_of(seen, factors, noise.sigma or 1.0, mode, constraint, name, labels)
 
     def sigma(self, X: Any) -> Array:
         """The standard deviation of the noise of each entry of X.

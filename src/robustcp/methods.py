@@ -142,7 +142,7 @@ def cp(
     def plan(engine: Engine) -> Plan:
         order = engine.order
         modes = by_mode(constraints, names_and_labels(X)[0], order)
-        constrained = _nonnegative_too(modes, nonnegative)
+        constrained = nonnegative_too(modes, nonnegative)
         held = {_checks.whole_number("fixed", mode, 0, most=order - 1) for mode in fixed}
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
@@ -191,7 +191,7 @@ def _stages_given(loss: Any, tol: float) -> list[Stage]:
     return stages
 
 
-def _nonnegative_too(constraints: Constraints, nonnegative: bool | Sequence[bool]) -> Constraints:
+def nonnegative_too(constraints: Constraints, nonnegative: bool | Sequence[bool]) -> Constraints:
     """Constraints, and `Nonnegative` for the free ones of the modes that must be so."""
     order = len(constraints)
     if isinstance(nonnegative, bool | np.bool_):

@@ -1,68 +1,127 @@
-"""How many components? Robust evidence for each rank, and a recommendation."""
+"""How many components? Robust evidence for each rank, and a recommendation.
+
+The samples of one mode are dealt out to folds. Each fold's models leave out its samples, and some
+cells of the others at random. So the same models tell how well cells are predicted that they have
+not seen, whether components come back from other samples, and whether the core of such cells is
+that of a CP model. The noise is that of the model of all data with most components.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import as_array, as_engine, to_host
-from robustcp.estimate import Seed
+from robustcp.constraints import Constraint, Constraints, by_mode
+from robustcp.core import Cells, consistency
+from robustcp.engines import HostData, as_engine, host_data, names_and_labels
+from robustcp.ensembles import ranks_of
+from robustcp.estimate import Seed, bound
 from robustcp.fitted import Fit
-from robustcp.kruskal import KruskalTensor
-from robustcp.methods import cp
-from robustcp.metrics import factor_match_score
+from robustcp.ladder import Rung, ladder
+from robustcp.methods import nonnegative_too
+from robustcp.metrics import aligned, on_host
+from robustcp.noise import first_look
+from robustcp.parallel import Progress, side_by_side
+from robustcp.search import constraints_on, cut
+from robustcp.sizes import Problem
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: The share of entries that are held out.
-HELD_OUT = 0.1
-#: The share of held-out residuals, the smallest ones, that are scored.
+#: The share of cells that each fold holds out, and how many folds there are.
+HELD_OUT, FOLDS = 0.1, 5
+#: With fewer samples, none are left out.
+FEW = 4
+#: The share of held-out residuals, the smallest ones, that the error is of.
 SCORED = 0.7
-#: Each rank must lower the held-out error of the one before by this much; the components of the
-#: recommended one must come back in halves, and their core be consistent, to this degree.
-GAIN, STABLE, CONSISTENT = 0.03, 0.9, 50.0
+#: Starts at each rank: on all data, and in each fold.
+STARTS, FEWER = 4, 2
+#: Degrees of freedom of the t distribution by which held-out cells are scored.
+HEAVY = 3.0
+#: What a rank must gain at least, per held-out cell, in all folds but so many.
+GAIN, BUT = 0.002, 1
+#: A component has come back if its congruence is at least this; the core is that of a CP model.
+STABLE, CONSISTENT = 0.9, 50.0
+#: A core consistency below this is all the same.
+NONSENSE = -100.0
+#: Of data with more entries a part of about so many is looked at.
+LARGE = 1 << 18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RankProfile:
     """Evidence for each rank.
+
+    Numbers come from several folds; `spread` has the standard error of each.
 
     Attributes
     ----------
     ranks : tuple of int
-    error : array
-        The robust error on entries that were held out: the mean of the 70% smallest |residual|
-        in units of the noise of their entries, relative to that of a zero model.
-    consistency : array
-        Core consistency in percent: near 100 when the data, outliers replaced, are trilinear in
-        these components, low or negative when there are too many.
-    stability : array
-        How well components agree (factor match score) between fits to two halves of the data
-        along its longest mode, in the other modes; 1 is perfect.
-    agreement : array
-        The share of starts that reached the best objective.
+    error : float64 array
+        The robust error of cells that were held out: the mean of the 70% smallest |residual| in
+        units of the noise of their entries, relative to that of a zero model.
+    gain : float64 array
+        How much better held-out cells are predicted than by the rank before (of those tried), in
+        nats per cell; at the first rank, than by a zero model.
+    stability : float64 array
+        Whether components come back from other samples: the congruence, in the other modes, of
+        the component that comes back worst, a median over the folds.
+    agreement : float64 array
+        The share of starts that ended at the best model of all data.
+    consistency : float64 array
+        Core consistency in percent, estimated from cells that the factors have not seen: 100 for
+        a CP model. Components that are nothing but noise, or that mend each other, lower it, also
+        below 0 (but not below -100 here). NaN where there are too few cells.
+    noise : float64 array
+        The standard deviation of the noise that the residuals show.
+    spread : dict of float64 arrays
+        The standard errors of "error", "gain", "stability" and "consistency".
     rank : int
         The recommendation.
     reason : str
         Why.
+    runner_up : int or None
+        The rank to look at next, if there is one.
+    mode : int
+        The mode of which samples were left out.
     """
 
     ranks: tuple[int, ...]
-    error: np.ndarray
-    consistency: np.ndarray
-    stability: np.ndarray
-    agreement: np.ndarray
+    error: np.ndarray = field(repr=False)
+    gain: np.ndarray = field(repr=False)
+    stability: np.ndarray = field(repr=False)
+    agreement: np.ndarray = field(repr=False)
+    consistency: np.ndarray = field(repr=False)
+    noise: np.ndarray = field(repr=False)
+    spread: dict[str, np.ndarray] = field(repr=False)
     rank: int
     reason: str
+    runner_up: int | None
+    mode: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RankProfile):
+            return NotImplemented
+        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         tried = f"{self.ranks[0]} to {self.ranks[-1]}"
         return f"RankProfile(ranks {tried}, rank {self.rank}: {self.reason})"
+
+    def rows(self) -> list[dict[str, float]]:
+        """What there is to say about each rank, as a table."""
+        columns = ("error", "gain", "stability", "agreement", "consistency", "noise")
+        return [
+            {"rank": rank, **{name: float(getattr(self, name)[k]) for name in columns},
+             **{f"{name}_spread": float(each[k]) for name, each in self.spread.items()}}
+            for k, rank in enumerate(self.ranks)
+        ]  # fmt: skip
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Held-out error and stability against the rank (see `robustcp.plot.rank_profile`)."""
@@ -71,121 +130,360 @@ class RankProfile:
         return draw(self, ax=ax)
 
 
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same, arrays entry by entry, with NaN equal to itself."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
+    if isinstance(one, str) or one is None:
+        return bool(one == other)
+    return bool(np.array_equal(one, other, equal_nan=True))
+
+
 def rank_profile(
     X: Any,
-    ranks: Iterable[int] = range(1, 9),
+    ranks: int | Iterable[int] = range(1, 9),
     *,
+    mode: int | str = 0,
+    folds: int = FOLDS,
     nonnegative: bool | tuple[bool, ...] = False,
+    constraints: Mapping[int | str, Constraint] | None = None,
     starts: int | str = "auto",
     rng: Seed = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> RankProfile:
-    """Fit each rank and say which to take.
+    """Fit each rank in several folds of the data, and say which to take.
 
-    Entries are held out at random, and scored by a loss that outliers among them cannot spoil.
-    The recommended rank is the largest one up to which each step lowers that error by at least
-    3% and gives components that come back when the data is split in halves.
+    A rank is worth its last component if that predicts cells better which were held out, in all
+    folds but one. Of the ranks that are, the highest is recommended whose components all come
+    back when samples are left out.
 
     Parameters
     ----------
-    X : array, masked array
+    X : array, masked array, or Observed
         With bad and missing entries, as for `cp`.
-    ranks : iterable of int
-    nonnegative, starts, rng
+    ranks : int or iterable of int
+    mode : int or str
+        The mode that holds samples. With fewer than four of them none are left out.
+    folds : int
+        In how many folds cells, and samples, are held out.
+    nonnegative, constraints
         As in `cp`.
+    starts : int or "auto"
+        How many starts there are at each rank, on all data; half as many in each fold.
+    rng : None, seed or Generator
+    jobs, progress
+        As in `cp_many`.
 
     Examples
     --------
     >>> import robustcp
     >>> sim = robustcp.simulate((16, 15, 14), 2, eta=0.1, gamma=1.0, rng=0)
-    >>> robustcp.rank_profile(sim.data, range(1, 4)).rank
+    >>> profile = robustcp.rank_profile(sim.data, range(1, 4), jobs=1)
+    >>> profile.rank
     2
     """
-    ranks = ranks if isinstance(ranks, Iterable) else (ranks,)
-    tried = tuple(sorted({_checks.whole_number("ranks", rank, 1) for rank in ranks}))
-    if not tried:
-        raise ValueError("ranks: must name at least one rank")
+    tried = ranks_of(ranks)
+    folds = _checks.whole_number("folds", folds, 2)
+    count = STARTS if starts == "auto" else _checks.whole_number("starts", starts, 1)
     generator = _checks.generator(rng)
-    data = to_host(as_array(X))
-    as_engine(data)  # refuses what is not a tensor
-    data = data.astype(np.float64)
-    held = (generator.random(data.shape) < HELD_OUT) & ~np.isnan(data)
-    training = np.where(held, np.nan, data)
-    longest = int(np.argmax(data.shape))
-    order = generator.permutation(data.shape[longest])
-    halves = [np.take(data, np.sort(order[k::2]), axis=longest) for k in (0, 1)]
-    options: dict[str, Any] = {"nonnegative": nonnegative, "starts": starts}
-
-    errors, consistencies, stabilities, agreements = [], [], [], []
-    fits = [cp(training, rank, rng=0, **options) for rank in tried]
-    # In units of the noise that the best of the models shows: that of the others holds misfit.
-    unit = fits[-1].sigma(training)[held]
-    nothing = _trimmed(data[held] / unit)
-    for rank, fit in zip(tried, fits, strict=True):
-        errors.append(_trimmed((data - fit.full())[held] / unit) / nothing)
-        consistencies.append(core_consistency(fit, training))
-        agreements.append(fit.starts.reached / len(fit.starts))
-        one, other = (cp(half, rank, rng=0, **options) for half in halves)
-        stabilities.append(_agreement(one, other, longest))
-    error, consistency, stability, agreement = map(
-        np.array, (errors, consistencies, stabilities, agreements)
-    )
-    rank, reason = _choose(tried, error, consistency, stability)
-    return RankProfile(tried, error, consistency, stability, agreement, rank, reason)
+    engine = as_engine(X)  # refuses what is not a tensor
+    names, labels = names_and_labels(X)
+    at = _checks.mode_number("mode", mode, names, engine.order)
+    asked = nonnegative_too(by_mode(constraints, names, engine.order), nonnegative)
+    whole, bound_to = _part(host_data(X), bound(asked, engine.shape, labels), max(tried), generator)
+    parts = _folds(whole, at, folds, generator)
+    fewer = max(1, min(count, FEWER) if starts == "auto" else count // 2)
+    tasks = [Climb(whole, at, None, tried, bound_to, count, generator.spawn(1)[0])]
+    tasks += [
+        Climb(whole, at, part, tried, bound_to, fewer, own)
+        for part, own in zip(parts, generator.spawn(folds), strict=True)
+    ]
+    done = side_by_side(Climb.__call__, tasks, jobs=jobs, progress=progress)
+    for failed in done:
+        if isinstance(failed, Exception):
+            raise failed
+    of_all, *of_folds = done
+    evidence = _Evidence(whole, at, parts, of_all, of_folds)  # type: ignore[arg-type]
+    return evidence.profile(tried)
 
 
-def _trimmed(residuals: np.ndarray) -> float:
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """What one fold leaves out.
+
+    Attributes
+    ----------
+    kept : integer array
+        The samples that its models have.
+    held : integer array
+        Which of the observed entries of all data are held out, of those samples.
+    """
+
+    kept: np.ndarray
+    held: np.ndarray
+
+
+def _part(
+    data: HostData, constraints: Constraints, rank: int, rng: np.random.Generator
+) -> tuple[HostData, Constraints]:
+    """Of large data a random part, which tells as much."""
+    if not (data.count > LARGE and data.count > 0.4 * np.prod(data.shape, dtype=float)):
+        return data, constraints
+    part = cut(data.shape, LARGE, rank, rng)
+    if part is None:
+        return data, constraints
+    for mode, rows in enumerate(part):
+        data = data if rows is None else data.taken(mode, rows)
+    return data, constraints_on(constraints, part)
+
+
+def _folds(data: HostData, mode: int, folds: int, rng: np.random.Generator) -> list[Fold]:
+    """Samples and cells, dealt out at random; of few samples all are kept."""
+    size, number = data.shape[mode], rng.permutation(data.count) % round(1 / HELD_OUT)
+    place = np.empty(size, dtype=np.int64)
+    place[rng.permutation(size)] = np.arange(size) % folds
+    if size < FEW:
+        place[:] = -1
+    found = []
+    for fold in range(folds):
+        kept = np.flatnonzero(place != fold)
+        held = (number == fold % round(1 / HELD_OUT)) & (place[data.indices[mode]] != fold)
+        found.append(Fold(kept, np.flatnonzero(held)))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Climb:
+    """The models of some data, or of what a fold leaves of it, at all ranks."""
+
+    data: HostData
+    mode: int
+    fold: Fold | None
+    ranks: Sequence[int]
+    constraints: Constraints
+    starts: int
+    rng: np.random.Generator
+
+    def __call__(self) -> dict[int, Rung]:
+        data, constraints = self.data, self.constraints
+        if self.fold is not None:
+            hit = np.zeros(data.count, dtype=bool)
+            hit[self.fold.held] = True
+            data = data.without(hit).taken(self.mode, self.fold.kept)
+            chosen = [self.fold.kept if n == self.mode else None for n in range(len(data.shape))]
+            constraints = constraints_on(constraints, chosen)
+        return ladder(data.data, self.ranks, constraints, self.starts, self.rng)
+
+
+@dataclass(frozen=True, eq=False)
+class _Evidence:
+    """What the models of all data and of the folds say of each rank."""
+
+    data: HostData
+    mode: int
+    folds: Sequence[Fold]
+    of_all: Mapping[int, Rung]
+    of_folds: Sequence[Mapping[int, Rung]]
+
+    def profile(self, ranks: tuple[int, ...]) -> RankProfile:
+        """The numbers of all ranks, and what follows from them."""
+        sigma = self._sigma(max(ranks))
+        scored = {rank: self._scored(rank, sigma) for rank in (0, *ranks)}
+        losses = np.array([[_loss(z) for z in scored[rank]] for rank in (0, *ranks)])
+        errors = np.array([[_trimmed(z) for z in scored[rank]] for rank in (0, *ranks)])
+        errors = errors[1:] / errors[0]
+        gains = losses[:-1] - losses[1:]
+        stabilities = np.array([self._stabilities(rank) for rank in ranks])
+        cores = np.array([self._consistencies(rank, sigma) for rank in ranks])
+        spread = {
+            "error": _standard_error(errors),
+            "gain": _standard_error(gains),
+            "stability": _standard_error(stabilities),
+            "consistency": _standard_error(cores),
+        }
+        stability, consistency = np.median(stabilities, axis=1), np.median(cores, axis=1)
+        choice = Choice(ranks, losses[1:], stability, consistency)
+        return RankProfile(
+            ranks, errors.mean(axis=1), gains.mean(axis=1), stability,
+            np.array([self.of_all[rank].agreement for rank in ranks]), consistency,
+            np.array([self._noise(rank) for rank in ranks]), spread, choice.rank, choice.reason,
+            choice.runner_up, self.mode,
+        )  # fmt: skip
+
+    def _look(self, rank: int) -> tuple[Problem, Any, Any]:
+        problem = Problem.of(as_engine(self.data.data)).without_wild
+        model = problem.units.factors_of_fit(self.of_all[rank].model.absorbed())
+        factors = tuple(problem.engine.asarray(A) for A in model)
+        return problem, factors, first_look(problem.engine, factors, problem.resolution)
+
+    def _noise(self, rank: int) -> float:
+        problem, _, noise = self._look(rank)
+        return float(noise.sigma * problem.units.factor)
+
+    def _sigma(self, rank: int) -> np.ndarray:
+        """The standard deviation of each observed entry."""
+        problem, factors, noise = self._look(rank)
+        engine = problem.engine
+        scales = np.ones(self.data.count)
+        if not noise.even:
+            held = tuple(np.asarray(A, dtype=np.float64) for A in factors)
+            found = noise.scales(engine.shape, held)
+            scales = scales if found is None else found.at(self.data.indices)
+        least = max(noise.least, problem.resolution.entry, np.finfo(float).tiny)
+        return np.asarray(np.maximum(noise.sigma * scales, least) * problem.units.factor)
+
+    def _scored(self, rank: int, sigma: np.ndarray) -> list[np.ndarray]:
+        """The residuals of the held-out cells of each fold, in units of their noise."""
+        found = []
+        for fold, rungs in zip(self.folds, self.of_folds, strict=True):
+            values = self.data.values[fold.held]
+            model = rungs[rank].model.at(self._cells(fold)) if rank else 0.0
+            found.append((values - model) / sigma[fold.held])
+        return found
+
+    def _cells(self, fold: Fold) -> np.ndarray:
+        """Where the held-out cells are, in the data of the fold."""
+        at = [index[fold.held] for index in self.data.indices]
+        at[self.mode] = np.searchsorted(fold.kept, at[self.mode])
+        return np.stack(at, axis=1)
+
+    def _stabilities(self, rank: int) -> list[float]:
+        """For each fold, how much the worst of its components is like one of all data."""
+        return [
+            float(aligned(rungs[rank].model, self.of_all[rank].model, skip=self.mode)[1].min())
+            for rungs in self.of_folds
+        ]
+
+    def _consistencies(self, rank: int, sigma: np.ndarray) -> list[float]:
+        """Core consistency of the held-out cells of each fold."""
+        found = []
+        for fold, rungs in zip(self.folds, self.of_folds, strict=True):
+            model, at = rungs[rank].model, self._cells(fold)
+            z = (self.data.values[fold.held] - model.at(at)) / sigma[fold.held]
+            found.append(max(consistency(Cells(model, at, z, sigma[fold.held])), NONSENSE))
+        return found
+
+
+def _loss(z: np.ndarray) -> float:
+    """What cells cost on average: minus the log density of a t distribution, but for constants."""
+    if not z.size:
+        return 0.0
+    return float(np.mean(0.5 * (HEAVY + 1) * np.log1p(z * z / HEAVY)))
+
+
+def _trimmed(z: np.ndarray) -> float:
     """The mean of the smaller magnitudes."""
-    sizes = np.sort(np.abs(residuals))
+    sizes = np.sort(np.abs(z))
     return float(sizes[: max(1, int(SCORED * sizes.size))].mean()) or np.finfo(float).tiny
 
 
-def _choose(
-    ranks: tuple[int, ...], error: np.ndarray, consistency: np.ndarray, stability: np.ndarray
-) -> tuple[int, str]:
-    """The last rank that pays, if its components are real; else the last one whose are."""
-    last, why = len(ranks) - 1, "the held-out error still falls at the highest rank tried"
-    for k in range(1, len(ranks)):
-        gain = 1 - error[k] / error[k - 1]
-        if gain < GAIN:
-            change = f"lowers it by only {gain:.1%}" if gain > 0 else f"raises it by {-gain:.1%}"
-            last = k - 1
-            why = (
-                f"the held-out error stops falling: rank {ranks[k]} {change} "
-                f"(from {error[k - 1]:.3f} to {error[k]:.3f})"
+def _standard_error(each: np.ndarray) -> np.ndarray:
+    """That of the mean over folds, for each rank."""
+    return np.asarray(each.std(axis=1, ddof=1) / np.sqrt(each.shape[1]))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which rank the evidence speaks for.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+    losses : float64 array (ranks, folds)
+        What held-out cells cost.
+    stability, consistency : float64 array (ranks,)
+    """
+
+    ranks: tuple[int, ...]
+    losses: np.ndarray
+    stability: np.ndarray
+    consistency: np.ndarray
+
+    def better(self, k: int, other: int) -> bool:
+        """Whether one predicts held-out cells better than another, in all folds but one."""
+        gains = self.losses[other] - self.losses[k]
+        return bool(np.sum(gains > GAIN) >= max(gains.size - BUT, 1))
+
+    @property
+    def predicting(self) -> int:
+        """The first that none after it predicts better than."""
+        last = len(self.ranks) - 1
+        return next(
+            k for k in range(last + 1)
+            if not any(self.better(other, k) for other in range(k + 1, last + 1))
+        )  # fmt: skip
+
+    def sound(self, k: int) -> bool:
+        """Whether all components come back, and the core is that of a CP model."""
+        return bool(self.stability[k] >= STABLE and not self.consistency[k] < CONSISTENT)
+
+    @property
+    def chosen(self) -> int:
+        """The highest that predicts, and is sound; if none is, the one that predicts."""
+        best = self.predicting
+        return next((k for k in range(best, -1, -1) if self.sound(k)), best)
+
+    @property
+    def rank(self) -> int:
+        return self.ranks[self.chosen]
+
+    @property
+    def runner_up(self) -> int | None:
+        """What to look at next: that of its neighbours which predicts held-out cells better."""
+        k, last, mean = self.chosen, len(self.ranks) - 1, self.losses.mean(axis=1)
+        near = [other for other in (k - 1, k + 1) if 0 <= other <= last]
+        return self.ranks[min(near, key=lambda other: mean[other])] if near else None
+
+    @property
+    def reason(self) -> str:
+        k, best = self.chosen, self.predicting
+        if k < best:
+            worst = self.ranks[best]
+            return (
+                f"rank {worst} predicts held-out cells better, but its components do not all come "
+                f"back from other samples (congruence {self.stability[best]:.2f}, core "
+                f"consistency {self.consistency[best]:.0f}%)"
             )
-            break
-    for k in range(last, -1, -1):
-        if stability[k] >= STABLE and consistency[k] >= CONSISTENT:
-            if k < last:
-                why = (
-                    f"the components of rank {ranks[k + 1]} do not come back in halves of the data "
-                    f"(score {stability[k + 1]:.2f}, core consistency {consistency[k + 1]:.0f}%)"
-                )
-            return ranks[k], why
-    return ranks[last], why + "; but its components do not come back in halves of the data"
-
-
-def _agreement(one: Fit, other: Fit, mode: int) -> float:
-    """Factor match score of two fits, without the mode along which the data was halved."""
-
-    def rest(fit: Fit) -> KruskalTensor:
-        return KruskalTensor.from_factors([A for m, A in enumerate(fit.factors) if m != mode])
-
-    return factor_match_score(rest(one), rest(other), weights=False)
+        if k + 1 < len(self.ranks):
+            gain = float(np.mean(self.losses[k] - self.losses[k + 1]))
+            change = f"only {gain:.4f} nats better" if gain > 0 else f"{-gain:.4f} nats worse"
+            why = (
+                f"rank {self.ranks[k + 1]} predicts held-out cells {change}"
+                if not self.better(k + 1, k)
+                else "no higher rank predicts held-out cells better in most folds"
+            )
+        else:
+            why = "held-out cells are still predicted better at the highest rank tried"
+            if k == 0:
+                why = "no other rank was tried"
+        if self.sound(k):
+            return f"{why}, and all components come back from other samples"
+        return (
+            f"{why}; but not all its components come back from other samples (congruence "
+            f"{self.stability[k]:.2f}, core consistency {self.consistency[k]:.0f}%)"
+        )
 
 
 def core_consistency(fit: Fit, X: Any) -> float:
     """How close the best core tensor of a model's factors is to a superdiagonal of ones, in %.
 
-    Outliers and missing entries are replaced by the model first, so that they do not count.
+    The core is estimated from the observed entries by least squares in units of their noise;
+    outliers are left out. 100 is perfect; it is low or negative where components mend each other.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> sim = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> bool(robustcp.core_consistency(robustcp.cp(sim.data, 2), sim.data) > 95)
+    True
     """
-    data = to_host(as_array(X)).astype(np.float64)
-    model = np.asarray(to_host(fit.full()), dtype=np.float64)
-    bad = np.asarray(to_host(fit.outliers(data).mask)) | np.isnan(data)
-    core = np.where(bad, model, data)
-    for mode, A in enumerate(fit.model.absorbed()):
-        inverse = np.linalg.pinv(np.asarray(to_host(A), dtype=np.float64))
-        core = np.moveaxis(np.tensordot(inverse, core, axes=(1, mode)), 0, mode)
-    ideal = np.zeros_like(core)
-    ideal[(np.arange(fit.rank),) * core.ndim] = 1.0
-    return float(100 * (1 - np.sum((core - ideal) ** 2) / fit.rank))
+    data = host_data(X)
+    if data.shape != fit.shape:
+        raise ValueError(f"X: has shape {data.shape}, the model has shape {fit.shape}")
+    found = fit.outliers(data.data)
+    at = np.stack(data.indices, axis=1)
+    scores, sigma = np.asarray(found.scores), np.asarray(fit.sigma(data.data))
+    if scores.ndim > 1:
+        scores, sigma = scores[data.indices], sigma[data.indices]
+    return consistency(Cells(on_host(fit), at, scores, np.maximum(sigma, np.finfo(float).tiny)))

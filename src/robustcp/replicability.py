@@ -148,7 +148,7 @@ def replicability(
     """
     refuse_entrywise(options)
     data = host_data(X)
-    at = _checks.mode("mode", mode, names_and_labels(X)[0], len(data.shape))
+    at = _checks.mode_number("mode", mode, names_and_labels(X)[0], len(data.shape))
     generator = _checks.generator(rng)
     numbers = _grouped(groups, data.shape[at])
     count = int(numbers.max(initial=-1)) + 1

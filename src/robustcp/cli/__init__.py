@@ -11,8 +11,9 @@ import typer
 from robustcp.cli.clips import video
 from robustcp.cli.errors import reporting
 from robustcp.cli.fitting import fit
-from robustcp.cli.inspecting import compare, outliers, rank
+from robustcp.cli.inspecting import compare, distances, outliers, rank
 from robustcp.cli.studying import demo, reproduce, simulate, trials
+from robustcp.cli.trusting import ensemble, replicability
 
 app = typer.Typer(
     help="CP tensor factorization that bad entries cannot pull away.",
@@ -21,7 +22,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (fit, rank, outliers, compare, simulate, video, demo, reproduce, trials):
+COMMANDS = (
+    fit, rank, outliers, distances, replicability, ensemble, compare, simulate, video, demo,
+    reproduce, trials,
+)  # fmt: skip
+
+for command in COMMANDS:
     app.command()(reporting(command))
 
 

@@ -1,4 +1,4 @@
-"""`robustcp rank`, `outliers` and `compare`: what a tensor or a fit says."""
+"""`robustcp rank`, `outliers`, `distances` and `compare`: what a tensor or a fit says."""
 
 from __future__ import annotations
 
@@ -8,21 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robustcp.cli.errors import fail
-from robustcp.cli.options import Absent, AsJson, Force, Key, Nonnegative, Seed, TensorFile
-from robustcp.cli.printing import print_json, print_lines
-from robustcp.cli.reading import check_rank, read_tensor
+from robustcp.cli.options import (
+    Absent,
+    AsJson,
+    Force,
+    Jobs,
+    Key,
+    Nonnegative,
+    SampleMode,
+    Seed,
+    TensorFile,
+)
+from robustcp.cli.printing import distances_of, print_distances, print_json, print_lines
+from robustcp.cli.progress import study_bars
+from robustcp.cli.reading import check_rank, read_mode, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, make_folder, whole, write_picture
 
 if TYPE_CHECKING:
+    from robustcp.distances import Distances
     from robustcp.ranks import RankProfile
 
 
 def rank(
     file: TensorFile,
     most: Annotated[int, typer.Option(help="The largest rank to try.")] = 6,
+    mode: SampleMode = "0",
+    folds: Annotated[int, typer.Option(help="In how many folds data is held out.")] = 5,
     nonnegative: Nonnegative = False,
     seed: Seed = 0,
+    jobs: Jobs = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
     key: Key = None,
     absent: Absent = None,
@@ -41,28 +56,47 @@ def rank(
         Outputs(file, force=force).add_folder("plot", plot, ["rank.png"])
     loaded = read_tensor(file, key, absent)
     check_rank(most, loaded)
-    profile = rank_profile(loaded.data, range(1, most + 1), nonnegative=nonnegative, rng=seed)
+    with study_bars() as bars:
+        profile = rank_profile(
+            loaded, range(1, most + 1), mode=read_mode(mode, loaded.modes), folds=folds,
+            nonnegative=nonnegative, rng=seed, jobs=jobs,
+            progress=lambda done, total: bars("rank", done, total or done),
+        )  # fmt: skip
     _print_profile(profile, as_json)
     if plot is not None:
-        import matplotlib
+        _draw(profile, plot / "rank.png")
 
-        matplotlib.use("Agg")
-        from robustcp import plot as pictures
 
-        axes = pictures.rank_profile(profile)
-        write_picture(make_folder(plot) / "rank.png", axes.figure)
+def _draw(found: RankProfile | Distances, path: Path) -> None:
+    """The picture of what was found."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    axes = found.plot()
+    make_folder(path.parent)
+    write_picture(path, axes.figure)
 
 
 def _print_profile(profile: RankProfile, as_json: bool) -> None:
-    rows = list(zip(profile.ranks, profile.error, profile.stability, strict=True))
+    rows = profile.rows()
     if as_json:
-        ranks = [{"rank": int(r), "error": float(e), "stability": float(s)} for r, e, s in rows]
-        print_json({"rank": profile.rank, "reason": profile.reason, "ranks": ranks})
+        print_json({
+            "rank": profile.rank, "reason": profile.reason, "runner_up": profile.runner_up,
+            "mode": profile.mode, "ranks": rows,
+        })  # fmt: skip
         return
-    print("rank  held-out error  agreement of halves")
-    for r, e, s in rows:
-        print(f"{r:>4}  {e:>14.4f}  {s:>19.3f}{'  <' if r == profile.rank else ''}")
+    print("rank  held-out error  gain, nats        come back  consistency  starts agree")
+    for row in rows:
+        core_text = f"{row['consistency']:.0f}%"
+        print(
+            f"{row['rank']:>4}  {row['error']:>14.4f}  {row['gain']:>7.4f} "
+            f"+-{row['gain_spread']:.4f}  {row['stability']:>9.3f}  {core_text:>11}  "
+            f"{row['agreement']:>12.0%}"
+            f"{'  <' if row['rank'] == profile.rank else ''}"
+        )
     print(f"recommended: {profile.rank} ({profile.reason})")
+    if profile.runner_up is not None:
+        print(f"runner-up: {profile.runner_up}")
 
 
 def outliers(
@@ -109,6 +143,35 @@ def outliers(
     )
     print_lines(noise_fact(report["noise"]).lines())
     print_lines([f"  {line}" for line in worst_lines(report["worst"])])
+
+
+def distances(
+    file: TensorFile,
+    fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
+    mode: Annotated[str, typer.Option(help="The mode that holds samples, by number or name.")],
+    count: Annotated[int, typer.Option(min=1, help="How many samples to show.")] = 20,
+    plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
+    key: Key = None,
+    absent: Absent = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which samples of a tensor are unusual, bad as a whole, or bad in some entries only.
+
+    Example: robustcp distances data.npy fit.npz --mode 0
+    """
+    from robustcp.io.fits import load
+
+    if plot is not None:
+        Outputs(file, fit_file, force=force).add_folder("plot", plot, ["distances.png"])
+    loaded, known = read_tensor(file, key, absent), load(fit_file)
+    found = known.distances(loaded.data, read_mode(mode, known.modes))
+    if as_json:
+        print_json(distances_of(found))
+    else:
+        print_distances(found, count)
+    if plot is not None:
+        _draw(found, plot / "distances.png")
 
 
 def compare(

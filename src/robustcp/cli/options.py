@@ -44,6 +44,12 @@ CaseMode = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of what is random.")]
+SampleMode = Annotated[
+    str, typer.Option("--mode", help="The mode, by number or name, that holds samples.")
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="How many fits at once; by default one for each core.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace files that exist; never those that are read.")
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from robustcp.distances import Distances
     from robustcp.fitted import Fit
     from robustcp.io.reading import Loaded
 
@@ -27,6 +29,43 @@ def print_lines(lines: list[str]) -> None:
     """Lines of text."""
     for line in lines:
         print(line)
+
+
+def distances_of(found: Distances) -> dict[str, Any]:
+    """The distances of samples, the most outlying first; None where there are none."""
+    rows = [
+        {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+        for row in found.rows()
+    ]
+    return {
+        "mode": found.name,
+        "score_cutoff": found.score_cutoff,
+        "residual_cutoff": found.residual_cutoff,
+        "note": found.note,
+        "samples": rows,
+    }
+
+
+def print_distances(found: Distances, count: int) -> None:
+    """Distances for people: as they are without bad entries, and in brackets with them."""
+    print(found.words)
+    print(f"cut-offs: score {found.score_cutoff:.3g}, residual {found.residual_cutoff:.3g}")
+    if found.note:
+        print(f"note: {found.note}")
+    rows = found.rows()
+    width = max(len(found.name), *(len(str(row["label"])) for row in rows[:count]))
+    print(f"{found.name:>{width}}  {'score':>19}  {'residual':>19}  {'bad entries':>11}  kind")
+    for row in rows[:count]:
+        score, residual = (f"{row[k]:.4g} ({row[k + '_before']:.4g})" for k in _DISTANCES)
+        kind = row["kind"] + (", bad entries only" if row["only_cells"] else "")
+        print(
+            f"{row['label']!s:>{width}}  {score:>19}  {residual:>19}  {row['share']:>11.1%}  {kind}"
+        )
+    if len(rows) > count:
+        print(f"and {len(rows) - count} more")
+
+
+_DISTANCES = ("score", "residual")
 
 
 def print_json(content: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,11 @@ def read_cases(text: str, loaded: Loaded) -> Any:
         return Cases(found, float(share)) if share else Cases(found)
     except ValueError:
         fail(f"--cases {text}: the share must be a number from 0 to 0.4")
+
+
+def read_mode(text: str, modes: Sequence[str]) -> int | str:
+    """A mode by number or name, as the library takes it."""
+    return int(text) if text not in modes and _is_number(text) else text
 
 
 def _is_number(part: str) -> bool:

@@ -186,6 +186,14 @@ class Noise:
             slabs[mode] = np.where(np.isin(np.arange(v.size), at), np.median(v), v)
         return replace(self, slabs=tuple(slabs))
 
+    def without_slabs(self, mode: int) -> Noise:
+        """With all slabs of a mode at its median scale."""
+        scales = self.slabs[mode]
+        if scales is None:
+            return self
+        slabs = tuple(None if n == mode else v for n, v in enumerate(self.slabs))
+        return replace(self.inflated(float(np.median(scales))), slabs=slabs)
+
     def outlying_slabs(self, beyond: float = 4.0, factor: float = 2.0) -> dict[int, np.ndarray]:
         """For each mode that has any, the slabs whose scale is itself outlying."""
         found = {}

@@ -16,11 +16,7 @@ Mode: TypeAlias = int | str
 
 def mode_number(fit: Fit, name: str, mode: Any) -> int:
     """The number of a mode that the argument `name` gives by number or name."""
-    if isinstance(mode, str) and mode in fit.modes:
-        return fit.modes.index(mode)
-    if isinstance(mode, str):
-        raise ValueError(f"{name}: must be one of {', '.join(fit.modes)}, got {mode!r}")
-    return _checks.whole_number(name, mode, 0, most=len(fit.shape) - 1)
+    return _checks.mode_number(name, mode, fit.modes, len(fit.shape))
 
 
 def by_number(fit: Fit, name: str, given: Any) -> dict[int, Any]:

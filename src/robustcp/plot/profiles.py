@@ -1,8 +1,10 @@
-"""Held-out error and stability against the rank."""
+"""What speaks for each rank."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from robustcp.plot.axes import axes_or_new
 from robustcp.plot.colours import STYLES
@@ -14,7 +16,11 @@ if TYPE_CHECKING:
 
 
 def rank_profile(profile: RankProfile, *, ax: Axes | None = None) -> Axes:
-    """Held-out error (left axis) and stability (right axis) against the rank.
+    """Held-out error (left axis) and, from 0 to 1 (right axis), what tells components from noise.
+
+    Those are: how well the worst component comes back from other samples, the core consistency
+    (below 0 at 0), and the share of starts that agree. Bars are standard errors over the folds;
+    the recommended rank is marked by a dotted line.
 
     Parameters
     ----------
@@ -25,19 +31,38 @@ def rank_profile(profile: RankProfile, *, ax: Axes | None = None) -> Axes:
     -------
     matplotlib Axes
     """
-    ax = axes_or_new(ax, (6, 3.6))
-    (orange, _, square), (blue, _, circle), _ = STYLES
+    ax = axes_or_new(ax, (6.4, 4))
+    (orange, _, square), (blue, _, circle), (green, _, triangle) = STYLES
     other = ax.twinx()
-    error = ax.plot(profile.ranks, profile.error, circle + "-", color=blue)
-    stable = other.plot(profile.ranks, profile.stability, square + "--", color=orange)
+    ranks = np.array(profile.ranks, dtype=float)
+    error = ax.errorbar(
+        ranks, profile.error, profile.spread["error"], fmt=circle + "-", color=blue, capsize=2,
+        linewidth=1.8, zorder=3,
+    )  # fmt: skip
+    right = (
+        ("components come back", profile.stability, square + "--", orange, "full"),
+        ("core consistency", np.clip(profile.consistency / 100, 0, 1), "D:", "0.35", "none"),
+        ("starts agree", profile.agreement, triangle + "-.", green, "none"),
+    )
+    drawn = [
+        other.plot(ranks, values, style, color=colour, fillstyle=fill, linewidth=1.2, markersize=5)[
+            0
+        ]
+        for _, values, style, colour, fill in right
+    ]
     ax.axvline(profile.rank, color="0.6", linestyle=":", linewidth=1.5)
     ax.set_xlabel(f"rank (recommended: {profile.rank})")
     ax.set_ylabel("held-out error, of a zero model's")
     ax.set_ylim(bottom=0)
-    other.set_ylabel("agreement of halves")
-    other.set_ylim(0, 1.05)
+    other.set_ylabel("agreement")
+    other.set_ylim(-0.03, 1.05)
     ax.set_xticks(profile.ranks)
-    ax.legend([*error, *stable], ["held-out error", "agreement of halves"], frameon=False)
+    ax.set_zorder(other.get_zorder() + 1)
+    ax.patch.set_visible(False)
+    names = ["held-out error", *(name for name, *_ in right)]
+    ax.legend(
+        [error, *drawn], names, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1)
+    )
     ax.spines[["top"]].set_visible(False)
     other.spines[["top"]].set_visible(False)
     return ax

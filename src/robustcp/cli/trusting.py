@@ -1,0 +1,164 @@
+"""`robustcp replicability` and `ensemble`: whether components come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robustcp.cli.errors import STOPPED, fail
+from robustcp.cli.options import (
+    Absent,
+    AsJson,
+    Force,
+    Jobs,
+    Key,
+    Nonnegative,
+    SampleMode,
+    Seed,
+    TensorFile,
+)
+from robustcp.cli.printing import print_json
+from robustcp.cli.progress import study_bars
+from robustcp.cli.reading import check_rank, read_mode, read_tensor
+from robustcp.files.writing import Outputs, make_folder, write_picture
+
+Rank = Annotated[int, typer.Option(help="The number of components.")]
+Plot = Annotated[Path | None, typer.Option(help="Folder for pictures.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--keep", help="Folder that keeps the fits; the same command goes on from them."),
+]
+
+
+def replicability(
+    file: TensorFile,
+    rank: Rank,
+    mode: SampleMode = "0",
+    folds: Annotated[int | None, typer.Option(help="How many parts; by default 10.")] = None,
+    repeats: Annotated[int, typer.Option(help="How often samples are dealt out anew.")] = 1,
+    split_half: Annotated[
+        bool, typer.Option("--split-half", help="Quarters A to D: AB/CD, AC/BD, AD/BC.")
+    ] = False,
+    nonnegative: Nonnegative = False,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    keep: Folder = None,
+    plot: Plot = None,
+    key: Key = None,
+    absent: Absent = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether components come back when samples are left out.
+
+    Example: robustcp replicability data.npy --rank 3 --mode 0 --split-half
+    """
+    from robustcp.replicability import replicability as run
+
+    if plot is not None:
+        Outputs(file, force=force).add_folder("plot", plot, ["replicability.png"])
+    loaded = read_tensor(file, key, absent)
+    check_rank(rank, loaded)
+    with study_bars() as bars:
+        try:
+            found = run(
+                loaded, rank, mode=read_mode(mode, loaded.modes), folds=folds, repeats=repeats,
+                preset="split_half" if split_half else None, nonnegative=nonnegative, rng=seed,
+                jobs=jobs, folder=keep,
+                progress=lambda done, total: bars("fits", done, total or done),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            fail("stopped" + ("; the same command goes on from here" if keep else ""), STOPPED)
+    if as_json:
+        print_json({
+            "rank": found.rank, "mode": found.mode, "score": found.score,
+            "scores": [
+                {"first": found.names[i], "second": found.names[j], "score": float(score)}
+                for (i, j), score in zip(found.pairs, found.scores, strict=True)
+            ],
+            "components": [
+                {"came_back": float(share), "congruences": [float(c) for c in column]}
+                for share, column in zip(found.came_back, found.congruences.T, strict=True)
+            ],
+        })  # fmt: skip
+    else:
+        print(
+            f"factor match score, without {found.fit.modes[found.mode]}: median "
+            f"{found.score:.4f}, {found.scores.min():.4f} to {found.scores.max():.4f}"
+        )
+        if split_half:
+            for (i, j), score in zip(found.pairs, found.scores, strict=True):
+                print(f"  {found.names[i]} and {found.names[j]}: {score:.4f}")
+        print("component  came back  worst congruence")
+        for r, share in enumerate(found.came_back):
+            print(f"{r:>9}  {share:>9.0%}  {found.congruences[:, r].min():>16.4f}")
+    if plot is not None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from robustcp import plot as pictures
+
+        draw = pictures.split_half if split_half else pictures.replicability
+        axes = draw(found)
+        write_picture(make_folder(plot) / "replicability.png", axes.flat[0].figure)
+
+
+def ensemble(
+    file: TensorFile,
+    most: Annotated[int, typer.Option(help="The largest rank to try.")] = 6,
+    starts: Annotated[int, typer.Option(help="Random starts at each rank.")] = 10,
+    nonnegative: Nonnegative = False,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    keep: Folder = None,
+    plot: Plot = None,
+    key: Key = None,
+    absent: Absent = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Follow several random starts at each rank, and say how they ended.
+
+    Example: robustcp ensemble data.npy --most 5 --starts 10 --keep fits --plot pictures
+    """
+    from robustcp.ensembles import ensemble as run
+
+    if most < 1:
+        fail(f"--most {most}: must be at least 1")
+    if plot is not None:
+        Outputs(file, force=force).add_folder("plot", plot, ["ensemble.png"])
+    loaded = read_tensor(file, key, absent)
+    check_rank(most, loaded)
+    with study_bars() as bars:
+        try:
+            found = run(
+                loaded, range(1, most + 1), starts=starts, nonnegative=nonnegative, rng=seed,
+                jobs=jobs, folder=keep,
+                progress=lambda done, total: bars("fits", done, total or done),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            fail("stopped" + ("; the same command goes on from here" if keep else ""), STOPPED)
+    if as_json:
+        print_json({
+            str(rank): {
+                "errors": found.errors[rank].tolist(), "costs": found.costs[rank].tolist(),
+                "similarities": found.similarities[rank].tolist(),
+            }
+            for rank in found.ranks
+        })  # fmt: skip
+    else:
+        print("rank  error of the best  similarity to it: median, worst")
+        for rank in found.ranks:
+            same = found.similarities[rank]
+            middle, least = sorted(same)[len(same) // 2], min(same)
+            print(f"{rank:>4}  {found.errors[rank][0]:>17.4f}  {middle:>24.3f}, {least:.3f}")
+    if plot is not None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from robustcp import plot as pictures
+
+        axes = pictures.ensemble(found)
+        write_picture(make_folder(plot) / "ensemble.png", axes.flat[0].figure)

@@ -1,0 +1,412 @@
+"""How far samples are from a model: outside of it, and within it.
+
+The samples are the slabs of one mode. With the other modes' factors held, each has scores: its
+weighted least-squares projection on the model. What is left is its residual distance; how far its
+scores are from those of the others is its score distance (as for robust principal components:
+Hubert, Rousseeuw & Vanden Branden 2005).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from robustcp import mcd
+from robustcp._typing import Array, Factors
+from robustcp.constraints import Constraint, Free
+from robustcp.engines import Engine, to_host
+from robustcp.losses import LeastSquares, Loss
+from robustcp.normal import NormalEquations, unpack_indices
+from robustcp.objective import Objective
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: The share of clean entries that are taken for bad ones by chance.
+RATE = 1e-3
+#: Of a sample with a larger share of bad entries nobody knows which are the good ones.
+MINORITY = 0.5
+#: Standard deviations of scores below this, in units of their noise, are roundings.
+LEAST_SPREAD = 0.1
+#: So are residual distances below this, where noise alone is 1 for each entry.
+LEAST_RESIDUAL = 0.5
+#: The most rounds of a constraint that solves for rows step by step.
+ROUNDS = 100
+
+REGULAR, GOOD_LEVERAGE = "regular", "good leverage"
+ORTHOGONAL, BAD_LEVERAGE = "orthogonal outlier", "bad leverage"
+NO_DATA = "no data"
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """The score and residual distance of each sample, with its bad entries and without them.
+
+    "Before" is with the data as they are. "After" is without bad entries, those with residuals
+    beyond 3.29 standard deviations of their noise, which count as missing; but if they are more
+    than half of a sample's entries, nobody knows which are the good ones, and all stay. Distances
+    are as for samples of which every entry was observed, NaN for those without any.
+
+    Attributes
+    ----------
+    mode : int
+    name : str
+        The name of the mode.
+    labels : list, optional
+        Those of the samples.
+    score, residual : float64 array (I,)
+        After.
+    score_before, residual_before : float64 array (I,)
+    score_cutoff, residual_cutoff : float
+        2.5% of regular samples are beyond each.
+    shares : float64 array (I,)
+        The share of bad entries in each sample.
+    note : str
+        What to know of the score distances where there are too few samples for a covariance.
+    """
+
+    mode: int
+    name: str
+    labels: list[Any] | None = field(repr=False)
+    score: np.ndarray = field(repr=False)
+    residual: np.ndarray = field(repr=False)
+    score_before: np.ndarray = field(repr=False)
+    residual_before: np.ndarray = field(repr=False)
+    score_cutoff: float
+    residual_cutoff: float
+    shares: np.ndarray = field(repr=False)
+    note: str = ""
+
+    @property
+    def kinds(self) -> np.ndarray:
+        """What each sample is, without its bad entries.
+
+        "regular"; "good leverage": scores far from the others', but as the model says;
+        "orthogonal outlier": ordinary scores, and something that the model does not describe;
+        "bad leverage": both; "no data".
+        """
+        return self._kinds(self.score, self.residual)
+
+    @property
+    def kinds_before(self) -> np.ndarray:
+        """What each sample is, bad entries and all."""
+        return self._kinds(self.score_before, self.residual_before)
+
+    def _kinds(self, score: np.ndarray, residual: np.ndarray) -> np.ndarray:
+        far, outside = score > self.score_cutoff, residual > self.residual_cutoff
+        conditions = [np.isnan(residual), far & outside, outside, far]
+        return np.select(conditions, [NO_DATA, BAD_LEVERAGE, ORTHOGONAL, GOOD_LEVERAGE], REGULAR)
+
+    @property
+    def bad(self) -> np.ndarray:
+        """True for samples that are bad as a whole: not for a few bad entries."""
+        return np.asarray(self.residual > self.residual_cutoff)
+
+    @property
+    def only_cells(self) -> np.ndarray:
+        """True for samples that are bad for nothing but some of their entries."""
+        return np.asarray((self.residual_before > self.residual_cutoff) & ~self.bad)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is known of each sample, the most outlying first."""
+        ratios = np.stack([self.score / self.score_cutoff, self.residual / self.residual_cutoff])
+        order = np.argsort(-np.nan_to_num(ratios.max(axis=0), nan=-1.0), kind="stable")
+        kinds, cells = self.kinds, self.only_cells
+        return [
+            {
+                "index": int(k),
+                "label": int(k) if self.labels is None else self.labels[k],
+                "kind": str(kinds[k]),
+                "score": float(self.score[k]),
+                "residual": float(self.residual[k]),
+                "score_before": float(self.score_before[k]),
+                "residual_before": float(self.residual_before[k]),
+                "share": float(self.shares[k]),
+                "only_cells": bool(cells[k]),
+            }
+            for k in order
+        ]
+
+    @property
+    def words(self) -> str:
+        """How many samples are of which kind."""
+        kinds = self.kinds
+        counts = [(name, int(np.sum(kinds == kind))) for kind, name in _PLURALS.items()]
+        parts = [f"{count} {name}" for name, count in counts if count]
+        cells = int(self.only_cells.sum())
+        parts += [f"{cells} with bad entries only"] if cells else []
+        return f"{kinds.size} samples of {self.name}: {', '.join(parts)}"
+
+    def __repr__(self) -> str:
+        return f"Distances({self.words})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Score against residual distances; see `robustcp.plot.distance_map`."""
+        from robustcp import plot
+
+        return plot.distance_map(self, ax=ax)
+
+
+_PLURALS = {
+    BAD_LEVERAGE: "bad leverage",
+    ORTHOGONAL: "orthogonal outliers",
+    GOOD_LEVERAGE: "good leverage",
+    REGULAR: "regular",
+    NO_DATA: "without data",
+}
+
+
+def distances_of(
+    engine: Engine,
+    factors: Factors,
+    sigma: float,
+    mode: int,
+    constraint: Constraint,
+    name: str,
+    labels: list[Any] | None,
+) -> Distances:
+    """The distances of the slabs of a mode.
+
+    Parameters
+    ----------
+    engine : Engine
+        The data, with residuals in units of their noise, times sigma.
+    factors : tuple of arrays
+        The robust model.
+    sigma : float
+    mode : int
+    constraint : Constraint
+        What single rows of the mode's factor must be like.
+    name, labels
+        Of the mode.
+    """
+    from scipy.special import ndtri
+
+    limit = float(-ndtri(RATE / 2)) * sigma
+    counts = np.asarray(engine.counts(mode), dtype=np.float64)
+    known = counts > 0
+    shares = engine.flagged(factors, limit)[mode] / np.maximum(counts, 1)
+    few = shares <= MINORITY
+    before = _Projected.of(engine, factors, mode, LeastSquares(), constraint)
+    after = _Projected.of(engine, factors, mode, _Without(limit), constraint).where(few, before)
+    cells = math.prod(engine.shape) / engine.shape[mode]
+    seen = np.where(known, counts, np.nan) * sigma**2 / cells
+    kept = np.where(few & (shares > 0), (1 - shares) * _variance_within(limit / sigma), 1.0)
+    residual = np.sqrt(after.squares / (seen * kept))
+    residual_before = np.sqrt(before.squares / seen)
+    shape, note = _shape(after.scores[known], before.gram / sigma**2 / max(known.sum(), 1))
+    score, score_before = (np.where(known, shape(part.scores), np.nan) for part in (after, before))
+    return Distances(
+        mode, name, labels, score, residual, score_before, residual_before,
+        _score_cutoff(factors[0].shape[1]), _residual_cutoff(residual[known], cells), shares, note,
+    )  # fmt: skip
+
+
+# Projections
+
+
+@dataclass(frozen=True)
+class _Without(Loss):
+    """Least squares without the entries that are far from the model."""
+
+    degree: ClassVar[int] = 2
+    limit: float
+
+    def value(self, r: Array) -> Array:
+        return 0.5 * self.slope(r) ** 2
+
+    def slope(self, r: Array) -> Array:
+        return r * self.curvature(r)
+
+    def curvature(self, r: Array) -> Array:
+        xp = array_namespace(r)
+        return xp.where(xp.abs(r) > self.limit, xp.zeros_like(r), xp.ones_like(r))
+
+
+@dataclass(frozen=True, eq=False)
+class _Projected:
+    """The slabs of a mode, projected on the model.
+
+    Attributes
+    ----------
+    scores : float64 array (I, R)
+    squares : float64 array (I,)
+        The sums of squares that are left.
+    gram : float64 array (R, R)
+        The sum of the Gram matrices of all slabs.
+    """
+
+    scores: np.ndarray
+    squares: np.ndarray
+    gram: np.ndarray
+
+    @classmethod
+    def of(
+        cls, engine: Engine, factors: Factors, mode: int, loss: Loss, constraint: Constraint
+    ) -> _Projected:
+        """By one step from the rows of the model: a quadratic is at its minimum after that."""
+        rank = factors[0].shape[1]
+        alone = tuple(constraint if n == mode else Free() for n in range(engine.order))
+        objective = Objective(engine, loss, alone, (mode,))
+        squares, scores = _sums_of_squares(engine, factors, mode, loss), []
+        total = np.zeros((rank, rank))
+        for rows in objective.row_blocks(mode, rank):
+            equations = objective.equations(factors, mode, rows)
+            part = tuple(A[rows, :] if n == mode else A for n, A in enumerate(factors))
+            steps = _steps(objective, equations, part, mode)
+            gram, gradient = _host(equations.gram), _host(equations.gradient)
+            G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank)
+            bend = np.sum((G @ steps[:, :, None])[:, :, 0] * steps, axis=1)
+            squares[rows] += bend - 2 * np.sum(gradient * steps, axis=1)
+            scores.append(_host(part[mode]) + steps)
+            total += np.broadcast_to(G, (len(steps), rank, rank)).sum(axis=0)
+        return cls(np.concatenate(scores), np.maximum(squares, 0.0), total)
+
+    def where(self, mine: np.ndarray, other: _Projected) -> _Projected:
+        """These for some slabs, and others for the rest."""
+        scores = np.where(mine[:, None], self.scores, other.scores)
+        return _Projected(scores, np.where(mine, self.squares, other.squares), self.gram)
+
+
+def _steps(
+    objective: Objective, equations: NormalEquations, part: Factors, mode: int
+) -> np.ndarray:
+    """From some rows of the model to where the quadratic of their equations is least; host.
+
+    A constraint may solve for rows step by step; the equations follow them.
+    """
+    xp, begin = objective.engine.xp, part[mode]
+    rank = begin.shape[1]
+    where = xp.asarray(unpack_indices(rank), device=device(begin))
+    G = xp.reshape(xp.take(equations.gram, where, axis=1), (-1, rank, rank))
+    rows = begin
+    for _ in range(ROUNDS):
+        moved = xp.sum(G * (rows - begin)[:, None, :], axis=-1)
+        here = NormalEquations(equations.gram, equations.gradient - moved, equations.value)
+        held = tuple(rows if n == mode else A for n, A in enumerate(part))
+        new = objective.solved(here, held, mode, slice(0, rows.shape[0]))
+        far = float(xp.max(xp.abs(new - rows)))
+        rows = new
+        if far <= 1e3 * objective.engine.precision * float(xp.max(xp.abs(rows))):
+            break
+    return np.asarray(_host(rows) - _host(begin))
+
+
+def _sums_of_squares(engine: Engine, factors: Factors, mode: int, loss: Loss) -> np.ndarray:
+    """Twice the loss of each slab; host."""
+    xp = engine.xp
+
+    def work(r: Array) -> Array:
+        cost = 2 * loss.value(xp.astype(r, xp.float64))
+        return xp.where(xp.isnan(r), xp.zeros_like(cost), cost)
+
+    weights = {} if engine.view.weights is None else {"weighted": True}
+    return engine.slab_sums(work, factors, **weights)[mode].astype(np.float64)
+
+
+def _host(array: Array) -> np.ndarray:
+    return np.asarray(to_host(array), dtype=np.float64)
+
+
+# What is far
+
+
+def _variance_within(limit: float) -> float:
+    """The variance of Gaussian noise of variance 1 that is not beyond a limit."""
+    from scipy.special import ndtr
+
+    density = math.exp(-0.5 * limit**2) / math.sqrt(2 * math.pi)
+    return 1 - 2 * limit * density / (1 - 2 * float(ndtr(-limit)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """Where scores are, and how far others are from there.
+
+    Attributes
+    ----------
+    centre : float64 array (R,)
+    root : float64 array (R, R)
+        Scores times this have covariance 1.
+    """
+
+    centre: np.ndarray
+    root: np.ndarray
+
+    def __call__(self, scores: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.linalg.norm((scores - self.centre) @ self.root, axis=1)
+        return found
+
+
+def _shape(scores: np.ndarray, gram: np.ndarray) -> tuple[_Shape, str]:
+    """The shape of most scores, and a note if correlations are ignored.
+
+    `gram` is the inverse of the covariance that the noise of the data gives them. In coordinates
+    where that is 1 no direction can have less, except for roundings.
+    """
+    count, rank = scores.shape
+    values, vectors = np.linalg.eigh(gram)
+    turned = vectors * np.sqrt(np.maximum(values, 0.0))
+    if count < 2 * (rank + 1):
+        return _by_components(scores, gram), (
+            f"{count} samples are too few for the covariance of {rank} scores: score distances "
+            "are by medians, without correlations"
+        )
+    found = _scatter(scores @ turned)
+    if found is None:
+        return _by_components(scores, gram), (
+            "the scores of most samples lie in a plane: score distances are by medians, without "
+            "correlations"
+        )
+    centre, covariance = found
+    root = turned @ np.linalg.inv(np.linalg.cholesky(covariance)).T
+    return _Shape(np.linalg.lstsq(turned.T, centre)[0], root), ""
+
+
+def _scatter(points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The centre and covariance of most points, in units of their noise; None if it is flat."""
+    if points.shape[1] == 1:
+        centre, spread = mcd.univariate(points[:, 0])
+        return None if spread < LEAST_SPREAD else (np.array([centre]), np.array([[spread**2]]))
+    found = mcd.multivariate(points)
+    if found is None or np.linalg.eigvalsh(found.covariance)[0] < LEAST_SPREAD**2:
+        return None
+    return found.centre, found.covariance
+
+
+def _by_components(scores: np.ndarray, gram: np.ndarray) -> _Shape:
+    """By the median and the median deviation of each component.
+
+    Where most scores are the same it is the mean deviation, and where all are, the noise.
+    """
+    centre = np.median(scores, axis=0)
+    deviations = np.abs(scores - centre)
+    noise = np.sqrt(np.maximum(np.diag(np.linalg.pinv(gram, hermitian=True)), 0.0))
+    noise = np.where(noise > 0, noise, np.inf)
+    spread = 1.4826 * np.median(deviations, axis=0)
+    mean = math.sqrt(math.pi / 2) * np.mean(deviations, axis=0)
+    spread = np.where(spread < LEAST_SPREAD * noise, mean, spread)
+    spread = np.where(spread < LEAST_SPREAD * noise, noise, spread)
+    return _Shape(centre, np.diag(1 / spread))
+
+
+def _score_cutoff(rank: int) -> float:
+    from scipy.special import gammaincinv
+
+    return math.sqrt(2 * float(gammaincinv(rank / 2, mcd.LEVEL)))
+
+
+def _residual_cutoff(residual: np.ndarray, cells: float) -> float:
+    """By the approximation of Wilson and Hilferty: distances to the power 2/3 are Gaussian.
+
+    Distances that are far smaller than those of noise are roundings.
+    """
+    from scipy.special import ndtri
+
+    centre, spread = mcd.univariate(residual ** (2 / 3))
+    found = math.pow(centre + spread * float(ndtri(mcd.LEVEL)), 1.5)
+    return max(found * (1 + 1e-12), LEAST_RESIDUAL * math.sqrt(cells))
