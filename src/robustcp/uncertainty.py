@@ -47,7 +47,7 @@ BEND = 0.03
 #: entry; and after so many sweeps at the latest.
 LITTLE, SWEEPS = 1e-3, 500
 #: With fewer entries than this in all resamples together, starting processes takes longer.
-SHORT = 1 << 24
+SHORT = 1 << 27
 #: With fewer of its entries than this share, a tensor is passed over as a list of entries.
 DENSE = 0.1
 
