@@ -333,7 +333,7 @@ def test_scores_of_splits_and_congruences_of_components(splits):
     scores.figure.canvas.draw()
     names = [tick.get_text() for tick in scores.get_xticklabels()]
     assert names == (["A1, A2", "B1, B2", "C1, C2"][:splits] if splits < 6 else [])
-    assert scores.get_xlabel() == f"{splits} split{'s' * (splits > 1)} of sample"
+    assert scores.get_xlabel() == f"{splits} pair{'s' * (splits > 1)} of parts of sample"
 
 
 # Intervals
