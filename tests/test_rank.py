@@ -191,7 +191,8 @@ class TestChoice:
 
     def test_nor_those_whose_core_is_not_that_of_a_cp_model(self):
         core = np.array([100.0, 100.0, 95.0, -30.0])
-        assert self.choose([1, 0.5, 0.3, 0.2], self.good, core).rank == 3
+        assert self.choose([1, 0.5, 0.3, 0.2], [1, 1, 1, 0.93], core).rank == 3
+        assert self.choose([1, 0.5, 0.3, 0.2], [1, 1, 1, 0.97], core).rank == 4
 
     def test_one_fold_may_disagree(self):
         losses = np.array([[1.0] * 5, [0.5] * 4 + [1.2]])

@@ -7,8 +7,8 @@ not by where their starts happened to end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -58,22 +58,53 @@ class Rung:
 def ladder(
     X: object, ranks: Sequence[int], constraints: Constraints, starts: int, rng: np.random.Generator
 ) -> dict[int, Rung]:
-    """The models of some data at some ranks; `starts` for each of them."""
-    engine = as_engine(X)
-    problem = Problem.of(engine).without_wild.without_stuck
+    """The models of some data at some ranks; for each at most so many starts, until two agree."""
+    problem = Problem.of(as_engine(X)).without_wild.without_stuck
     trial = Trial(problem, constraints)
     found: dict[int, Rung] = {}
     above: Factors | None = None
     for rank in range(max(ranks), min(ranks) - 1, -1):
-        ends = [] if above is None else [_pruned(trial, above)]
+        ends = Ends(trial)
+        if above is not None:
+            ends.add(_pruned(trial, above))
         if rank in ranks:
-            ends += _begun(trial, rank, starts, rng)
-        costs = [trial.entropy(factors) for factors in ends]
-        best = int(np.argmin(costs))
-        above = ends[best]
-        if rank in ranks:
-            found[rank] = _rung(trial, ends, best, costs[best])
+            for factors in _begun(trial, rank, starts, rng):
+                ends.add(factors)
+                if ends.agreeing > 1:
+                    break
+            found[rank] = ends.rung()
+        above = ends.best
     return found
+
+
+@dataclass(eq=False)
+class Ends:
+    """Where the starts of a rank ended."""
+
+    trial: Trial
+    factors: list[Factors] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+
+    def add(self, factors: Factors) -> None:
+        self.factors.append(factors)
+        self.costs.append(self.trial.entropy(factors))
+
+    @property
+    def best(self) -> Factors:
+        return self.factors[int(np.argmin(self.costs))]
+
+    @property
+    def agreeing(self) -> int:
+        """How many are the best model."""
+        model = KruskalTensor.from_factors(self.best)
+        return sum(same(KruskalTensor.from_factors(factors), model) for factors in self.factors)
+
+    def rung(self) -> Rung:
+        trial, factors = self.trial, self.best
+        if trial.thin(factors[0].shape[1]):
+            factors = _settled(trial, factors)
+        model = KruskalTensor.from_factors(trial.problem.units.factors_of_data(factors))
+        return Rung(model.normalized(), min(self.costs), len(self.factors), self.agreeing)
 
 
 def _pruned(trial: Trial, factors: Factors) -> Factors:
@@ -82,27 +113,19 @@ def _pruned(trial: Trial, factors: Factors) -> Factors:
     return min(map(trial.redescended, rests), key=trial.entropy)
 
 
-def _begun(trial: Trial, rank: int, starts: int, rng: np.random.Generator) -> list[Factors]:
-    """Where some starts end."""
+def _begun(trial: Trial, rank: int, starts: int, rng: np.random.Generator) -> Iterator[Factors]:
+    """Where starts end, one by one."""
     rngs = rng.spawn(starts)
     if trial.thin(1):  # hardly any row has enough entries: components must come and go
-        together = lambda work, items: [work(item) for item in items]  # noqa: E731
-        return [end.factors for end in trial.evolved(rank, rngs[:2], MANY_BIRTHS // 4, together)]
-    kinds = [KINDS[number % len(KINDS)] for number in range(starts)]
-    begun = enumerate(zip(kinds, rngs, strict=True))
-    return [trial.end(rank, number, *kind, own).factors for number, (kind, own) in begun]
+        chains = trial.evolved(rank, rngs[:2], MANY_BIRTHS // 4, lambda f, xs: [f(x) for x in xs])
+        yield from (end.factors for end in chains)
+        return
+    for number, own in enumerate(rngs):
+        kind = KINDS[number % len(KINDS)]
+        yield trial.end(rank, number, *kind, own).factors
 
 
-def _rung(trial: Trial, ends: Sequence[Factors], best: int, cost: float) -> Rung:
-    models = [KruskalTensor.from_factors(factors) for factors in ends]
-    agreeing = sum(same(model, models[best]) for model in models)
-    factors = settled(trial, ends[best]) if trial.thin(models[best].rank) else ends[best]
-    units = trial.problem.units
-    model = KruskalTensor.from_factors(units.factors_of_data(factors)).normalized()
-    return Rung(model, cost, len(ends), agreeing)
-
-
-def settled(trial: Trial, factors: Factors) -> Factors:
+def _settled(trial: Trial, factors: Factors) -> Factors:
     """The means of the rows, where some have few entries."""
     engine = trial.problem.engine
     entries, least = Entries.of(engine), trial.problem.resolution.entry

@@ -38,14 +38,15 @@ HELD_OUT, FOLDS = 0.1, 5
 FEW = 4
 #: The share of held-out residuals, the smallest ones, that the error is of.
 SCORED = 0.7
-#: Starts at each rank: on all data, and in each fold.
-STARTS, FEWER = 4, 2
+#: The most starts at each rank.
+STARTS = 4
 #: Degrees of freedom of the t distribution by which held-out cells are scored.
 HEAVY = 3.0
 #: What a rank must gain at least, per held-out cell, in all folds but so many.
 GAIN, BUT = 0.002, 1
-#: A component has come back if its congruence is at least this; the core is that of a CP model.
-STABLE, CONSISTENT = 0.9, 50.0
+#: A component has come back if its congruence is at least the first of these, or the second and
+#: the core is that of a CP model.
+SURE, STABLE, CONSISTENT = 0.95, 0.9, 50.0
 #: A core consistency below this is all the same.
 NONSENSE = -100.0
 #: Of data with more entries a part of about so many is looked at.
@@ -170,7 +171,7 @@ def rank_profile(
     nonnegative, constraints
         As in `cp`.
     starts : int or "auto"
-        How many starts there are at each rank, on all data; half as many in each fold.
+        The most starts at each rank, in all data and in each fold, until two agree; "auto" is 4.
     rng : None, seed or Generator
     jobs, progress
         As in `cp_many`.
@@ -193,10 +194,9 @@ def rank_profile(
     asked = nonnegative_too(by_mode(constraints, names, engine.order), nonnegative)
     whole, bound_to = _part(host_data(X), bound(asked, engine.shape, labels), max(tried), generator)
     parts = _folds(whole, at, folds, generator)
-    fewer = max(1, min(count, FEWER) if starts == "auto" else count // 2)
     tasks = [Climb(whole, at, None, tried, bound_to, count, generator.spawn(1)[0])]
     tasks += [
-        Climb(whole, at, part, tried, bound_to, fewer, own)
+        Climb(whole, at, part, tried, bound_to, count, own)
         for part, own in zip(parts, generator.spawn(folds), strict=True)
     ]
     done = side_by_side(Climb.__call__, tasks, jobs=jobs, progress=progress)
@@ -415,8 +415,9 @@ class Choice:
         )  # fmt: skip
 
     def sound(self, k: int) -> bool:
-        """Whether all components come back, and the core is that of a CP model."""
-        return bool(self.stability[k] >= STABLE and not self.consistency[k] < CONSISTENT)
+        """Whether all components come back, surely; or do so and have the core of a CP model."""
+        sure, stable = self.stability[k] >= SURE, self.stability[k] >= STABLE
+        return bool(sure or (stable and not self.consistency[k] < CONSISTENT))
 
     @property
     def chosen(self) -> int:
