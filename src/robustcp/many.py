@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import host_data, on_host, to_host
+from robustcp.engines import host_data, names_and_labels, on_host, to_host
 from robustcp.files.errors import FileError
 from robustcp.files.writing import make_folder
 from robustcp.fitted import Fit
@@ -106,9 +106,7 @@ def cp_many(
     """
     _checks.whole_number("rank", rank, 1)
     _checks.choice("backend", backend, BACKENDS)
-    for name in ("callback", "checkpoint"):
-        if options.get(name) is not None:
-            raise _checks.ArgumentError(name, "is for one fit; of many, use progress and folder")
+    refuse_single(options)
     if not isinstance(tensors, Iterable):
         raise _checks.ArgumentError(
             "tensors", f"must be several, such as a list of arrays, got {type(tensors).__name__}"
@@ -141,6 +139,13 @@ def cp_many(
     if fits.failures:
         _warn_of(fits)
     return fits
+
+
+def refuse_single(options: Mapping[str, Any]) -> None:
+    """Complain of options that only one fit can have."""
+    for name in ("callback", "checkpoint"):
+        if options.get(name) is not None:
+            raise _checks.ArgumentError(name, "is for one fit; of many, use progress and folder")
 
 
 def _warn_of(fits: Fits) -> None:
@@ -200,7 +205,8 @@ class Task:
         """A name that only the same call on the same data has."""
         near = None if self.near is None else [np.asarray(to_host(A)) for A in self.near.factors]
         asked = sorted(self.options.items(), key=lambda item: item[0])
-        key = pickle.dumps((host_data(self.data).digest, self.rank, asked, near), protocol=5)
+        held = (host_data(self.data).digest, names_and_labels(self.data))
+        key = pickle.dumps((held, self.rank, asked, near), protocol=5)
         return f"rank{self.rank}-{hashlib.sha256(key).hexdigest()[:20]}"
 
 
