@@ -458,6 +458,13 @@ def test_exact_data_has_hardly_any_error():
         assert all((errors < 1e-3).all() for errors in found.errors)
 
 
+def test_zero_data_tells_nothing():
+    X = np.zeros((8, 7, 6))
+    fit = robustcp.cp(X, 1)
+    for method in ("normal", "bootstrap"):
+        assert all(np.isinf(errors).all() for errors in fit.uncertainty(X, method, n=20).errors)
+
+
 # The front door
 
 

@@ -194,7 +194,7 @@ def rank_profile(
     asked = nonnegative_too(by_mode(constraints, names, engine.order), nonnegative)
     whole, bound_to = _part(host_data(X), bound(asked, engine.shape, labels), max(tried), generator)
     if not whole.values.any():
-        raise _checks.ArgumentError("X", "is zero everywhere: there are no components to count")
+        raise ValueError("X: is zero everywhere, there are no components to count")
     parts = _folds(whole, at, folds, generator)
     fewer = max(1, min(count, FEWER) if starts == "auto" else count // 2)
     tasks = [Climb(whole, at, None, tried, bound_to, count, generator.spawn(1)[0])]

@@ -195,7 +195,7 @@ class Held:
         own = tuple(engine.asarray(A) for A in factors)
         if noise.kind.signal:
             noise = noise.holding(factors)
-        if noise.looked:
+        if noise.looked and noise.sigma > 0:
             fibres = fibres_of(engine, own, noise)
             engine = engine if fibres is None else engine.leaving_out(fibres)
         if not noise.even:
