@@ -109,6 +109,16 @@ def test_a_folder_tells_data_with_other_labels_apart(tmp_path):
         assert fit.labels[0] == labels
 
 
+@pytest.mark.parametrize("options", [{"warm": True}, {"init": cp(TENSORS[0], 2)}])
+def test_a_folder_does_not_depend_on_the_number_of_jobs(options, tmp_path):
+    near = [TENSORS[0] + 1e-3 * k for k in range(3)]
+    names = []
+    for jobs in (2, 1):
+        cp_many(near, 2, jobs=jobs, folder=tmp_path, starts=1, **options)
+        names.append(sorted(path.name for path in tmp_path.iterdir()))
+    assert names[0] == names[1]
+
+
 def test_a_damaged_file_is_written_anew(tmp_path):
     (fit,) = cp_many(TENSORS[:1], 2, jobs=1, folder=tmp_path)
     (path,) = tmp_path.iterdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections.abc import Iterable, Mapping, Sized
 from contextlib import suppress
@@ -206,8 +207,22 @@ class Task:
         near = None if self.near is None else [np.asarray(to_host(A)) for A in self.near.factors]
         asked = sorted(self.options.items(), key=lambda item: item[0])
         held = (host_data(self.data).digest, names_and_labels(self.data))
-        key = pickle.dumps((held, self.rank, asked, near), protocol=5)
+        key = _pickled((held, self.rank, asked, near))
         return f"rank{self.rank}-{hashlib.sha256(key).hexdigest()[:20]}"
+
+
+def _pickled(value: Any) -> bytes:
+    """What tells a value from others: the same in all processes, however arrays came there."""
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, protocol=5)
+    pickler.fast = True  # equal values that are one object are written as others are
+    pickler.dispatch_table = {np.ndarray: _content}
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def _content(array: np.ndarray) -> tuple[Any, ...]:
+    return np.ndarray, (array.shape, array.dtype.str, array.tobytes())
 
 
 _outcome = Guarded(Task.__call__)

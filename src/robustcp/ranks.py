@@ -446,7 +446,7 @@ class Choice:
             return f"rank {worst} predicts held-out cells better, but {self._doubts(best)}"
         if k + 1 < len(self.ranks):
             gain = float(np.mean(self.losses[k] - self.losses[k + 1]))
-            change = f"{-gain:.4f} nats worse"
+            change = f"{abs(gain):.4f} nats worse"
             if gain > 0:
                 change = f"only {gain:.4f} nats better"
             if gain > GAIN:
