@@ -63,6 +63,8 @@ def test_it_goes_on_from_a_folder(tmp_path, monkeypatch):
         ({"starts": 0}, "^starts: "),
         ({"init": "nvecs"}, "^init: cannot be given"),
         ({"jobs": 0}, "^jobs: "),
+        ({"checkpoint": "x.ckpt"}, "^checkpoint: is for one fit"),
+        ({"callback": print}, "^callback: is for one fit"),
     ],
 )
 def test_bad_input(options, message):

@@ -5,6 +5,7 @@ import textwrap
 
 import numpy as np
 import pytest
+import xarray
 
 import robustcp
 from robustcp import Observed, cp, cp_many, simulate
@@ -97,6 +98,25 @@ def test_a_folder_keeps_fits_and_the_same_call_goes_on(tmp_path, monkeypatch):
     assert all(equal(one, other) for one, other in zip(fits, again, strict=False))
     cp_many(TENSORS[:1], 2, jobs=1, folder=folder, starts=2)  # another call
     assert len(called) == 2
+
+
+def test_a_folder_tells_data_with_other_labels_apart(tmp_path):
+    sizes = TENSORS[0].shape
+    for first in "ab":
+        labels = [f"{first}{k}" for k in range(sizes[0])]
+        X = xarray.DataArray(TENSORS[0], dims=("x", "y", "z"), coords={"x": labels})
+        (fit,) = cp_many([X], 2, jobs=1, folder=tmp_path)
+        assert fit.labels[0] == labels
+
+
+@pytest.mark.parametrize("options", [{"warm": True}, {"init": cp(TENSORS[0], 2)}])
+def test_a_folder_does_not_depend_on_the_number_of_jobs(options, tmp_path):
+    near = [TENSORS[0] + 1e-3 * k for k in range(3)]
+    names = []
+    for jobs in (2, 1):
+        cp_many(near, 2, jobs=jobs, folder=tmp_path, starts=1, **options)
+        names.append(sorted(path.name for path in tmp_path.iterdir()))
+    assert names[0] == names[1]
 
 
 def test_a_damaged_file_is_written_anew(tmp_path):

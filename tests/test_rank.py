@@ -208,7 +208,41 @@ class TestChoice:
     def test_none_is_sound(self):
         found = self.choose([1, 0.5, 0.3, 0.3], [0.5] * 4)
         assert found.rank == 3
-        assert "but not all its components come back" in found.reason
+        assert "but its components do not all come back" in found.reason
+
+    def test_reasons_name_what_is_wrong_and_nothing_else(self):
+        core = np.array([100.0, 100.0, 95.0, -30.0])
+        reason = self.choose([1, 0.5, 0.3, 0.2], self.good, core).reason
+        assert "consistency -30%" in reason
+        assert "come back" not in reason
+        reason = self.choose([1, 0.5, 0.3, 0.2], [1, 1, 1, 0.5], np.full(4, np.nan)).reason
+        assert "congruence 0.50" in reason
+        assert "nan" not in reason
+
+    def test_a_gain_in_too_few_folds_is_not_called_small(self):
+        losses = np.array([[1.0] * 5, [0.1] * 3 + [1.2] * 2])
+        reason = Choice((1, 2), losses, np.ones(2), np.full(2, 100.0)).reason
+        assert "0.4600 nats better on average, but in too few folds" in reason
+
+
+def test_data_that_is_mostly_zero():
+    X = np.random.default_rng(0).random((10, 9, 8)) < 0.05
+    profile = rank_profile(X, [1], folds=3, starts=1, jobs=1)
+    assert np.isnan(profile.error).all()
+    assert np.isfinite(profile.gain).all()
+
+
+def test_data_without_any_component():
+    with pytest.raises(ValueError, match=r"^X: is zero everywhere"):
+        rank_profile(np.zeros((5, 6, 7)))
+
+
+def test_core_consistency_in_single_precision():
+    X = simulate((12, 10, 9), 2, eta=0.0, gamma=0.0, rng=0).data
+    fit = cp(X, 2)
+    single = X.astype(np.float32)
+    found = core_consistency(cp(single, 2, init=fit), single)
+    assert found == pytest.approx(core_consistency(fit, X), abs=1e-3)
 
 
 @pytest.mark.parametrize(

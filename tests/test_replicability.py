@@ -92,6 +92,29 @@ def test_modes_by_name_and_listed_entries():
     assert replicability(listed, 3, folds=3, jobs=1, starts=2).score > 0.9
 
 
+@pytest.mark.parametrize(
+    ("by_name", "by_number"),
+    [
+        ({"constraints": {"site": robustcp.Smooth(0.01)}},
+         {"constraints": {1: robustcp.Smooth(0.01)}}),
+        ({"cases": "time"}, {"cases": 0}),
+    ],
+)  # fmt: skip
+def test_options_may_call_modes_by_name(by_name, by_number):
+    X = xarray.DataArray(SIM.data, dims=("time", "site", "sample"), coords={"time": range(21)})
+    named = replicability(X, 2, folds=3, jobs=1, starts=1, **by_name)
+    plain = replicability(SIM.data, 2, folds=3, jobs=1, starts=1, **by_number)
+    np.testing.assert_allclose(named.scores, plain.scores, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, xarray.DataArray, list, tuple])
+def test_groups_of_any_kind(kind):
+    numbers = np.repeat([3, 1, 2], 7)
+    found = replicability(SIM.data, 1, groups=kind(numbers.tolist()), jobs=1, starts=1)
+    assert len(found.kept) == 3
+    assert all(np.unique(numbers[kept]).size == 2 for kept in found.kept)
+
+
 def test_a_folder_keeps_the_fits(tmp_path):
     first = replicability(SIM.data, 3, folds=3, jobs=1, starts=1, folder=tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
@@ -109,6 +132,10 @@ def test_a_folder_keeps_the_fits(tmp_path):
         ({"repeats": 0}, "^repeats: "),
         ({"groups": ["a"] * 21}, "^groups: must be at least two"),
         ({"groups": ["a", "b"]}, "^groups: must be one for each of the 21 samples, got 2"),
+        ({"groups": [np.nan] * 20 + [1.0]}, "^groups: must be names or numbers, got nan"),
+        ({"groups": [[1]] * 21}, "^groups: must be names or numbers, got"),
+        ({"groups": 3}, "^groups: must be one for each of the 21 samples, got 1"),
+        ({"callback": print}, "^callback: is for one fit"),
         ({"preset": "thirds"}, "^preset: must be one of 'split_half'"),
         ({"preset": "split_half", "folds": 3}, "^preset: has its own folds"),
         ({"entry_weights": np.ones((21, 9, 8))}, "^entry_weights: cannot be given here"),

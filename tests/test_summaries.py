@@ -121,6 +121,13 @@ def test_programs_get_plain_values(named):
     assert largest[2]["label"] is None
 
 
+def test_what_json_cannot_say_is_none():
+    X = simulate((8, 7, 6), 1, eta=0.0, gamma=0.0, rng=0).data * 1e200
+    content = cp(X, 1).summary(X).as_dict()
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert content["noise"]["variance"]["a"] is None  # beyond the largest number
+
+
 def test_html_is_escaped_whole_and_without_colours(named):
     X, fit = named
     text = fit.summary(X)._repr_html_()

@@ -440,11 +440,29 @@ def test_a_matrix_is_not_determined():
     assert all(np.median(high - low) > 1 for low, high in zip(found.low, found.high, strict=True))
 
 
+@pytest.mark.parametrize("shape", [(40, 30), (30, 40, 1)])
+def test_what_is_not_determined_has_no_error(shape):
+    X, _ = noisy(shape, 2, 0)
+    fit = robustcp.cp(X, 2)
+    found = fit.uncertainty(X)
+    assert all(np.isinf(errors).all() for errors in found.errors[:2])
+    assert all((errors < 1e-6).all() for errors in found.errors[2:])  # one entry, of size 1
+    assert found.notes == fit.uncertainty(X, "bootstrap", n=20).notes
+    assert found.notes == ("the data does not determine all factors",)
+
+
 def test_exact_data_has_hardly_any_error():
     X, _ = noisy((8, 7, 6), 2, 0, sigma=0.0)
     for method in (robustcp.cp, robustcp.cpal1, robustcp.cpals):
         found = method(X, 2).uncertainty(X)
         assert all((errors < 1e-3).all() for errors in found.errors)
+
+
+def test_zero_data_tells_nothing():
+    X = np.zeros((8, 7, 6))
+    fit = robustcp.cp(X, 1)
+    for method in ("normal", "bootstrap"):
+        assert all(np.isinf(errors).all() for errors in fit.uncertainty(X, method, n=20).errors)
 
 
 # The front door

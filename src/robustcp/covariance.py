@@ -49,6 +49,8 @@ NEAR = 0.1
 GAUGE = 1e-4
 #: What is added to diagonals, relatively; a direction that is not held better is not determined.
 LIFT, LOOSE = 1e-12, 1e-9
+#: Entries that move less than this along such a direction, of what moves most, stand still.
+STILL = 1e-5
 #: Second derivatives are no smaller than this share of the weights.
 LEAST = 1e-3
 
@@ -60,7 +62,8 @@ class Covariance:
     Attributes
     ----------
     variances : tuple of float64 array (I_n, R), one for each mode
-        Of the entries of the unit columns; infinite where there is no data.
+        Of the entries of the unit columns; infinite where there is no data, or where it does not
+        determine them.
     joint : bool
         Whether the errors of the other factors are allowed for.
     determined : bool
@@ -362,8 +365,8 @@ class Inverse:
         The inverses of E and S, and T.
     seen : list of boolean arrays (I_n, R), one for each mode
         Which unknowns the data says anything about; the others are as good as held.
-    determined : bool
-        Whether the data determines all, but for the sizes of columns.
+    loose : array (q, count)
+        Directions of the rest that the data does not determine, sizes of columns aside.
     """
 
     unknowns: Unknowns
@@ -371,7 +374,12 @@ class Inverse:
     T: np.ndarray
     S: np.ndarray
     seen: list[np.ndarray]
-    determined: bool
+    loose: np.ndarray
+
+    @property
+    def determined(self) -> bool:
+        """Whether the data determines all, but for the sizes of columns."""
+        return not self.loose.size
 
     @classmethod
     def of(
@@ -398,8 +406,20 @@ class Inverse:
         S *= unit[:, None] * unit
         values, vectors = scipy.linalg.eigh(S, driver="evd", overwrite_a=True)
         vectors *= unit[:, None]
-        S = (vectors / np.maximum(values, LIFT)) @ vectors.T
-        return cls(unknowns, E, T, S, seen, bool(values[0] > LOOSE))
+        held, free = vectors[:, values > LOOSE], vectors[:, values <= LOOSE]
+        S = (held / values[values > LOOSE]) @ held.T
+        return cls(unknowns, E, T, S, seen, free)
+
+    def moved(self, factors: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Which entries of unit columns move along directions that are not determined."""
+        moves = [np.zeros_like(A) for A in factors]
+        for x in self.loose.T:
+            steps = self.unknowns.each(-self.T @ x, x)
+            for n, (A, d) in enumerate(zip(factors, steps, strict=True)):
+                U, sizes = _unit_columns(A)
+                moves[n] = np.maximum(moves[n], np.abs(d - U * np.sum(U * d, axis=0)) / sizes)
+        most = max(move.max() for move in moves)
+        return [move > STILL * most for move in moves]
 
     def times(self, each: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The product with numbers (I_n, R) for each mode."""
@@ -451,7 +471,7 @@ def _jointly(
     H, M = _information(weighed, unknowns)
     inverse = Inverse.of(H, unknowns, weighed.factors, prior)
     found = Sandwich(inverse, M.plus(unknowns.parts([unit * ridge for ridge in prior])))
-    variances = []
+    variances, moved = [], inverse.moved(weighed.factors)
     for n, A in enumerate(weighed.factors):
         U, sizes = _unit_columns(A)
         columns = []
@@ -463,7 +483,7 @@ def _jointly(
                 diagonal, product = np.diagonal(C), C @ u
             columns.append(diagonal - 2 * u * product + u * u * (u @ product))
         V = np.maximum(np.stack(columns, axis=1), 0.0) / sizes**2
-        variances.append(np.where(inverse.seen[n], V, np.inf))
+        variances.append(np.where(inverse.seen[n] & ~moved[n], V, np.inf))
     return Covariance(tuple(variances), True, inverse.determined)
 
 

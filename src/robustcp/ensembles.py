@@ -12,7 +12,7 @@ import numpy as np
 from robustcp import _checks
 from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
-from robustcp.many import Task
+from robustcp.many import Task, refuse_single
 from robustcp.metrics import aligned, factor_match_score
 from robustcp.parallel import Progress, side_by_side
 
@@ -111,6 +111,7 @@ def ensemble(
     >>> len(found.fits[2]), bool(found.errors[2][0] < found.errors[1][0])
     (3, True)
     """
+    refuse_single(options)
     tried = ranks_of(ranks)
     starts = _checks.whole_number("starts", starts, 1)
     if "init" in options:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections.abc import Iterable, Mapping, Sized
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import host_data, on_host, to_host
+from robustcp.engines import host_data, names_and_labels, on_host, to_host
 from robustcp.files.errors import FileError
 from robustcp.files.writing import make_folder
 from robustcp.fitted import Fit
@@ -106,9 +107,7 @@ def cp_many(
     """
     _checks.whole_number("rank", rank, 1)
     _checks.choice("backend", backend, BACKENDS)
-    for name in ("callback", "checkpoint"):
-        if options.get(name) is not None:
-            raise _checks.ArgumentError(name, "is for one fit; of many, use progress and folder")
+    refuse_single(options)
     if not isinstance(tensors, Iterable):
         raise _checks.ArgumentError(
             "tensors", f"must be several, such as a list of arrays, got {type(tensors).__name__}"
@@ -141,6 +140,13 @@ def cp_many(
     if fits.failures:
         _warn_of(fits)
     return fits
+
+
+def refuse_single(options: Mapping[str, Any]) -> None:
+    """Complain of options that only one fit can have."""
+    for name in ("callback", "checkpoint"):
+        if options.get(name) is not None:
+            raise _checks.ArgumentError(name, "is for one fit; of many, use progress and folder")
 
 
 def _warn_of(fits: Fits) -> None:
@@ -200,8 +206,23 @@ class Task:
         """A name that only the same call on the same data has."""
         near = None if self.near is None else [np.asarray(to_host(A)) for A in self.near.factors]
         asked = sorted(self.options.items(), key=lambda item: item[0])
-        key = pickle.dumps((host_data(self.data).digest, self.rank, asked, near), protocol=5)
+        held = (host_data(self.data).digest, names_and_labels(self.data))
+        key = _pickled((held, self.rank, asked, near))
         return f"rank{self.rank}-{hashlib.sha256(key).hexdigest()[:20]}"
+
+
+def _pickled(value: Any) -> bytes:
+    """What tells a value from others: the same in all processes, however arrays came there."""
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, protocol=5)
+    pickler.fast = True  # equal values that are one object are written as others are
+    pickler.dispatch_table = {np.ndarray: _content}
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def _content(array: np.ndarray) -> tuple[Any, ...]:
+    return np.ndarray, (array.shape, array.dtype.str, array.tobytes())
 
 
 _outcome = Guarded(Task.__call__)

@@ -17,7 +17,7 @@ import numpy as np
 from robustcp import _checks
 from robustcp.constraints import Constraint, Constraints, by_mode
 from robustcp.core import Cells, consistency
-from robustcp.engines import HostData, as_engine, host_data, names_and_labels
+from robustcp.engines import HostData, as_engine, host_data, names_and_labels, to_host
 from robustcp.ensembles import ranks_of
 from robustcp.estimate import Seed, bound
 from robustcp.fitted import Fit
@@ -64,7 +64,8 @@ class RankProfile:
     ranks : tuple of int
     error : float64 array
         The robust error of cells that were held out: the mean of the 70% smallest |residual| in
-        units of the noise of their entries, relative to that of a zero model.
+        units of the noise of their entries, relative to that of a zero model; NaN where that is 0,
+        as for data that is mostly 0.
     gain : float64 array
         How much better held-out cells are predicted than by the rank before (of those tried), in
         nats per cell; at the first rank, than by a zero model.
@@ -193,6 +194,8 @@ def rank_profile(
     at = _checks.mode_number("mode", mode, names, engine.order)
     asked = nonnegative_too(by_mode(constraints, names, engine.order), nonnegative)
     whole, bound_to = _part(host_data(X), bound(asked, engine.shape, labels), max(tried), generator)
+    if not whole.values.any():
+        raise ValueError("X: is zero everywhere, there are no components to count")
     parts = _folds(whole, at, folds, generator)
     tasks = [Climb(whole, at, None, tried, bound_to, count, generator.spawn(1)[0])]
     tasks += [
@@ -292,7 +295,7 @@ class _Evidence:
         scored = {rank: self._scored(rank, sigma) for rank in (0, *ranks)}
         losses = np.array([[_loss(z) for z in scored[rank]] for rank in (0, *ranks)])
         errors = np.array([[_trimmed(z) for z in scored[rank]] for rank in (0, *ranks)])
-        errors = errors[1:] / errors[0]
+        errors = errors[1:] / np.where(errors[0] > 0, errors[0], np.nan)
         gains = losses[:-1] - losses[1:]
         stabilities = np.array([self._stabilities(rank) for rank in ranks])
         cores = np.array([self._consistencies(rank, sigma) for rank in ranks])
@@ -373,9 +376,9 @@ def _loss(z: np.ndarray) -> float:
 
 
 def _trimmed(z: np.ndarray) -> float:
-    """The mean of the smaller magnitudes."""
-    sizes = np.sort(np.abs(z))
-    return float(sizes[: max(1, int(SCORED * sizes.size))].mean()) or np.finfo(float).tiny
+    """The mean of the smaller magnitudes; NaN if there are none."""
+    sizes = np.sort(np.abs(z))[: max(1, int(SCORED * z.size))]
+    return float(sizes.mean()) if z.size else float("nan")
 
 
 def _standard_error(each: np.ndarray) -> np.ndarray:
@@ -441,29 +444,36 @@ class Choice:
         k, best = self.chosen, self.predicting
         if k < best:
             worst = self.ranks[best]
-            return (
-                f"rank {worst} predicts held-out cells better, but its components do not all come "
-                f"back from other samples (congruence {self.stability[best]:.2f}, core "
-                f"consistency {self.consistency[best]:.0f}%)"
-            )
+            return f"rank {worst} predicts held-out cells better, but {self._doubts(best)}"
         if k + 1 < len(self.ranks):
             gain = float(np.mean(self.losses[k] - self.losses[k + 1]))
-            change = f"only {gain:.4f} nats better" if gain > 0 else f"{-gain:.4f} nats worse"
-            why = (
-                f"rank {self.ranks[k + 1]} predicts held-out cells {change}"
-                if not self.better(k + 1, k)
-                else "no higher rank predicts held-out cells better in most folds"
-            )
+            change = f"{abs(gain):.4f} nats worse"
+            if gain > 0:
+                change = f"only {gain:.4f} nats better"
+            if gain > GAIN:
+                change = f"{gain:.4f} nats better on average, but in too few folds"
+            why = f"rank {self.ranks[k + 1]} predicts held-out cells {change}"
         else:
             why = "held-out cells are still predicted better at the highest rank tried"
             if k == 0:
                 why = "no other rank was tried"
         if self.sound(k):
             return f"{why}, and all components come back from other samples"
-        return (
-            f"{why}; but not all its components come back from other samples (congruence "
-            f"{self.stability[k]:.2f}, core consistency {self.consistency[k]:.0f}%)"
-        )
+        return f"{why}; but {self._doubts(k)}"
+
+    def _doubts(self, k: int) -> str:
+        """What is wrong with a rank that is not sound."""
+        found = []
+        if not self.stability[k] >= STABLE:
+            found.append(
+                "its components do not all come back from other samples (congruence "
+                f"{self.stability[k]:.2f})"
+            )
+        if self.consistency[k] < CONSISTENT:
+            found.append(
+                f"its core is not that of a CP model (consistency {self.consistency[k]:.0f}%)"
+            )
+        return " and ".join(found)
 
 
 def core_consistency(fit: Fit, X: Any) -> float:
@@ -484,7 +494,9 @@ def core_consistency(fit: Fit, X: Any) -> float:
         raise ValueError(f"X: has shape {data.shape}, the model has shape {fit.shape}")
     found = fit.outliers(data.data)
     at = np.stack(data.indices, axis=1)
-    scores, sigma = np.asarray(found.scores), np.asarray(fit.sigma(data.data))
+    scores, sigma = (
+        np.asarray(to_host(each), dtype=np.float64) for each in (found.scores, fit.sigma(data.data))
+    )
     if scores.ndim > 1:
         scores, sigma = scores[data.indices], sigma[data.indices]
     return consistency(Cells(on_host(fit), at, scores, np.maximum(sigma, np.finfo(float).tiny)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -13,8 +13,9 @@ import numpy as np
 from robustcp import _checks
 from robustcp.engines import host_data, names_and_labels
 from robustcp.fitted import Fit
+from robustcp.io.reading import Loaded
 from robustcp.kruskal import KruskalTensor
-from robustcp.many import cp_many
+from robustcp.many import cp_many, refuse_single
 from robustcp.methods import cp
 from robustcp.metrics import aligned, factor_match_score
 from robustcp.parallel import Progress
@@ -146,9 +147,11 @@ def replicability(
     >>> len(found.models), len(found.scores), bool(found.score > 0.95)
     (4, 6, True)
     """
+    refuse_single(options)
     refuse_entrywise(options)
     data = host_data(X)
-    at = _checks.mode_number("mode", mode, names_and_labels(X)[0], len(data.shape))
+    names, labels = names_and_labels(X)
+    at = _checks.mode_number("mode", mode, names, len(data.shape))
     generator = _checks.generator(rng)
     numbers = _grouped(groups, data.shape[at])
     count = int(numbers.max(initial=-1)) + 1
@@ -171,8 +174,8 @@ def replicability(
     fit = cp(X, rank, rng=rng, **options)
     tell(1, done)
     fits = cp_many(
-        [data.taken(at, kept).data for _, kept in parts], rank, rng=rng, jobs=jobs, folder=folder,
-        progress=lambda n, _: tell(n + 1, done), **options,
+        [_named(data.taken(at, kept).data, names, labels, at, kept) for _, kept in parts], rank,
+        rng=rng, jobs=jobs, folder=folder, progress=lambda n, _: tell(n + 1, done), **options,
     )  # fmt: skip
     for error in fits.failures.values():
         raise error
@@ -183,6 +186,23 @@ def replicability(
         at, fit, models, tuple(name for name, _ in parts), tuple(kept for _, kept in parts),
         tuple(pairs), np.array(scores), np.stack([congruences for _, congruences in found]),
     )  # fmt: skip
+
+
+def _named(
+    part: Any,
+    names: tuple[str, ...],
+    labels: Sequence[list[Any] | None],
+    mode: int,
+    kept: np.ndarray,
+) -> Any:
+    """A part with the names that all data has, by which options may call modes, and its labels."""
+    if not names:
+        return part
+    own = (
+        [each[k] for k in kept] if n == mode and each is not None else each
+        for n, each in enumerate(labels)
+    )
+    return Loaded(part, names, tuple(own))
 
 
 def refuse_entrywise(options: dict[str, Any]) -> None:
@@ -199,11 +219,14 @@ def _grouped(groups: Sequence[Any] | None, size: int) -> np.ndarray:
     """The number of each sample's group; without groups, its own."""
     if groups is None:
         return np.arange(size)
-    listed = list(groups)
+    listed = list(groups) if isinstance(groups, Sequence) else np.ravel(groups).tolist()
     if len(listed) != size:
         raise _checks.ArgumentError(
             "groups", f"must be one for each of the {size} samples, got {len(listed)}"
         )
+    for group in listed:
+        if not isinstance(group, Hashable) or group != group:
+            raise _checks.ArgumentError("groups", f"must be names or numbers, got {group!r}")
     order = {group: k for k, group in enumerate(dict.fromkeys(listed))}
     if len(order) < 2:
         raise _checks.ArgumentError("groups", f"must be at least two, got {listed[:1]!r} only")

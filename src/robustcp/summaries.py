@@ -59,9 +59,8 @@ class Summary:
         return cls(_described(fit) | _flags(fit, flagged))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON: labels that it does not know, such as dates, are text."""
-        plain: dict[str, Any] = json.loads(json.dumps(self.content, default=str))
-        return plain
+        """Plain values, ready for JSON; see `plain`."""
+        return plain(self.content)
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self.content))
@@ -70,6 +69,13 @@ class Summary:
 
     def _repr_html_(self) -> str:
         return html_of(self.content)
+
+
+def plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that JSON knows: others, such as dates, are text; NaN and infinities are None."""
+    text = json.dumps(content, default=str)
+    found: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
+    return found
 
 
 def _described(fit: Fit) -> dict[str, Any]:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from robustcp.fitted import Fit
 
 METHODS = ("normal", "bootstrap", "jackknife")
+#: Resamples are fitted from where the fit is, and do not show it.
+UNDETERMINED = "the data does not determine all factors"
 #: The congruence from which on a component is the same one; one that comes back in a smaller share
 #: of the resamples than that is noted.
 SAME, RARELY = 0.9, 0.95
@@ -128,7 +130,10 @@ def uncertainty(
             return _normal(fit, held, level)
         refit = held.refit()
         if mode is None:
-            how = Resampling(held.residuals(refit), generator.spawn(n))
+            work = held.residuals(refit)
+            ahead = work.refit.ahead
+            notes = () if ahead is None or ahead.determined else (UNDETERMINED,)
+            how = Resampling(work, generator.spawn(n), notes=notes)
         elif method == "bootstrap":
             how = _drawn(OfSlabs(refit, mode), n, generator)
         else:
@@ -190,7 +195,7 @@ class Held:
         own = tuple(engine.asarray(A) for A in factors)
         if noise.kind.signal:
             noise = noise.holding(factors)
-        if noise.looked:
+        if noise.looked and noise.sigma > 0:
             fibres = fibres_of(engine, own, noise)
             engine = engine if fibres is None else engine.leaving_out(fibres)
         if not noise.even:
@@ -438,12 +443,15 @@ class Resampling:
         By how much standard errors are larger than the spread of the resamples.
     freedom : float
         The degrees of freedom of that spread, as of Student's t.
+    notes : tuple of str
+        What users should know.
     """
 
     work: Callable[[Any], Any]
     items: Sequence[Any]
     factor: float = 1.0
     freedom: float = math.inf
+    notes: tuple[str, ...] = ()
 
 
 def _drawn(work: OfSlabs, n: int, rng: np.random.Generator) -> Resampling:
@@ -486,7 +494,7 @@ def _normal(fit: Fit, held: Held, level: float) -> Uncertainty:
     if not found.joint:
         notes.append("too many unknowns to solve for together: each row as if others were known")
     if not found.determined:
-        notes.append("the data does not determine all factors")
+        notes.append(UNDETERMINED)
     low, high = _ends(fit, errors, float(ndtri(0.5 + level / 2)))
     every = np.ones(fit.rank)
     return Uncertainty("normal", None, level, low, high, errors, every, notes=tuple(notes))
@@ -516,7 +524,8 @@ def _resampled(
     )
     low, high = _ends(fit, errors, float(stdtrit(how.freedom, 0.5 + level / 2)))
     share = count / len(models)
-    notes = [
+    notes = [*how.notes]
+    notes += [
         f"component {r} came back in {share[r]:.0%} of the resamples"
         for r in np.flatnonzero(share < RARELY)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,17 +31,13 @@ def print_lines(lines: list[str]) -> None:
 
 
 def distances_of(found: Distances) -> dict[str, Any]:
-    """The distances of samples, the most outlying first; None where there are none."""
-    rows = [
-        {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
-        for row in found.rows()
-    ]
+    """The distances of samples, the most outlying first."""
     return {
         "mode": found.name,
         "score_cutoff": found.score_cutoff,
         "residual_cutoff": found.residual_cutoff,
         "note": found.note,
-        "samples": rows,
+        "samples": found.rows(),
     }
 
 
@@ -70,4 +65,6 @@ _DISTANCES = ("score", "residual")
 
 def print_json(content: dict[str, Any]) -> None:
     """Results for programs, in one line."""
-    print(json.dumps(content, default=str))
+    from robustcp.summaries import plain
+
+    print(json.dumps(plain(content)))
