@@ -10,7 +10,7 @@ import xarray
 
 import robustcp
 from robustcp import Observed, Smooth, core_consistency, cp, cpals, rank_profile, simulate
-from robustcp.core import Cells, consistency
+from robustcp.core import Cells, by_chance, consistency
 from robustcp.ranks import Choice
 from robustcp.studies.kinds import KINDS
 
@@ -160,6 +160,18 @@ def test_a_core_of_uneven_noise_is_that_of_weighted_least_squares():
     assert consistency(Cells(model, at, z, sigma)) == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_core_is_as_uncertain_by_chance_as_residuals_of_random_signs_say():
+    rng = np.random.default_rng(0)
+    model = cp(SMALL.data, 2).model
+    at = np.argwhere(np.ones(model.shape, dtype=bool))
+    noise = Cells(model, at, np.clip(rng.standard_normal(len(at)), -3, 3), np.ones(len(at)))
+    assert by_chance(noise) == pytest.approx(consistency(noise), abs=2)
+    A, B, C = (F[at[:, n]] for n, F in enumerate(model.absorbed()))
+    wrong = 0.5 * A[:, 0] * B[:, 1] * C[:, 0]  # a core with an entry off the diagonal
+    wrong = Cells(model, at, np.clip(noise.residuals + wrong, -3, 3), noise.sigma)
+    assert by_chance(wrong) > consistency(wrong) + 5
+
+
 def test_too_few_cells_for_a_core():
     model = cp(SMALL.data, 2).model
     at = np.argwhere(np.ones(model.shape, dtype=bool))[:10]
@@ -168,11 +180,12 @@ def test_too_few_cells_for_a_core():
 
 class TestChoice:
     ranks = (1, 2, 3, 4)
-    good, core = np.ones(4), np.full(4, 100.0)
+    good, none = np.ones(4), np.zeros(4)
 
-    def choose(self, loss, stability, core=None):
+    def choose(self, loss, stability, mended=None):
         losses = np.array(loss)[:, None] + np.zeros(5)
-        return Choice(self.ranks, losses, np.array(stability), self.core if core is None else core)
+        mended = self.none if mended is None else np.array(mended)
+        return Choice(self.ranks, losses, np.array(stability), mended)
 
     def test_where_the_error_stops_falling(self):
         found = self.choose([1, 0.5, 0.3, 0.2999], [1, 0.7, 1, 1])
@@ -189,16 +202,15 @@ class TestChoice:
         assert found.runner_up == 3
         assert "do not all come back" in found.reason
 
-    def test_nor_those_whose_core_is_not_that_of_a_cp_model(self):
-        core = np.array([100.0, 100.0, 95.0, -30.0])
-        assert self.choose([1, 0.5, 0.3, 0.2], [1, 1, 1, 0.93], core).rank == 3
-        assert self.choose([1, 0.5, 0.3, 0.2], [1, 1, 1, 0.97], core).rank == 4
+    def test_nor_those_that_mend_each_other(self):
+        assert self.choose([1, 0.5, 0.3, 0.2], self.good, [0, 0, 5, 130]).rank == 3
+        assert self.choose([1, 0.5, 0.3, 0.2], self.good, [0, 0, 5, np.nan]).rank == 4
 
     def test_one_fold_may_disagree(self):
         losses = np.array([[1.0] * 5, [0.5] * 4 + [1.2]])
-        assert Choice((1, 2), losses, np.ones(2), np.full(2, 100.0)).rank == 2
+        assert Choice((1, 2), losses, np.ones(2), np.zeros(2)).rank == 2
         losses[1, 3] = 1.2
-        assert Choice((1, 2), losses, np.ones(2), np.full(2, 100.0)).rank == 1
+        assert Choice((1, 2), losses, np.ones(2), np.zeros(2)).rank == 1
 
     def test_still_falling(self):
         found = self.choose([1, 0.5, 0.3, 0.2], self.good)
@@ -211,9 +223,8 @@ class TestChoice:
         assert "but its components do not all come back" in found.reason
 
     def test_reasons_name_what_is_wrong_and_nothing_else(self):
-        core = np.array([100.0, 100.0, 95.0, -30.0])
-        reason = self.choose([1, 0.5, 0.3, 0.2], self.good, core).reason
-        assert "consistency -30%" in reason
+        reason = self.choose([1, 0.5, 0.3, 0.2], self.good, [0, 0, 5, 130]).reason
+        assert "mend each other" in reason
         assert "come back" not in reason
         reason = self.choose([1, 0.5, 0.3, 0.2], [1, 1, 1, 0.5], np.full(4, np.nan)).reason
         assert "congruence 0.50" in reason
@@ -221,7 +232,7 @@ class TestChoice:
 
     def test_a_gain_in_too_few_folds_is_not_called_small(self):
         losses = np.array([[1.0] * 5, [0.1] * 3 + [1.2] * 2])
-        reason = Choice((1, 2), losses, np.ones(2), np.full(2, 100.0)).reason
+        reason = Choice((1, 2), losses, np.ones(2), np.zeros(2)).reason
         assert "0.4600 nats better on average, but in too few folds" in reason
 
 

@@ -62,6 +62,16 @@ def consistency(cells: Cells) -> float:
     return float(100 * (1 - np.sum(_change(some) ** 2) / rank))
 
 
+def by_chance(cells: Cells) -> float:
+    """What the core consistency would be if residuals were noise: with random signs of theirs.
+
+    Weak components have a core that is uncertain; this tells it from one that is wrong.
+    """
+    some = cells.clean
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], some.residuals.size)
+    return consistency(Cells(some.model, some.indices, signs * some.residuals, some.sigma))
+
+
 def _change(cells: Cells) -> np.ndarray:
     """The core that describes residuals best, by conjugate gradients.
 

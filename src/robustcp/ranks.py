@@ -8,7 +8,7 @@ that of a CP model. The noise is that of the model of all data with most compone
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp.constraints import Constraint, Constraints, by_mode
-from robustcp.core import Cells, consistency
+from robustcp.core import Cells, by_chance, consistency
 from robustcp.engines import HostData, as_engine, host_data, names_and_labels, to_host
 from robustcp.ensembles import ranks_of
 from robustcp.estimate import Seed, bound
@@ -44,9 +44,9 @@ STARTS = 4
 HEAVY = 3.0
 #: What a rank must gain at least, per held-out cell, in all folds but so many.
 GAIN, BUT = 0.002, 1
-#: A component has come back if its congruence is at least the first of these, or the second and
-#: the core is that of a CP model.
-SURE, STABLE, CONSISTENT = 0.95, 0.9, 50.0
+#: A component has come back if its congruence is at least this; components mend each other if the
+#: core consistency is lower than it would be by chance by so much.
+STABLE, MENDED = 0.9, 50.0
 #: A core consistency below this is all the same.
 NONSENSE = -100.0
 #: Of data with more entries a part of about so many is looked at.
@@ -158,7 +158,8 @@ def rank_profile(
 
     A rank is worth its last component if that predicts cells better which were held out, in all
     folds but one. Of the ranks that are, the highest is recommended whose components all come
-    back when samples are left out.
+    back when samples are left out, and do not mend each other: whose core consistency is no lower
+    than by chance.
 
     Parameters
     ----------
@@ -298,18 +299,24 @@ class _Evidence:
         errors = errors[1:] / np.where(errors[0] > 0, errors[0], np.nan)
         gains = losses[:-1] - losses[1:]
         stabilities = np.array([self._stabilities(rank) for rank in ranks])
-        cores = np.array([self._consistencies(rank, sigma) for rank in ranks])
+        cores = np.array([self._cores(rank, sigma, consistency) for rank in ranks])
         spread = {
             "error": _standard_error(errors),
             "gain": _standard_error(gains),
             "stability": _standard_error(stabilities),
             "consistency": _standard_error(cores),
         }
-        stability, consistency = np.median(stabilities, axis=1), np.median(cores, axis=1)
-        choice = Choice(ranks, losses[1:], stability, consistency)
+        stability, core = np.median(stabilities, axis=1), np.median(cores, axis=1)
+        mended = np.array([
+            np.median(self._cores(rank, sigma, lambda cells: by_chance(cells) - consistency(cells)))
+            if stable >= STABLE
+            else np.nan
+            for rank, stable in zip(ranks, stability, strict=True)
+        ])  # fmt: skip
+        choice = Choice(ranks, losses[1:], stability, mended)
         return RankProfile(
             ranks, errors.mean(axis=1), gains.mean(axis=1), stability,
-            np.array([self.of_all[rank].agreement for rank in ranks]), consistency,
+            np.array([self.of_all[rank].agreement for rank in ranks]), np.maximum(core, NONSENSE),
             np.array([self._noise(rank) for rank in ranks]), spread, choice.rank, choice.reason,
             choice.runner_up, self.mode,
         )  # fmt: skip
@@ -358,13 +365,13 @@ class _Evidence:
             for rungs in self.of_folds
         ]
 
-    def _consistencies(self, rank: int, sigma: np.ndarray) -> list[float]:
-        """Core consistency of the held-out cells of each fold."""
+    def _cores(self, rank: int, sigma: np.ndarray, look: Callable[[Cells], float]) -> list[float]:
+        """What the held-out cells of each fold say of the core."""
         found = []
         for fold, rungs in zip(self.folds, self.of_folds, strict=True):
             model, at = rungs[rank].model, self._cells(fold)
             z = (self.data.values[fold.held] - model.at(at)) / sigma[fold.held]
-            found.append(max(consistency(Cells(model, at, z, sigma[fold.held])), NONSENSE))
+            found.append(look(Cells(model, at, z, sigma[fold.held])))
         return found
 
 
@@ -395,13 +402,16 @@ class Choice:
     ranks : tuple of int
     losses : float64 array (ranks, folds)
         What held-out cells cost.
-    stability, consistency : float64 array (ranks,)
+    stability : float64 array (ranks,)
+    mended : float64 array (ranks,)
+        By how much the core consistency is lower than by chance, in percent; NaN if that is not
+        known.
     """
 
     ranks: tuple[int, ...]
     losses: np.ndarray
     stability: np.ndarray
-    consistency: np.ndarray
+    mended: np.ndarray
 
     def better(self, k: int, other: int) -> bool:
         """Whether one predicts held-out cells better than another, in all folds but one."""
@@ -418,9 +428,8 @@ class Choice:
         )  # fmt: skip
 
     def sound(self, k: int) -> bool:
-        """Whether all components come back, surely; or do so and have the core of a CP model."""
-        sure, stable = self.stability[k] >= SURE, self.stability[k] >= STABLE
-        return bool(sure or (stable and not self.consistency[k] < CONSISTENT))
+        """Whether all components come back, and none is there to mend another."""
+        return bool(self.stability[k] >= STABLE and not self.mended[k] > MENDED)
 
     @property
     def chosen(self) -> int:
@@ -469,10 +478,8 @@ class Choice:
                 "its components do not all come back from other samples (congruence "
                 f"{self.stability[k]:.2f})"
             )
-        if self.consistency[k] < CONSISTENT:
-            found.append(
-                f"its core is not that of a CP model (consistency {self.consistency[k]:.0f}%)"
-            )
+        if self.mended[k] > MENDED:
+            found.append("its components mend each other (low core consistency)")
         return " and ".join(found)
 
 
