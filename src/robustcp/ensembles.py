@@ -12,7 +12,7 @@ import numpy as np
 from robustcp import _checks
 from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
-from robustcp.many import Task, refuse_single
+from robustcp.many import Task, movable, refuse_single
 from robustcp.metrics import aligned, factor_match_score
 from robustcp.parallel import Progress, side_by_side
 
@@ -122,6 +122,8 @@ def ensemble(
         for rank in tried
         for seed in seeds
     ]
+    if not movable(X):
+        jobs = 1
     done = side_by_side(Task.__call__, tasks, jobs=jobs, progress=progress)
     found: dict[int, list[Fit]] = {rank: [] for rank in tried}
     for task, fit in zip(tasks, done, strict=True):

@@ -440,10 +440,11 @@ class Fit:
         fit plus and minus so many standard errors: percentiles of the resamples covered less in
         most trials, as they double what bias there is.
 
-        What the search or the rank may have missed is not in the intervals, nor are modes that
-        were fixed; factors that must not be negative are taken as if they were free, and their
-        intervals end at 0. Rows with few entries, for which `cp` uses a prior, have the spread of
-        their posterior by "normal"; by "bootstrap" only that of the estimate, which is smaller.
+        What the search or the rank may have missed is not in the intervals. Factors that were
+        fixed are taken as if they had been estimated. Factors that must not be negative are taken
+        as if they were free, and their intervals end at 0. Rows with few entries, for which `cp`
+        uses a prior, have the spread of their posterior by "normal"; by "bootstrap" only that of
+        the estimate, which is smaller.
 
         Examples
         --------

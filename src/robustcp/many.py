@@ -117,7 +117,7 @@ def cp_many(
     total = len(tensors) if isinstance(tensors, Sized) else None
     waiting = iter(tensors)
     head = list(islice(waiting, 1))
-    if backend == "auto" and not all(map(_movable, head)):
+    if backend == "auto" and not all(map(movable, head)):
         jobs, backend = 1, "threads"
     tasks = (Task.of(X, rank, options, folder) for X in chain(head, waiting))
     tell = progress or (lambda *_: None)
@@ -228,7 +228,7 @@ def _content(array: np.ndarray) -> tuple[Any, ...]:
 _outcome = Guarded(Task.__call__)
 
 
-def _movable(X: Any) -> bool:
+def movable(X: Any) -> bool:
     """Whether data can go to another process at little cost; what is not data fails there."""
     try:
         return on_host(X) and host_data(X).bytes <= LARGE

@@ -162,7 +162,8 @@ def replicability(
     else:
         _checks.choice("preset", preset, tuple(PRESETS))
         if folds is not None or repeats != 1:
-            raise _checks.ArgumentError("preset", "has its own folds and repeats")
+            given = "repeats" if folds is None else "folds"
+            raise _checks.ArgumentError(given, "cannot be given together with a preset")
         deals = PRESETS[preset](numbers, count)
     parts, pairs = list[Part](), list[tuple[int, int]]()
     for deal in deals:
@@ -211,6 +212,8 @@ def refuse_entrywise(options: dict[str, Any]) -> None:
         raise _checks.ArgumentError(
             "entry_weights", "cannot be given here; make entries of weight 0 missing (NaN)"
         )
+    if not isinstance(options.get("init", "auto"), str):
+        raise _checks.ArgumentError("init", "must be a kind of start here: parts differ in size")
     if not isinstance(options.get("noise", "auto"), str):
         raise _checks.ArgumentError("noise", "must be a kind of noise here, such as 'auto'")
 

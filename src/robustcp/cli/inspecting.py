@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robustcp.cli.drawing import draw
 from robustcp.cli.errors import fail
 from robustcp.cli.options import (
     Absent,
@@ -23,10 +24,9 @@ from robustcp.cli.printing import distances_of, print_distances, print_json, pri
 from robustcp.cli.progress import study_bars
 from robustcp.cli.reading import check_rank, read_mode, read_tensor
 from robustcp.files.errors import FileError
-from robustcp.files.writing import Outputs, make_folder, whole, write_picture
+from robustcp.files.writing import Outputs, whole
 
 if TYPE_CHECKING:
-    from robustcp.distances import Distances
     from robustcp.ranks import RankProfile
 
 
@@ -64,17 +64,7 @@ def rank(
         )  # fmt: skip
     _print_profile(profile, as_json)
     if plot is not None:
-        _draw(profile, plot / "rank.png")
-
-
-def _draw(found: RankProfile | Distances, path: Path) -> None:
-    """The picture of what was found."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    axes = found.plot()
-    make_folder(path.parent)
-    write_picture(path, axes.figure)
+        draw(plot / "rank.png", profile.plot)
 
 
 def _print_profile(profile: RankProfile, as_json: bool) -> None:
@@ -171,7 +161,7 @@ def distances(
     else:
         print_distances(found, count)
     if plot is not None:
-        _draw(found, plot / "distances.png")
+        draw(plot / "distances.png", found.plot)
 
 
 def compare(

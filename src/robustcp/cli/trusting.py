@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from robustcp.cli.drawing import draw
 from robustcp.cli.errors import STOPPED, fail
 from robustcp.cli.options import (
     Absent,
@@ -23,7 +24,7 @@ from robustcp.cli.printing import print_json
 from robustcp.cli.progress import study_bars
 from robustcp.cli.reading import check_rank, read_mode, read_tensor
 from robustcp.files.errors import FileError
-from robustcp.files.writing import Outputs, make_folder, whole, write_picture
+from robustcp.files.writing import Outputs, whole
 
 Rank = Annotated[int, typer.Option(help="The number of components.")]
 Plot = Annotated[Path | None, typer.Option(help="Folder for pictures.")]
@@ -96,14 +97,10 @@ def replicability(
         for r, share in enumerate(found.came_back):
             print(f"{r:>9}  {share:>9.0%}  {found.congruences[:, r].min():>16.4f}")
     if plot is not None:
-        import matplotlib
-
-        matplotlib.use("Agg")
         from robustcp import plot as pictures
 
-        draw = pictures.split_half if split_half else pictures.replicability
-        axes = draw(found)
-        write_picture(make_folder(plot) / "replicability.png", axes.flat[0].figure)
+        kind = pictures.split_half if split_half else pictures.replicability
+        draw(plot / "replicability.png", lambda: kind(found))
 
 
 def ensemble(
@@ -156,13 +153,7 @@ def ensemble(
             middle, least = sorted(same)[len(same) // 2], min(same)
             print(f"{rank:>4}  {found.errors[rank][0]:>17.4f}  {middle:>24.3f}, {least:.3f}")
     if plot is not None:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from robustcp import plot as pictures
-
-        axes = pictures.ensemble(found)
-        write_picture(make_folder(plot) / "ensemble.png", axes.flat[0].figure)
+        draw(plot / "ensemble.png", found.plot)
 
 
 def uncertainty(
@@ -234,10 +225,6 @@ def uncertainty(
         with whole(out) as file_out:
             np.savez(file_out, came_back=found.came_back, allow_pickle=False, **arrays)
     if plot is not None:
-        import matplotlib
-
-        matplotlib.use("Agg")
         from robustcp import plot as pictures
 
-        axes = pictures.components(known, uncertainty=found)
-        write_picture(make_folder(plot) / "uncertainty.png", axes.flat[0].figure)
+        draw(plot / "uncertainty.png", lambda: pictures.components(known, uncertainty=found))
