@@ -45,7 +45,7 @@ HEAVY = 3.0
 #: What a rank must gain at least, per held-out cell, in all folds but so many.
 GAIN, BUT = 0.002, 1
 #: A component has come back if its congruence is at least this (Lorenzo-Seva and ten Berge 2006);
-#: components mend each other if the core consistency is lower than it would be by chance by so much.
+#: components mend each other if the core consistency is lower than by chance by so much.
 STABLE, MENDED = 0.95, 50.0
 #: A core consistency below this is all the same.
 NONSENSE = -100.0
