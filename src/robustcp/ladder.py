@@ -37,7 +37,7 @@ class Rung:
     model : KruskalTensor
         In the units of the data.
     cost : float
-        The entropy of its residuals, per entry.
+        What it costs per entry, as starts of `cp` are compared.
     ends : int
         How many starts there were, the one from the next higher rank included.
     agreeing : int
@@ -86,8 +86,11 @@ class Ends:
     costs: list[float] = field(default_factory=list)
 
     def add(self, factors: Factors) -> None:
+        """One more; where rows have few entries, at the means of the rows."""
+        if self.trial.thin(factors[0].shape[1]):
+            factors = _settled(self.trial, factors)
         self.factors.append(factors)
-        self.costs.append(self.trial.entropy(factors))
+        self.costs.append(self.trial.cost(factors))
 
     @property
     def best(self) -> Factors:
@@ -100,10 +103,7 @@ class Ends:
         return sum(same(KruskalTensor.from_factors(factors), model) for factors in self.factors)
 
     def rung(self) -> Rung:
-        trial, factors = self.trial, self.best
-        if trial.thin(factors[0].shape[1]):
-            factors = _settled(trial, factors)
-        model = KruskalTensor.from_factors(trial.problem.units.factors_of_data(factors))
+        model = KruskalTensor.from_factors(self.trial.problem.units.factors_of_data(self.best))
         return Rung(model.normalized(), min(self.costs), len(self.factors), self.agreeing)
 
 
