@@ -185,7 +185,7 @@ class TestChoice:
     def choose(self, loss, stability, mended=None):
         losses = np.array(loss)[:, None] + np.zeros(5)
         mended = self.none if mended is None else np.array(mended)
-        return Choice(self.ranks, losses, np.array(stability), mended)
+        return Choice(self.ranks, losses, 3.0, np.array(stability), mended)
 
     def test_where_the_error_stops_falling(self):
         found = self.choose([1, 0.5, 0.3, 0.2999], [1, 0.7, 1, 1])
@@ -206,11 +206,17 @@ class TestChoice:
         assert self.choose([1, 0.5, 0.3, 0.2], self.good, [0, 0, 5, 130]).rank == 3
         assert self.choose([1, 0.5, 0.3, 0.2], self.good, [0, 0, 5, np.nan]).rank == 4
 
+    def test_more_is_not_given_up_than_the_last_component_gains(self):
+        found = self.choose([2.5, 1.5, 0.8, 0.1], [1, 0.8, 0.8, 0.8])
+        assert found.rank == 4
+        assert "but its components do not all come back" in found.reason
+        assert self.choose([2.5, 0.5, 0.3, 0.2], [1, 1, 0.8, 0.8]).rank == 2
+
     def test_one_fold_may_disagree(self):
         losses = np.array([[1.0] * 5, [0.5] * 4 + [1.2]])
-        assert Choice((1, 2), losses, np.ones(2), np.zeros(2)).rank == 2
+        assert Choice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).rank == 2
         losses[1, 3] = 1.2
-        assert Choice((1, 2), losses, np.ones(2), np.zeros(2)).rank == 1
+        assert Choice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).rank == 1
 
     def test_still_falling(self):
         found = self.choose([1, 0.5, 0.3, 0.2], self.good)
@@ -232,7 +238,7 @@ class TestChoice:
 
     def test_a_gain_in_too_few_folds_is_not_called_small(self):
         losses = np.array([[1.0] * 5, [0.1] * 3 + [1.2] * 2])
-        reason = Choice((1, 2), losses, np.ones(2), np.zeros(2)).reason
+        reason = Choice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).reason
         assert "0.4600 nats better on average, but in too few folds" in reason
 
 

@@ -159,7 +159,8 @@ def rank_profile(
     A rank is worth its last component if that predicts cells better which were held out, in all
     folds but one. Of the ranks that are, the highest is recommended whose components all come
     back when samples are left out, and do not mend each other: whose core consistency is no lower
-    than by chance.
+    than by chance. If that would give up more of the prediction than its last component gains, the
+    higher one is recommended all the same, and the reason says what is wrong with it.
 
     Parameters
     ----------
@@ -313,7 +314,7 @@ class _Evidence:
             else np.nan
             for rank, stable in zip(ranks, stability, strict=True)
         ])  # fmt: skip
-        choice = Choice(ranks, losses[1:], stability, mended)
+        choice = Choice(ranks, losses[1:], float(losses[0].mean()), stability, mended)
         return RankProfile(
             ranks, errors.mean(axis=1), gains.mean(axis=1), stability,
             np.array([self.of_all[rank].agreement for rank in ranks]), np.maximum(core, NONSENSE),
@@ -402,6 +403,8 @@ class Choice:
     ranks : tuple of int
     losses : float64 array (ranks, folds)
         What held-out cells cost.
+    nothing : float
+        What they cost under a zero model.
     stability : float64 array (ranks,)
     mended : float64 array (ranks,)
         By how much the core consistency is lower than by chance, in percent; NaN if that is not
@@ -410,6 +413,7 @@ class Choice:
 
     ranks: tuple[int, ...]
     losses: np.ndarray
+    nothing: float
     stability: np.ndarray
     mended: np.ndarray
 
@@ -433,9 +437,12 @@ class Choice:
 
     @property
     def chosen(self) -> int:
-        """The highest that predicts, and is sound; if none is, the one that predicts."""
-        best = self.predicting
-        return next((k for k in range(best, -1, -1) if self.sound(k)), best)
+        """The highest that predicts, and is sound; the one that predicts if none is, or if that
+        would give up more of the prediction than its own last component gains."""
+        best, mean = self.predicting, self.losses.mean(axis=1)
+        found = next((k for k in range(best, -1, -1) if self.sound(k)), best)
+        gained = mean[found - 1] - mean[found] if found else self.nothing - mean[0]
+        return found if mean[found] - mean[best] <= gained else best
 
     @property
     def rank(self) -> int:
