@@ -14,7 +14,7 @@ from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
 from robustcp.many import Task, movable, refuse_single
 from robustcp.metrics import aligned, factor_match_score
-from robustcp.parallel import Progress, side_by_side
+from robustcp.parallel import Progress, all_of, side_by_side
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +126,7 @@ def ensemble(
         jobs = 1
     done = side_by_side(Task.__call__, tasks, jobs=jobs, progress=progress)
     found: dict[int, list[Fit]] = {rank: [] for rank in tried}
-    for task, fit in zip(tasks, done, strict=True):
-        if isinstance(fit, Exception):
-            raise fit
+    for task, fit in zip(tasks, all_of(done), strict=True):
         found[task.rank].append(fit)
     ordered = {rank: tuple(sorted(fits, key=_cost)) for rank, fits in found.items()}
     return Ensemble(

@@ -47,6 +47,16 @@ def side_by_side(
     return results
 
 
+def all_of(results: Iterable[T | Exception]) -> list[T]:
+    """The results of work that must not fail: the first exception among them is raised."""
+    found = []
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+        found.append(result)
+    return found
+
+
 @dataclass(frozen=True)
 class Guarded:
     """Some work whose exception is a result."""

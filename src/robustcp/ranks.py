@@ -25,7 +25,7 @@ from robustcp.ladder import Rung, ladder
 from robustcp.methods import nonnegative_too
 from robustcp.metrics import aligned, on_host
 from robustcp.noise import first_look
-from robustcp.parallel import Progress, side_by_side
+from robustcp.parallel import Progress, all_of, side_by_side
 from robustcp.search import constraints_on, cut
 from robustcp.sizes import Problem
 
@@ -205,12 +205,8 @@ def rank_profile(
         for part, own in zip(parts, generator.spawn(folds), strict=True)
     ]
     done = side_by_side(Climb.__call__, tasks, jobs=jobs, progress=progress)
-    for failed in done:
-        if isinstance(failed, Exception):
-            raise failed
-    of_all, *of_folds = done
-    evidence = _Evidence(whole, at, parts, of_all, of_folds)  # type: ignore[arg-type]
-    return evidence.profile(tried)
+    of_all, *of_folds = all_of(done)
+    return _Evidence(whole, at, parts, of_all, of_folds).profile(tried)
 
 
 @dataclass(frozen=True, eq=False)
