@@ -265,8 +265,9 @@ def _warnings(
         found += doubts.of_narrow(model.factors, cases)
         if not run.begun.sound:
             trial, factors = Trial(run.solver.problem, run.solver.constraints), model.absorbed()
-            found += doubts.of_idle(trial.idle(factors), enough, rank)
-            found += doubts.of_little(trial.drop(factors))
+            entropy = trial.entropy(factors)
+            found += doubts.of_idle(trial.idle(factors, entropy), enough, rank)
+            found += doubts.of_little(trial.nothing - entropy)
         found += doubts.of_structure(structure_of(seen, state.factors, noise.sigma), rank)
         found += doubts.of_rejected(noise.clean)
     found += doubts.of_priors(_of_priors(seen, state))

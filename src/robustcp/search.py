@@ -483,7 +483,7 @@ class Trial:
             down = EvenedOut(Continuation(*self._span(share)), self.problem.resolution)
             factors = self._run([self._stage(down, 1), self._redescent], begin)
         if wide:
-            factors = self._run([self._redescent], self._pruned(factors))
+            factors = self._run([self._redescent], self.pruned(factors).factors)
         return End(factors, self.cost(factors))
 
     def end_beside(self, rank: int, how: tuple[str, float], rng: np.random.Generator) -> End:
@@ -567,17 +567,18 @@ class Trial:
         """
         if end.factors[0].shape[1] == 1:
             return end
-        rest = self._pruned(end.factors)
-        if self.entropy(rest) > end.entropy + USELESS:
+        rest = self.pruned(end.factors)
+        if rest.entropy > end.entropy + USELESS:
             if not _split(end.factors):
                 return end
-            rests = [self._run([self._redescent], rest) for rest in self.without_one(end.factors)]
-            rest = min(rests, key=self.entropy)
-            if self.entropy(rest) > end.entropy + USELESS:
+            rest = self._best(map(self.redescended, self.without_one(end.factors)))
+            if rest.entropy > end.entropy + USELESS:
                 return end
         xp = self.problem.engine.xp
         new = Cold("clipped")(self.problem, 1, np.random.default_rng(0), self.constraints).factors
-        begin = tuple(xp.concat([A, SMALL * B], axis=1) for A, B in zip(rest, new, strict=True))
+        begin = tuple(
+            xp.concat([A, SMALL * B], axis=1) for A, B in zip(rest.factors, new, strict=True)
+        )
         factors = self._run([self._redescent], self.follow(begin, SHARES[1], 1e-4, 100))
         other = End(factors, self.entropy(factors))
         return other if other.entropy < end.entropy + USELESS / 2 else end
@@ -595,19 +596,21 @@ class Trial:
             agreeing = self._agreeing_on_fewer(ends, best)
         if agreeing >= MANY:
             return True
-        if len(ends) < SOME and self.drop(best.factors) < MUCH:
+        if len(ends) < SOME and self.nothing - best.entropy < MUCH:
             return False  # most of the data may be outliers
         return agreeing > 1 and not on_few_rows(best.factors) and self.is_noise(best)
 
-    def drop(self, factors: Factors) -> float:
-        """By how much a model lowers the entropy of the data."""
-        return self.entropy(tuple(0.0 * A for A in factors)) - self.entropy(factors)
+    @cached_property
+    def nothing(self) -> float:
+        """The entropy of the data, as residuals of a model that is zero."""
+        engine = self.problem.engine
+        return self.entropy(tuple(engine.asarray(np.zeros((n, 1))) for n in engine.shape))
 
-    def idle(self, factors: Factors) -> list[int]:
-        """Components that would not be missed, as they are."""
+    def idle(self, factors: Factors, entropy: float) -> list[int]:
+        """Components that would not be missed, as they are; given what the model costs."""
         if factors[0].shape[1] == 1 or self.problem.engine.largest == 0:
             return []
-        limit = self.entropy(factors) + self._price
+        limit = entropy + self._price
         rests = self.without_one(factors)
         return [r for r, rest in enumerate(rests) if self.entropy(rest) < limit]
 
@@ -622,10 +625,10 @@ class Trial:
         factors, cost = end.factors, self.entropy(end.factors)
         while factors[0].shape[1] > 1:
             rests = sorted(self.without_one(factors), key=self.entropy)[:2]
-            rest = min(map(self.redescended, rests), key=self.entropy)
-            if self.entropy(rest) > cost + self._price:
+            rest = self._best(map(self.redescended, rests))
+            if rest.entropy > cost + self._price:
                 break
-            factors = rest
+            factors = rest.factors
         return factors
 
     def _agreeing_on_fewer(self, ends: Sequence[End], best: End) -> int:
@@ -693,9 +696,14 @@ class Trial:
         """That of the residuals."""
         return entropy_of(self.problem.engine, factors, self.problem.resolution)
 
-    def _pruned(self, factors: Factors) -> Factors:
+    def pruned(self, factors: Factors) -> End:
         """Without the component that is missed least."""
-        return min(self.without_one(factors), key=self.entropy)
+        return self._best(self.without_one(factors))
+
+    def _best(self, models: Iterable[Factors]) -> End:
+        """The one of lowest entropy."""
+        ends = (End(factors, self.entropy(factors)) for factors in models)
+        return min(ends, key=lambda end: end.entropy)
 
     def without_one(self, factors: Factors) -> list[Factors]:
         """The models without one of the components, for each of them."""

@@ -147,38 +147,17 @@ class DenseEngine(Engine):
     # Samples and reductions
 
     def sample(self, factors: Factors | None = None) -> Sample:
-        parts = self._all(factors) if self._sampled is None else self._some(factors, self._sampled)
+        places = self._storage.places
+        flat = places.sampled
+        parts = self._all(factors) if flat is None else self._some(factors, flat)
         values = np.concatenate([np.asarray(to_host(r), dtype=np.float64) for r in parts])
         known = ~np.isnan(values) if self._storage.gaps else None
 
         def locate() -> tuple[np.ndarray, ...]:
-            every = self._located
+            every = places.located
             return every if known is None else tuple(index[known] for index in every)
 
         return Sample(values if known is None else values[known], locate)
-
-    @cached_property
-    def _sampled(self) -> np.ndarray | None:
-        """Flat indices of the entries that a sample is made of; None for all."""
-        total, most = math.prod(self.shape), self._storage.tiling.sample
-        if total <= 2 * most:
-            return None
-        flat = np.random.default_rng(0).integers(total, size=most)
-        flat.sort()
-        return flat
-
-    @cached_property
-    def _located(self) -> tuple[np.ndarray, ...]:
-        """The indices of the entries that a sample is made of, missing ones included."""
-        at = self._places if self._sampled is None else self._sampled
-        return np.unravel_index(at, self.shape)
-
-    @cached_property
-    def _places(self) -> np.ndarray:
-        """Flat indices of all entries, in the order of the tiles."""
-        storage = self._storage
-        at = np.arange(math.prod(self.shape)).reshape(self.shape).transpose(storage.order)
-        return np.concatenate([at[tile].ravel() for tile in storage.pass_tiles()])
 
     def _all(self, factors: Factors | None) -> Iterator[Array]:
         read = self._reader(factors)

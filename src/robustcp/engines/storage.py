@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -14,6 +14,7 @@ import numpy as np
 from robustcp._typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
 from robustcp.engines.base import View
+from robustcp.engines.places import Places
 from robustcp.engines.scales import TileScales
 from robustcp.engines.threads import Tiles
 from robustcp.engines.tiles import Tile, TileFactors, Tiling, boxes, even_split, pass_tiles
@@ -91,6 +92,11 @@ class Storage:
             if str(self.device) == "cpu"
             else tiling.device_entries
         )
+        shape, every = tuple(int(size) for size in data.shape), slice(0, self.shape[0])
+        tiles_of = partial(
+            pass_tiles, self.shape, self.split, 0, every, tiling, self.tile_entries
+        )  # not a method: that would keep the array
+        self.places = Places(shape, self.order, tiles_of, tiling.sample)
         if array_api_compat.is_numpy_array(data):
             _settle_allocator()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustcp.engines import Engine
+from robustcp.quantiles import median, quantile_of_sorted
 
 #: The core of the noise is looked at within this many sigmas.
 CORE = 2.0
@@ -16,6 +17,7 @@ CORE = 2.0
 #: the first alone would be taken for outliers where the noise itself has long tails, and the core
 #: would shrink from one round of a fit to the next.
 WINDOWS = ((3.0, 5.0), (5.0, 10.0))
+EDGES = np.array([3.0, 5.0, 10.0])
 #: Of a standard normal variable: the chance to lie in the core, and its mean square there.
 #: Of its magnitude: a quantile that is low enough if most are outliers, and high enough not to see
 #: the few that a model can fit exactly; and the median.
@@ -93,29 +95,37 @@ class _Sorted:
     @classmethod
     def of(cls, residuals: np.ndarray, least: float, enough: int) -> _Sorted:
         r = residuals[:: -(-residuals.size // enough)] if residuals.size else np.zeros(1)
-        unit = max(float(np.median(np.abs(r))), least) or float(np.abs(r).max()) or 1.0
-        r = r / unit
+        r = np.sort(r)
+        below, above = (int(r.searchsorted(0.0, side)) for side in ("left", "right"))
         magnitudes = np.sort(np.abs(r))
+        unit = max(quantile_of_sorted(magnitudes, 0.5), least) or float(magnitudes[-1]) or 1.0
+        magnitudes /= unit
+        squares = np.zeros(magnitudes.size + 1)
         with np.errstate(over="ignore"):
-            squares = np.concatenate([[0.0], np.cumsum(magnitudes * magnitudes)])
-        sides = np.sort(r[r > 0]), np.sort(-r[r < 0])
+            np.cumsum(magnitudes * magnitudes, out=squares[1:])
+        sides = r[above:] / unit, r[:below][::-1] / -unit
         return cls(unit, max(least / unit, 1e-100), magnitudes, squares, sides)
 
     def quantile(self, share: float) -> float:
         """Of the magnitudes."""
-        return float(np.quantile(self.magnitudes, share))
+        return quantile_of_sorted(self.magnitudes, share)
 
     def _within(self, bound: float) -> tuple[float, float]:
         """The share of residuals within a bound, and their squares, by the number of all."""
-        count = int(np.searchsorted(self.magnitudes, bound))
+        count = int(self.magnitudes.searchsorted(bound))
         return count / self.magnitudes.size, float(self.squares[count]) / self.magnitudes.size
 
-    def _beside(self, sigma: float) -> list[float]:
+    def _beside(self, sigma: float) -> tuple[float, float]:
         """The density of outliers above and below."""
-        bounds = sigma * np.array(WINDOWS)
-        widths = self.magnitudes.size * np.diff(bounds)[:, 0]
-        counts = (np.diff(np.searchsorted(side, bounds))[:, 0] for side in self.sides)
-        return [float(np.min(count / widths)) for count in counts]
+        size, edges = self.magnitudes.size * sigma, sigma * EDGES
+        above, below = (
+            min(
+                (far - near) / (size * (high - low))
+                for near, far, (low, high) in zip(at, at[1:], WINDOWS, strict=False)
+            )
+            for at in (side.searchsorted(edges).tolist() for side in self.sides)
+        )
+        return above, below
 
     def core(self, begin: float, rounds: Sequence[bool]) -> Core:
         """The core that is found from some sigma, in rounds with outliers taken off or not."""
@@ -149,7 +159,7 @@ def typical(residuals: np.ndarray) -> float:
     """The median magnitude, of every k-th of many residuals; of none, 0."""
     if not residuals.size:
         return 0.0
-    return float(np.median(np.abs(residuals[:: -(-residuals.size // (1 << 15))])))
+    return median(np.abs(residuals[:: -(-residuals.size // (1 << 15))]))
 
 
 def degrees_of_freedom_correction(engine: Engine, rank: int, clean: float) -> float:

@@ -28,6 +28,7 @@ from robustcp.noise.core import (
     degrees_of_freedom_correction,
 )
 from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.quantiles import median, quantile
 from robustcp.sizes import Resolution
 from robustcp.units import Units
 
@@ -135,6 +136,12 @@ class Residuals:
             if self.values.size >= FEW * size
             and self.count >= MANY * size * (sum(self.shape) - size)
         ]
+
+    def counts(self, mode: int) -> np.ndarray:
+        """How many of them there are in each slab of a mode."""
+        if self.values.size == math.prod(self.shape):
+            return np.full(self.shape[mode], self.values.size // self.shape[mode])
+        return np.bincount(self.indices[mode], minlength=self.shape[mode])
 
     @cached_property
     def size(self) -> np.ndarray:
@@ -395,21 +402,24 @@ def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
     r, least = np.abs(residuals.values), residuals.resolution.entry
     if not r.size:
         return common(residuals)
-    logs = np.log(np.maximum(r, max(1e-2 * least, 1e-3 * float(np.median(r)))))
+    logs = np.log(np.maximum(r, max(1e-2 * least, 1e-3 * median(r))))
     slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
     for mode in modes:
         size, index = residuals.shape[mode], residuals.indices[mode]
-        count = np.bincount(index, minlength=size)
+        count = residuals.counts(mode)
         effects = np.bincount(index, logs, minlength=size) / np.maximum(count, 1)
-        effects[count == 0] = float(np.mean(logs))
-        v, _ = _scales(effects, count, CHANCE_OF_LOGS)
-        if np.std(np.log(v)) >= UNEVEN:
-            slabs[mode] = v
-            logs = logs - np.log(v)[index]
+        if not count.all():
+            effects[count == 0] = float(logs.mean())
+        found, _ = _log_scales(effects, count, CHANCE_OF_LOGS)
+        if found.std() >= UNEVEN:
+            slabs[mode] = np.exp(found)
+            logs = logs - found[index]
+    if all(v is None for v in slabs):
+        sigma = core_of(residuals.values, least).sigma
+        return Noise(sigma, (1.0, 0.0, 0.0), tuple(slabs), least)
     s = _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
     unit = core_of(residuals.values / s, least).sigma
-    s = _floored(unit**2 * s**2, least) if any(v is not None for v in slabs) else unit * s
-    sigma = float(np.exp(np.mean(np.log(s))))
+    sigma = float(np.exp(np.mean(np.log(_floored(unit**2 * s**2, least)))))
     return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), tuple(slabs), least)
 
 
@@ -424,16 +434,24 @@ def entropy(residuals: Residuals, noise: Noise) -> float:
     if not s.size:
         return 0.0
     z = residuals.values / s
-    unit = float(np.quantile(np.abs(z), LOW)) / NORMAL_LOW  # so that bins resolve any peak
-    unit = max(unit, LOWEST_UNIT)
-    z = z / unit
-    bins = np.minimum(np.searchsorted(EDGES, np.abs(z), side="right") - 1, EDGES.size - 2)
-    total = float(np.mean(np.log(s))) + math.log(unit)
-    for side in (z >= 0, z < 0):
-        share = np.bincount(bins[side], minlength=EDGES.size - 1) / max(z.size, 1)
-        full = share > 0
-        total -= float(np.sum(share[full] * np.log(share[full] / np.diff(EDGES)[full])))
-    return total
+    size = np.abs(z)
+    unit = max(quantile(size, LOW) / NORMAL_LOW, LOWEST_UNIT)  # so that bins resolve any peak
+    bins = _bins(size / unit)
+    bins[z < 0] += WIDTHS.size
+    share = np.bincount(bins, minlength=2 * WIDTHS.size) / z.size
+    full = np.flatnonzero(share)
+    share, width = share[full], WIDTHS[full % WIDTHS.size]
+    level = math.log(noise.sigma) if noise.even else float(np.mean(np.log(s)))
+    return level + math.log(unit) - float(np.sum(share * np.log(share / width)))
+
+
+def _bins(size: np.ndarray) -> np.ndarray:
+    """The bins of magnitudes in a histogram of even bins and, beyond them, growing ones."""
+    beyond = np.flatnonzero(size >= EVEN)
+    found: np.ndarray = (np.minimum(size, EVEN) * (EVENLY / EVEN)).astype(np.intp)
+    growing = np.log(size[beyond] / EVEN) / math.log(GROWTH)
+    found[beyond] = EVENLY + np.minimum(growing, GROWING - 1).astype(np.intp)
+    return found
 
 
 class _Mixture:
@@ -583,9 +601,12 @@ class _Mixture:
         self.variance = (float(found[0]), float(found[1]), float(found[2]))
 
 
-#: The smallest unit of that histogram, and its bins.
+#: The smallest unit of that histogram; its even bins, how the others grow, and how many there are.
 LOWEST_UNIT = 0.01
-EDGES = np.concatenate([np.linspace(0.0, 5.0, 21), 5 * 1.4 ** np.arange(1, 400)])
+EVEN, EVENLY, GROWTH, GROWING = 5.0, 20, 1.4, 399
+WIDTHS = np.diff(
+    np.concatenate([np.linspace(0.0, EVEN, EVENLY + 1), EVEN * GROWTH ** np.arange(1, GROWING + 1)])
+)
 #: The core where nothing can be told of outliers.
 NO_OUTLIERS = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
@@ -598,13 +619,20 @@ def _scales(
     Estimates from few entries are shrunk to the mean, by what their variance is beyond that of
     chance.
     """
+    found, level = _log_scales(logs, count, chances)
+    return np.exp(found), math.exp(level)
+
+
+def _log_scales(logs: np.ndarray, count: np.ndarray, chances: float) -> tuple[np.ndarray, float]:
+    """The logarithms of those scales, and of that mean."""
     count = np.maximum(count, 1e-9)
-    mean = float(np.average(logs, weights=np.minimum(count, np.median(count))))
-    chance = chances / count
-    true = max(0.0, float(np.mean((logs - mean) ** 2 - np.minimum(chance, 1.0))))
-    shrunk = mean + (logs - mean) * (true / (true + chance) if true else 0.0)
-    level = float(np.mean(shrunk))
-    return np.exp(shrunk - level), math.exp(level)
+    weights = np.minimum(count, median(count))
+    mean = float(logs @ weights / weights.sum())
+    chance, away = chances / count, logs - mean
+    true = max(0.0, float(np.mean(away * away - np.minimum(chance, 1.0))))
+    shrunk = away * (true / (true + chance)) if true else 0.0 * away
+    level = float(shrunk.mean())
+    return shrunk - level, mean + level
 
 
 def _group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
