@@ -284,9 +284,10 @@ class MatrixScales:
         else:
             h = self._unit / self._slabs.block(rows, columns)
         (down, across), (left, right) = self._outer, self._signal
-        compiled_code().inverse_scales(
-            h, self._slabs is None, down[rows], across[columns], left[rows], right[columns],
-            self._numbers,
+        code = compiled_code()
+        code.inverse_scales(
+            code.gemm(h.dtype), h, self._slabs is None, down[rows], across[columns], left[rows],
+            right[columns], self._numbers,
         )  # fmt: skip
         return h
 

@@ -72,49 +72,63 @@ class CompiledPass(Pass):
 
     def _run(self, loss: Loss, sides: _Sides) -> Any:
         """A function of a block, and of arrays to add to, that returns the block's value."""
-        formula = compiled_code().FORMULAS[type(loss)]
-        compiled = formula.rows_pass if sides.own_rows else formula.columns_pass
-        numbers, weight = _numbers(loss, self.storage.dtype), formula.weight(loss)
+        code, real = compiled_code(), self.storage.dtype
+        compiled = code.rows_pass if sides.own_rows else code.columns_pass
+        numbers, weight = _numbers(loss, real), code.FORMULAS[type(loss)].weight(loss)
+        assert numbers is not None
+        calls, at = self._calls(loss, numbers), numbers.ctypes.data
         size, parts, read = self.storage.tiling.block, sides.parts, self._read
-        _ = self._scales  # made here: not by a tile's thread
 
         def run(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
+            X, weights, scales = read(block)
             total = compiled(
-                numbers, *read(block), block.corner, block.end, block.rows.start, size, *parts,
-                gradient, gram,
+                calls, at, _place(*X), 0 if weights is None else weights.ctypes.data,
+                (0, 0) if scales is None else _place(*scales)[:2],
+                block.corner, block.end, block.rows.start, size, *parts, gradient, gram,
             )  # fmt: skip
             return float(weight * float(total))
 
         return run
 
+    def _calls(self, loss: Loss, numbers: np.ndarray) -> tuple[int, int, int, int]:
+        """What the pass does to a line of entries; see `kernels.rows_pass`."""
+        code, real = compiled_code(), self.storage.dtype
+        data = self.storage.array.dtype if self._as_it_is else real
+        weighted, scaled = self._weights is not None, self._scales is not None
+        formula = code.FORMULAS[type(loss)].line(real, weighted, len(numbers))
+        return formula, code.before(data, real, scaled), code.after(real, scaled), code.gemm(real)
+
     @cached_property
     def _as_it_is(self) -> bool:
         """Whether the compiled code can read the data itself."""
         kind = self.storage.array.dtype
-        native = kind.isnative and (kind.kind in "iu" or kind in (np.float32, np.float64))
+        native = (
+            self.storage.array.flags.aligned
+            and kind.isnative
+            and (kind.kind in "iu" or kind in (np.float32, np.float64))
+        )
         weights = self.storage.weights
         zeros = weights is not None and weights.zeros
         plain = replace(self.storage.view, weights=None, scales=None)
         return native and not zeros and plain == View()
 
-    def _read(self, block: Block) -> tuple[Any, ...]:
-        """A C-ordered matrix that holds a block, and where in it the block begins.
+    def _read(self, block: Block) -> tuple[Any, Any, Any]:
+        """The data, weights and inverse scales of a block.
 
-        After the matrix come the weights of the block in a line, and its inverse scales as a
-        matrix with where the block begins in that one; None where there are none.
+        Data and scales as a C-ordered matrix and where in it the block begins, weights as those
+        of the block alone; None where there are none.
         """
         whole, storage = self.storage.as_matrix, self.storage
         assert whole is not None
         here = tuple(slice(a, b) for a, b in zip(block.corner, block.end, strict=True))
-        w = None if self._weights is None else self._weights.block(*here)
-        line = None if w is None else w.reshape(-1)
-        scales = (None, (0, 0)) if self._scales is None else self._scales.block(*here)
+        w = None if self._weights is None else np.ascontiguousarray(self._weights.block(*here))
+        scales = None if self._scales is None else self._scales.block(*here)
         if self._as_it_is:
-            return whole, line, *scales, block.corner
+            return (whole, block.corner), w, scales
         part = storage.converted(whole[here], storage.dtype)
         if w is not None and storage.weights is not None and storage.weights.zeros:
             part = np.where(w == 0, part.dtype.type(np.nan), part)
-        return np.ascontiguousarray(part), line, *scales, (0, 0)
+        return (np.ascontiguousarray(part), (0, 0)), w, scales
 
     @cached_property
     def _scales(self) -> MatrixScales | None:
@@ -127,14 +141,19 @@ class CompiledPass(Pass):
         return None if weights is None else MatrixWeights(weights, storage.shape, storage.split)
 
 
+def _place(matrix: np.ndarray, at: tuple[int, int]) -> tuple[int, int, int]:
+    """Where an entry of a matrix is, and how far it is to the next row and entry, in bytes."""
+    step, width = matrix.shape[1] * matrix.itemsize, matrix.itemsize
+    return matrix.ctypes.data + at[0] * step + at[1] * width, step, width
+
+
 @lru_cache
-def _numbers(loss: Loss, dtype: Any) -> tuple[Any, ...] | None:
+def _numbers(loss: Loss, dtype: Any) -> np.ndarray | None:
     """The parameters of a loss in the type of the factors; None if they are beyond its range."""
     formula = compiled_code().FORMULAS[type(loss)]
-    real = np.dtype(dtype).type
     with np.errstate(over="ignore", under="ignore"):
-        numbers = tuple(real(number) for number in formula.numbers(loss))
-    in_range = numbers[0] != 0 and all(number < math.inf for number in numbers)
+        numbers = np.array(formula.numbers(loss), dtype)
+    in_range = numbers[0] != 0 and bool(np.all(numbers < math.inf))
     return numbers if in_range else None
 
 

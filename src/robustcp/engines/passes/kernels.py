@@ -1,10 +1,16 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""What Numba compiles: the pass of each loss in `FORMULAS`, and small linear algebra.
+"""What Numba compiles: passes, the losses in `FORMULAS`, and small linear algebra.
 
-To give a loss a compiled pass, write its formula for one row of residuals and add it to
+To give a loss a compiled pass, write its formula for one line of residuals and add it to
 `FORMULAS`, at the end. Where the data is NaN, value, slope and curvature must be 0; elsewhere all
 three go through `weighed`. Exponential and logarithm are written out: a call would keep the loop
 around it from becoming vector instructions.
+
+Compiling takes longer than many a fit, and most of it is Python that goes over the source. So a
+pass is compiled once for all losses, data types, weights and scales: what is done to a line of
+entries is a function of its own, a `Line`, that the pass is given the address of. For the same
+reason there are few slices here, and none is assigned to: each check that two shapes agree would
+compile the making of the message.
 """
 
 import math
@@ -12,23 +18,32 @@ import types
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import carray, njit
 from numba import types as numba_types
+from numba.core import cgutils
 from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
 from numba.core.errors import NumbaError
-from numba.extending import overload
+from numba.extending import get_cython_function_address, intrinsic
+from numba.np.numpy_support import from_dtype
 
 from robustcp.losses import L1, Cauchy, Contaminated
 
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
-_INLINE = {"inline": "always", "fastmath": _FAST, "error_model": "numpy"}
+_OPTIONS: dict[str, Any] = {"fastmath": _FAST, "error_model": "numpy"}
+_INLINE = {"inline": "always", **_OPTIONS}
+#: Of functions that only compiled code calls.
+_PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **_OPTIONS}
 #: Entries that are standardized at once, so that the first level of the cache holds them.
 _SCALED = 1 << 10
+#: How BLAS is told whether a matrix is to be transposed.
+_N, _T = ord("N"), ord("T")
 #: A variance that stands for none.
 _TINY = 1e-80
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
@@ -51,14 +66,17 @@ class _Cache(FunctionCache):  # type: ignore[misc]
             super().save_overload(sig, data)
 
 
-def _compiled(function, fastmath=_FAST, keep=True):
-    """Compiled, without Python's lock, and kept on disk where there is a place for it."""
-    dispatcher = njit(nogil=True, fastmath=fastmath, error_model="numpy")(function)
-    if not keep:
-        return dispatcher
+def _kept(compiled, function):
+    """The same, kept on disk where there is a place for it."""
     with suppress(RuntimeError, OSError, NumbaError):  # no folder to keep it in
-        dispatcher._cache = _Cache(function)
-    return dispatcher
+        compiled._cache = _Cache(function)
+    return compiled
+
+
+def _compiled(function, fastmath=_FAST):
+    """Compiled, without Python's lock, and kept on disk."""
+    options = {"fastmath": fastmath, "error_model": "numpy", "no_cfunc_wrapper": True}
+    return _kept(njit(nogil=True, **options)(function), function)
 
 
 def _exact(function):
@@ -118,103 +136,15 @@ def _inverse_root(y):
     return z * (1.5 - half * z * z)
 
 
+@njit(**_PART)
 def weighed(value, weights, j):
     """A value times the weight of entry j; the value where there are no weights (None)."""
     return value if weights is None else value * weights[j]
 
 
-@overload(weighed, inline="always")
-def _weighed(value, weights, j):
-    if isinstance(weights, numba_types.NoneType):
-        return lambda value, weights, j: value
-    return lambda value, weights, j: value * weights[j]
-
-
-def _line(weights, first, count):
-    """Some of the weights, if there are any."""
-    return None if weights is None else weights[first : first + count]
-
-
-@overload(_line, inline="always")
-def _compiled_line(weights, first, count):
-    if isinstance(weights, numba_types.NoneType):
-        return lambda weights, first, count: None
-    return lambda weights, first, count: weights[first : first + count]
-
-
-def _scratch(scales, count):
-    """A line that standardized data goes to, if there are scales."""
-    return None if scales is None else np.empty(count, scales.dtype)
-
-
-@overload(_scratch, inline="always")
-def _compiled_scratch(scales, count):
-    if isinstance(scales, numba_types.NoneType):
-        return lambda scales, count: None
-    return lambda scales, count: np.empty(count, scales.dtype)
-
-
-def _together(scales, rows, columns):
-    """How many rows of a block that follow each other are one line: with scales, a short one."""
-    raise NotImplementedError
-
-
-@overload(_together, inline="always")
-def _compiled_together(scales, rows, columns):
-    if isinstance(scales, numba_types.NoneType):
-        return lambda scales, rows, columns: rows
-
-    def few(scales, rows, columns):
-        return max(1, min(rows, _SCALED // columns)) if scales.shape[1] == columns else 1
-
-    return few
-
-
-def _standardize(x, s, scales, row, column, scratch):
-    """Data and model in units of the scales: the model in place, the data into a scratch line."""
-    raise NotImplementedError
-
-
-@overload(_standardize, inline="always")
-def _compiled_standardize(x, s, scales, row, column, scratch):
-    if isinstance(scales, numba_types.NoneType):
-        return lambda x, s, scales, row, column, scratch: x
-
-    def standardize(x, s, scales, row, column, scratch):
-        first = row * scales.shape[1] + column
-        h = scales.reshape(-1)[first : first + s.shape[0]]
-        y = scratch[: s.shape[0]]
-        for j in range(s.shape[0]):
-            y[j] = x[j] * h[j]
-            s[j] *= h[j]
-        return y
-
-    return standardize
-
-
-def _restore(s, w, scales, row, column):
-    """Slopes and curvatures in the units of the data again."""
-    raise NotImplementedError
-
-
-@overload(_restore, inline="always")
-def _compiled_restore(s, w, scales, row, column):
-    if isinstance(scales, numba_types.NoneType):
-        return lambda s, w, scales, row, column: None
-
-    def restore(s, w, scales, row, column):
-        first = row * scales.shape[1] + column
-        h = scales.reshape(-1)[first : first + s.shape[0]]
-        for j in range(s.shape[0]):
-            s[j] *= h[j]
-            w[j] *= h[j] * h[j]
-
-    return restore
-
-
 @njit(**_INLINE)
 def _l1(x, s, w, numbers, weights):
-    """One row of the smoothed 1-norm; `s` holds the model and gets the slope."""
+    """One line of the smoothed 1-norm; `s` holds the model and gets the slope."""
     # A plain 1 or 0 would make float64 of float32; a constant 0 keeps the loop from vectors.
     epsilon, one = numbers[0], s.dtype.type(1)
     zero, total = epsilon * s.dtype.type(0), 0.0
@@ -231,8 +161,9 @@ def _l1(x, s, w, numbers, weights):
 
 @njit(**_INLINE)
 def _contaminated(x, s, w, numbers, weights):
-    """One row of `Contaminated`, in units of sigma^2; `higher` is the sign of the raised side."""
-    rate, above, below, height, reach, higher = numbers
+    """One line of `Contaminated`, in units of sigma^2; `higher` is the sign of the raised side."""
+    rate, above, below = numbers[0], numbers[1], numbers[2]
+    height, reach, higher = numbers[3], numbers[4], numbers[5]
     zero, total = rate * 0, 0.0
     for j in range(s.shape[0]):
         r = x[j] - s[j]
@@ -252,7 +183,7 @@ def _contaminated(x, s, w, numbers, weights):
 
 @njit(**_INLINE)
 def _cauchy(x, s, w, numbers, weights):
-    """One row of `Cauchy`, in units of c^2 / 2."""
+    """One line of `Cauchy`, in units of c^2 / 2."""
     rate = numbers[0]
     zero, one, total = rate * 0, s.dtype.type(1), 0.0
     for j in range(s.shape[0]):
@@ -266,25 +197,77 @@ def _cauchy(x, s, w, numbers, weights):
     return total
 
 
-@njit(**_INLINE)
-def _products(U, S):
-    """The products of pairs of U's columns, packed as in `robustcp.normal`."""
-    rank = U.shape[1]
-    for i in range(U.shape[0]):
-        u, s = U[i], S[i]
-        p = 0
+@intrinsic
+def _address(typing_context, array):
+    """Where the memory of an array begins."""
+
+    def code(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, context.get_value_type(numba_types.intp))
+
+    return numba_types.intp(array), code
+
+
+@intrinsic
+def _called(typing_context, function, x, s, w, numbers, weights, count):
+    """What the function at an address makes of a line; see `_line`."""
+
+    def code(context, builder, signature, arguments):
+        number = context.get_value_type(numba_types.intp)
+        kind = ir.FunctionType(ir.DoubleType(), [number] * 6)
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return numba_types.float64(*[numba_types.intp] * 7), code
+
+
+@intrinsic
+def _gemm(typing_context, function, turn_a, turn_b, m, n, k, a, lda, b, ldb, beta, c, ldc):
+    """c = beta c + a b by the function at an address, BLAS's gemm; see there.
+
+    It counts in the order of Fortran, and so sees the transposes of the matrices here: for
+    C = A B with m rows, n columns and k in between, b comes first and n before m.
+    """
+
+    def code(context, builder, signature, arguments):
+        def at(value):
+            place = cgutils.alloca_once_value(builder, value)
+            return builder.ptrtoint(place, number)
+
+        number = context.get_value_type(numba_types.intp)
+        call, turn_a, turn_b, m, n, k, a, lda, b, ldb, beta, c, ldc = arguments
+        one = context.get_constant(signature.args[10], 1)
+        places = [at(turn_a), at(turn_b), at(m), at(n), at(k), at(one)]
+        places += [a, at(lda), b, at(ldb), at(beta), c, at(ldc)]
+        kind = ir.FunctionType(ir.VoidType(), [number] * 13)
+        builder.call(builder.inttoptr(call, kind.as_pointer()), places)
+        return context.get_dummy_value()
+
+    # In 64 bits, of which BLAS may read the lower half, by what its integers are.
+    whole = [numba_types.int64] * 10
+    return numba_types.void(*whole, beta, *whole[:2]), code
+
+
+@njit(**_PART)
+def _products(U, first, count, S):
+    """The products of pairs of columns, packed as in `robustcp.normal`, into S.
+
+    Of so many rows of U from the first on; after its last comes row 0 again.
+    """
+    size, rank = U.shape
+    for i in range(count):
+        k, p = (first + i) % size, 0
         for a in range(rank):
             for b in range(a, rank):
-                s[p + b - a] = u[a] * u[b]
+                S[i, p + b - a] = U[k, a] * U[k, b]
             p += rank - a
 
 
-@njit(**_INLINE)
-def _side(first, U, left, own, right):
-    """Lines of one side's Khatri-Rao product, left x own x right."""
+@njit(**_PART)
+def _side(first, lines, U, left, own, right):
+    """Lines of one side's Khatri-Rao product, left x own x right, from the first on."""
     rank, count, inner = own.shape[1], own.shape[0], right.shape[0]
     q, i, p = first % inner, (first // inner) % count, first // (inner * count)
-    for k in range(U.shape[0]):
+    for k in range(lines):
         for r in range(rank):
             U[k, r] = left[p, r] * right[q, r] * own[i, r]
         q += 1
@@ -294,40 +277,23 @@ def _side(first, U, left, own, right):
                 i, p = 0, p + 1
 
 
-@njit(**_INLINE)
-def _around(first, lines, left, right):
-    """Of the modes beside the own one: rows of `right` and of pair products that lines need.
-
-    Line k of those that begin at `first` finds them at k modulo the size of `right`.
-    """
-    inner, rank = right.shape
-    size = min(inner, lines)
-    rows = np.empty((size, rank), right.dtype)
-    for k in range(size):
-        rows[k] = right[(first + k) % inner]
-    pairs = np.empty((size, rank * (rank + 1) // 2), right.dtype)
-    _products(rows, pairs)
-    return rows, pairs
-
-
-@njit(**_INLINE)
-def _collapse(begin, first, Y, Z, low, left, own, around, pairs, inner, gradient, gram):
+@njit(**_PART)
+def _collapse(begin, first, lines, Y, Z, low, left, own, right, pairs, gradient, gram):
     """Add the products of a side's lines to the rows of its own mode.
 
-    The lines begin at `first`; `around` and `pairs` (see `_around`) at `begin`.
+    The lines begin at `first`; `pairs` are the products of right's columns, from the row of line
+    `begin` on.
     """
-    rank, count, packed = own.shape[1], own.shape[0], pairs.shape[1]
+    rank, count, inner, packed = own.shape[1], own.shape[0], right.shape[0], pairs.shape[1]
     q, i, p = first % inner, (first // inner) % count, first // (inner * count)
     at = (first - begin) % inner
     beside = np.empty((1, packed), pairs.dtype)
-    _products(left[p : p + 1], beside)
-    for k in range(Y.shape[0]):
-        y, z, g, G = Y[k], Z[k], gradient[i - low], gram[i - low]
-        beyond, beyond2, before, before2 = around[at], pairs[at], left[p], beside[0]
+    _products(left, p, beside.shape[0], beside)
+    for k in range(lines):
         for a in range(rank):
-            g[a] += before[a] * beyond[a] * y[a]
+            gradient[i - low, a] += left[p, a] * right[q, a] * Y[k, a]
         for a in range(packed):
-            G[a] += before2[a] * beyond2[a] * z[a]
+            gram[i - low, a] += beside[0, a] * pairs[at, a] * Z[k, a]
         q, at = q + 1, at + 1
         if at == inner:
             at = 0
@@ -335,120 +301,145 @@ def _collapse(begin, first, Y, Z, low, left, own, around, pairs, inner, gradient
             q, i = 0, i + 1
             if i == count:
                 i, p = 0, p + 1
-                if k + 1 < Y.shape[0]:
-                    _products(left[p : p + 1], beside)
+                if k + 1 < lines:
+                    _products(left, p, beside.shape[0], beside)
 
 
-@njit(**_INLINE)
-def _majorize(
-    formula, numbers, X, weights, scales, row, column, at, first, slope, curvature, scratch
-):
-    """The loss on a block of X: a row at a time, or as one line if the rows follow each other.
+@njit(**_PART)
+def _majorize(calls, numbers, X, weights, scales, row, rows, slope, curvature, scratch):
+    """The loss on some rows of a tile: one at a time, or as one line if they follow each other.
 
-    The weights, row after row of the tile, are those from `first` on; the inverse scales those
-    from `at` on.
+    See `rows_pass` for the arguments. With anything to do beside the loss, lines are short.
     """
-    rows, columns = slope.shape
-    s, w, x = slope.reshape(-1), curvature.reshape(-1), X.reshape(-1)
-    begin, stride = row * X.shape[1] + column, X.shape[1]
-    lines = _together(scales, rows, columns) if columns == stride else 1
+    formula, before, after, _ = calls
+    columns, width = slope.shape[1], slope.itemsize
+    x, x_step, x_width = X
+    h, h_step = scales
+    lines = 1
+    if x_step == columns * x_width and (h == 0 or h_step == columns * width):
+        lines = rows if before == 0 else max(1, min(rows, _SCALED // columns))
     total = 0.0
     for i in range(0, rows, lines):
-        here, there = i * columns, begin + i * stride
         size = min(lines, rows - i) * columns
-        x_part = x[there : there + size]
-        s_part, w_part = s[here : here + size], w[here : here + size]
-        x_part = _standardize(x_part, s_part, scales, at[0] + i, at[1], scratch)
-        total += formula(x_part, s_part, w_part, numbers, _line(weights, first + here, size))
-        _restore(s_part, w_part, scales, at[0] + i, at[1])
+        data, u = x + (row + i) * x_step, h + (row + i) * h_step
+        s, w = _address(slope) + i * columns * width, _address(curvature) + i * columns * width
+        if before != 0:
+            y = _address(scratch)
+            _called(before, data, s, y, u, 0, size)
+            data = y
+        total += _called(formula, data, s, w, numbers, weights + (row + i) * columns * width, size)
+        if after != 0:
+            _called(after, data, s, w, u, 0, size)
     return total
 
 
-#: The loss of a pass; `Formula` fills it in.
-formula: Any = None
-
-
+@_compiled
 def rows_pass(
-    numbers, X, weights, scales, inside, at, corner, end, low, block, left, own, right, K,
+    calls, numbers, X, weights, scales, corner, end, low, block, left, own, right, K,
     gradient, gram,
 ):  # fmt: skip
     """Add a tile's part of the normal equations of a mode among those of the rows.
 
-    The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix; in X it begins at `at`, and
-    `weights` has a weight for each of its entries, in a line, or is None; `scales`, a matrix in
-    which it begins at `inside`, has their inverse scales, or is None. Rows of the matrix run over
+    The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix. Rows of the matrix run over
     left x own x right, columns over K's rows; `gradient` and `gram` begin at row `low` of the own
     mode. So that nothing leaves the cache, `block` entries are done at once. Returns the sum of
     the values; with an empty `gram` that is all.
+
+    The rest is addresses and sizes in bytes, so that no type of data is compiled apart:
+
+    calls : (int, int, int, int)
+        The loss as a `Line`; what is done to a line before and after it, 0 for nothing (see
+        `before` and `after`); and BLAS's gemm (see `gemm`).
+    numbers : int
+        Where the parameters of the loss are.
+    X : (int, int, int)
+        Where the data of the tile begins; from row to row; from entry to entry.
+    weights : int
+        Where the weights of the tile's entries begin, in one line; not looked at by a loss
+        without weights.
+    scales : (int, int)
+        Where the inverse scales of the tile begin, 0 for none; from row to row.
     """
     rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
-    packed = gram.shape[1]
+    packed, real, times, zero = gram.shape[1], K.dtype, calls[3], K.dtype.type(0)
     step = max(1, min(rows, block // columns))
-    real = K.dtype
-    K = K[corner[1] : end[1]]
-    S = np.empty((columns if packed else 0, packed), real)
-    if packed:
-        _products(K, S)
     slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
-    scratch = _scratch(scales, max(columns, _SCALED))
-    U, Y = np.empty((step, rank), real), np.empty((step, rank), real)
-    around, pairs = _around(corner[0], rows if packed else 0, left, right)
-    Z = np.empty((step, packed), real)
+    scratch = np.empty(max(columns, _SCALED), real)
+    U, Y, Z = (
+        np.empty((step, rank), real),
+        np.empty((step, rank), real),
+        np.empty((step, packed), real),
+    )
+    S = np.empty((columns if packed else 0, packed), real)
+    pairs = np.empty((min(right.shape[0], rows if packed else 0), packed), real)
+    if packed:
+        _products(K, corner[1], columns, S)
+        _products(right, corner[0], pairs.shape[0], pairs)
+    k = _address(K) + corner[1] * rank * K.itemsize
+    s, w, u, y, z = _address(slope), _address(curvature), _address(U), _address(Y), _address(Z)
     total = 0.0
     for a in range(0, rows, step):
         size = min(step, rows - a)
-        s, w, u = slope[:size], curvature[:size], U[:size]
-        _side(corner[0] + a, u, left, own, right)
-        np.dot(u, K.T, s)
-        total += _majorize(
-            formula, numbers, X, weights, scales, at[0] + a, at[1], (inside[0] + a, inside[1]),
-            a * columns, s, w, scratch,
-        )  # fmt: skip
+        _side(corner[0] + a, size, U, left, own, right)
+        _gemm(times, _T, _N, columns, size, rank, k, rank, u, rank, zero, s, columns)
+        total += _majorize(calls, numbers, X, weights, scales, a, size, slope, curvature, scratch)
         if packed:
-            np.dot(s, K, Y[:size])
-            np.dot(w, S, Z[:size])
+            _gemm(times, _N, _N, rank, size, columns, k, rank, s, columns, zero, y, rank)
+            _gemm(
+                times,
+                _N,
+                _N,
+                packed,
+                size,
+                columns,
+                _address(S),
+                packed,
+                w,
+                columns,
+                zero,
+                z,
+                packed,
+            )
             _collapse(
-                corner[0], corner[0] + a, Y[:size], Z[:size], low, left, own, around, pairs,
-                right.shape[0], gradient, gram,
-            )  # fmt: skip
+                corner[0], corner[0] + a, size, Y, Z, low, left, own, right, pairs, gradient, gram
+            )
     return total
 
 
+@_compiled
 def columns_pass(
-    numbers, X, weights, scales, inside, at, corner, end, low, block, left, own, right, K,
+    calls, numbers, X, weights, scales, corner, end, low, block, left, own, right, K,
     gradient, gram,
 ):  # fmt: skip
     """The same for a mode among those of the columns; rows of the matrix run over K's rows."""
     rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
-    packed = gram.shape[1]
+    packed, real, times = gram.shape[1], K.dtype, calls[3]
+    zero, one = real.type(0), real.type(1)
     step = max(1, min(rows, block // columns))
-    real = K.dtype
-    U = np.empty((columns, rank), real)
-    _side(corner[1], U, left, own, right)
     slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
-    scratch = _scratch(scales, max(columns, _SCALED))
-    Y, Z = np.zeros((columns, rank), real), np.zeros((columns, packed), real)
-    y, z = np.empty((columns, rank), real), np.empty((columns, packed), real)
+    scratch = np.empty(max(columns, _SCALED), real)
+    U, Y, Z = (
+        np.empty((columns, rank), real),
+        np.empty((columns, rank), real),
+        np.empty((columns, packed), real),
+    )
     S = np.empty((step, packed), real)
+    pairs = np.empty((min(right.shape[0], columns), packed), real)
+    _products(right, corner[1], pairs.shape[0], pairs)
+    _side(corner[1], columns, U, left, own, right)
+    s, w, u, y, z = _address(slope), _address(curvature), _address(U), _address(Y), _address(Z)
     total = 0.0
     for a in range(0, rows, step):
-        size = min(step, rows - a)
-        s, w = slope[:size], curvature[:size]
-        u = K[corner[0] + a : corner[0] + a + size]
-        np.dot(u, U.T, s)
-        total += _majorize(
-            formula, numbers, X, weights, scales, at[0] + a, at[1], (inside[0] + a, inside[1]),
-            a * columns, s, w, scratch,
-        )  # fmt: skip
-        _products(u, S[:size])
-        np.dot(s.T, u, y)
-        np.dot(w.T, S[:size], z)
-        Y += y
-        Z += z
-    around, pairs = _around(corner[1], columns, left, right)
-    _collapse(
-        corner[1], corner[1], Y, Z, low, left, own, around, pairs, right.shape[0], gradient, gram
-    )
+        size, more = min(step, rows - a), one if a > 0 else zero
+        k = _address(K) + (corner[0] + a) * rank * K.itemsize
+        _gemm(times, _T, _N, columns, size, rank, u, rank, k, rank, zero, s, columns)
+        total += _majorize(calls, numbers, X, weights, scales, a, size, slope, curvature, scratch)
+        _products(K, corner[0] + a, size, S)
+        _gemm(times, _N, _T, rank, columns, size, k, rank, s, columns, more, y, rank)
+        _gemm(
+            times, _N, _T, packed, columns, size, _address(S), packed, w, columns, more, z, packed
+        )
+    _collapse(corner[1], corner[1], columns, Y, Z, low, left, own, right, pairs, gradient, gram)
     return total
 
 
@@ -462,7 +453,7 @@ def _floored(h, least):
 
 
 @_compiled
-def inverse_scales(h, outer, down, across, left, right, numbers):
+def inverse_scales(gemm, h, outer, down, across, left, right, numbers):
     """1 / (u^4 + least^4)^(1/4) of a block, into h, with u^2 the variance of each entry.
 
     That is constant + linear |m| + quadratic m^2 with m = left right', without columns just 1;
@@ -470,25 +461,41 @@ def inverse_scales(h, outer, down, across, left, right, numbers):
     """
     constant, linear, quadratic, least = numbers
     rows, columns = h.shape
+    rank = left.shape[1]
     step = max(1, min(rows, 4 * _SCALED // columns))
-    m = np.empty((step if left.shape[1] else 0, columns), h.dtype)
+    m = np.empty((step if rank else 0, columns), h.dtype)
     for a in range(0, rows, step):
         size = min(step, rows - a)
-        if outer:
-            for i in range(a, a + size):
+        if rank:
+            here, there = _address(left) + a * rank * h.itemsize, _address(right)
+            zero = h.dtype.type(0)
+            _gemm(
+                gemm,
+                _T,
+                _N,
+                columns,
+                size,
+                rank,
+                there,
+                rank,
+                here,
+                rank,
+                zero,
+                _address(m),
+                columns,
+            )
+        for i in range(size):
+            if outer:
                 for j in range(columns):
-                    h[i, j] = down[i] * across[j]
-        v = h[a : a + size].reshape(-1)
-        if left.shape[1]:
-            np.dot(left[a : a + size], right.T, m[:size])
-            model = m[:size].reshape(-1)
-            for j in range(v.shape[0]):
-                t = abs(np.float64(model[j]))
-                variance = max((quadratic * t + linear) * t + constant, _TINY)
-                v[j] = _floored(v[j] * _inverse_root(variance), least)
-        elif least > 0:
-            for j in range(v.shape[0]):
-                v[j] = _floored(np.float64(v[j]), least)
+                    h[a + i, j] = down[a + i] * across[j]
+            if rank:
+                for j in range(columns):
+                    t = abs(np.float64(m[i, j]))
+                    variance = max((quadratic * t + linear) * t + constant, _TINY)
+                    h[a + i, j] = _floored(h[a + i, j] * _inverse_root(variance), least)
+            elif least > 0:
+                for j in range(columns):
+                    h[a + i, j] = _floored(np.float64(h[a + i, j]), least)
 
 
 @_compiled
@@ -527,7 +534,8 @@ def solve_rows(gram, gradient, rows, mu, lift):
         for j in range(rank):
             has_data = has_data or gram[i, diagonal[j]] != 0
         if not has_data:
-            new[i] = rows[i]
+            for j in range(rank):
+                new[i, j] = rows[i, j]
             continue
         for j in range(rank):
             b[j] = gradient[i, j] - mu * rows[i, j]
@@ -556,8 +564,10 @@ def expected_equations(
     rank, pairs = means.shape[1], seconds.shape[1]
     first, product = np.empty(rank), np.empty(pairs)
     for i in range(count):
-        first[:] = 1.0
-        product[:] = 1.0
+        for r in range(rank):
+            first[r] = 1.0
+        for q in range(pairs):
+            product[q] = 1.0
         for m in range(order):
             if m != own:
                 row = at[i, m]
@@ -661,15 +671,87 @@ def column_norms(A):
     return norms
 
 
+#: The formula and how many numbers it takes, in the two templates; `Formula.line` fills them in.
+row: Any = None
+size = 0
+
+
+def _formula_line(x, s, w, numbers, weights, count):
+    """A formula without weights."""
+    row_numbers = carray(numbers, size)
+    return row(carray(x, count), carray(s, count), carray(w, count), row_numbers, None)
+
+
+def _weighted_line(x, s, w, numbers, weights, count):
+    """A formula with weights."""
+    line = carray(weights, count)
+    return row(carray(x, count), carray(s, count), carray(w, count), carray(numbers, size), line)
+
+
+def _converted(x, s, y, h, unused, count):
+    """Data in the type of the factors."""
+    for j in range(count):
+        y[j] = x[j]
+    return 0.0
+
+
+def _standardized(x, s, y, h, unused, count):
+    """Data and model in units of the scales: the model in place, the data in another line."""
+    for j in range(count):
+        y[j] = x[j] * h[j]
+        s[j] *= h[j]
+    return 0.0
+
+
+def _restored(x, s, w, h, unused, count):
+    """Slopes and curvatures in the units of the data again."""
+    for j in range(count):
+        s[j] *= h[j]
+        w[j] *= h[j] * h[j]
+    return 0.0
+
+
+def _line(function, data, real, keep=True):
+    """A function of a line, compiled for types of data and factors."""
+    x, number = (numba_types.CPointer(from_dtype(np.dtype(kind))) for kind in (data, real))
+    signature = (x, number, number, number, number, numba_types.intp), numba_types.float64
+    compiled = CFunc(function, signature, {}, _OPTIONS)
+    if keep:
+        _kept(compiled, function)
+    compiled.compile()
+    return compiled
+
+
+@cache
+def before(data, real, scaled):
+    """The line function for data of a type that a loss cannot read as it is; 0 for none."""
+    if scaled:
+        return _line(_standardized, data, real).address
+    return 0 if data == real else _line(_converted, data, real).address
+
+
+@cache
+def after(real, scaled):
+    """The line function that undoes the scales; 0 for none."""
+    return _line(_restored, real, real).address if scaled else 0
+
+
+@cache
+def gemm(real):
+    """Where BLAS's product of matrices is."""
+    name = "sgemm" if real == np.float32 else "dgemm"
+    return get_cython_function_address("scipy.linalg.cython_blas", name)
+
+
 @dataclass(frozen=True)
 class Formula:
-    """How the pass of a loss is compiled.
+    """How the loss of a line of entries is compiled.
 
     Attributes
     ----------
     name : str
     row : function of (x, s, w, numbers, weights)
-        For one row: x holds the data, s the model, and gets the slopes; w gets the curvatures.
+        For one line: x holds the data, s the model, and gets the slopes; w gets the curvatures.
         Returns the sum of the values. All are `weighed` by the weights of the entries.
     numbers : function of a loss
         Its parameters, as `row` takes them. They must be finite, the first one not 0.
@@ -682,22 +764,19 @@ class Formula:
     numbers: Callable[[Any], tuple[float, ...]]
     weight: Callable[[Any], float] = lambda loss: 1.0
 
-    @cached_property
-    def rows_pass(self) -> Any:
-        return self._specialised(rows_pass)
-
-    @cached_property
-    def columns_pass(self) -> Any:
-        return self._specialised(columns_pass)
-
-    def _specialised(self, template: Any) -> Any:
-        """The template with this formula in it, compiled under a name of its own.
+    @cache  # noqa: B019
+    def line(self, real, weighted, size):
+        """Where the compiled function is, for a type of factors and a count of numbers.
 
         What is kept on disk goes by the age of this file, so formulas from elsewhere are not.
         """
-        special = types.FunctionType(template.__code__, {**globals(), "formula": self.row})
+        template = _weighted_line if weighted else _formula_line
+        special = types.FunctionType(
+            template.__code__, {**globals(), "row": self.row, "size": size}
+        )
         special.__qualname__ = f"{template.__name__}_{self.name}"
-        return _compiled(special, keep=self.row.py_func.__module__ == __name__)
+        keep = self.row.py_func.__module__ == __name__
+        return _line(special, real, real, keep).address
 
 
 def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
