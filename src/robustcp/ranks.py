@@ -71,7 +71,8 @@ class RankProfile:
         nats per cell; at the first rank, than by a zero model.
     stability : float64 array
         Whether components come back from other samples: the congruence, in the other modes, of
-        the component that comes back worst, a median over the folds.
+        the component that comes back worst, at least so much in all folds but one. It is that
+        with the model of the rank, of all data or of a fold, that the others are most like.
     agreement : float64 array
         The share of starts that ended at the best model of all data.
     consistency : float64 array
@@ -303,7 +304,7 @@ class _Evidence:
             "stability": _standard_error(stabilities),
             "consistency": _standard_error(cores),
         }
-        stability, core = np.median(stabilities, axis=1), np.median(cores, axis=1)
+        stability, core = _in_all_but_one(stabilities), np.median(cores, axis=1)
         mended = np.array([
             np.median(self._cores(rank, sigma, lambda cells: by_chance(cells) - consistency(cells)))
             if stable >= STABLE
@@ -355,12 +356,18 @@ class _Evidence:
         at[self.mode] = np.searchsorted(fold.kept, at[self.mode])
         return np.stack(at, axis=1)
 
-    def _stabilities(self, rank: int) -> list[float]:
-        """For each fold, how much the worst of its components is like one of all data."""
-        return [
-            float(aligned(rungs[rank].model, self.of_all[rank].model, skip=self.mode)[1].min())
-            for rungs in self.of_folds
-        ]
+    def _stabilities(self, rank: int) -> np.ndarray:
+        """How much the worst component of each model is like one of the model most are like.
+
+        That may be one of a fold: the model of all data, too, may have ended elsewhere.
+        """
+        models = [rungs[rank].model for rungs in (self.of_all, *self.of_folds)]
+        each = np.array([
+            [aligned(one, other, skip=self.mode)[1].min() for one in models if one is not other]
+            for other in models
+        ])  # fmt: skip
+        found: np.ndarray = each[int(np.argmax(_in_all_but_one(each)))]
+        return found
 
     def _cores(self, rank: int, sigma: np.ndarray, look: Callable[[Cells], float]) -> list[float]:
         """What the held-out cells of each fold say of the core."""
@@ -383,6 +390,11 @@ def _trimmed(z: np.ndarray) -> float:
     """The mean of the smaller magnitudes; NaN if there are none."""
     sizes = np.sort(np.abs(z))[: max(1, int(SCORED * z.size))]
     return float(sizes.mean()) if z.size else float("nan")
+
+
+def _in_all_but_one(each: np.ndarray) -> np.ndarray:
+    """What is reached in all folds but one, for each row."""
+    return np.asarray(np.sort(each, axis=1)[:, BUT])
 
 
 def _standard_error(each: np.ndarray) -> np.ndarray:
