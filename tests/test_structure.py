@@ -22,7 +22,7 @@ ROOT = Path(robustcp.__file__).parent
 #: Layers, lowest first. A module may import from lower layers and, without cycles, from its own.
 #: Names are modules or packages of robustcp; `__init__` is robustcp itself.
 LAYERS = (
-    ("_checks", "_typing", "_version", "files", "outcome"),
+    ("_checks", "_typing", "_version", "files", "outcome", "quantiles"),
     ("losses", "normal"),
     ("engines",),
     ("kruskal", "mcd", "metrics"),

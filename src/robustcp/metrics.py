@@ -49,7 +49,7 @@ def factor_match_score(
     from scipy.optimize import linear_sum_assignment
 
     ours, theirs = on_host(estimate), on_host(truth)
-    score = congruence(ours, theirs, skip=skip)
+    score = _cosines(ours, theirs, skip)
     if weights:
         w, v = ours.weights[:, None], theirs.weights[None, :]
         larger = np.maximum(w, v)
@@ -68,7 +68,11 @@ def congruence(estimate: Any, truth: Any, *, skip: int | None = None) -> np.ndar
     array([[1., 0.],
            [0., 1.]])
     """
-    ours, theirs = on_host(estimate), on_host(truth)
+    return _cosines(on_host(estimate), on_host(truth), skip)
+
+
+def _cosines(ours: KruskalTensor, theirs: KruskalTensor, skip: int | None) -> np.ndarray:
+    """The same for models in canonical form."""
     if skip is not None:
         skip = _checks.whole_number("skip", skip, 0, most=len(ours.shape) - 1)
     sizes = [[size for n, size in enumerate(one.shape) if n != skip] for one in (ours, theirs)]
@@ -111,7 +115,7 @@ def aligned(
     from scipy.optimize import linear_sum_assignment
 
     ours, theirs = on_host(estimate), on_host(reference)
-    score = congruence(ours, theirs, skip=skip)
+    score = _cosines(ours, theirs, skip)
     rows, columns = linear_sum_assignment(score, maximize=True)
     by_column = np.argsort(columns)
     partners, places = rows[by_column], columns[by_column]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from robustcp._typing import Array, Factors
-from robustcp.constraints import Constraints, feasible
-from robustcp.engines import Engine, to_host
+from robustcp.constraints import Constraints, Free, feasible
+from robustcp.engines import Engine, Sweeping, to_host
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 from robustcp.priors import Prior
@@ -80,6 +81,12 @@ class Objective:
 
     def equations(self, factors: Factors, mode: int, rows: slice | None = None) -> NormalEquations:
         return self.engine.normal(factors, mode, self.loss, rows)
+
+    @cached_property
+    def at_once(self) -> Sweeping | None:
+        """Whole sweeps, where the engine has them and nothing but the data has a say."""
+        alone = self.prior is None and all(self.constraints[n] == Free() for n in self.modes)
+        return self.engine.sweep(self.loss) if alone else None
 
     def row_blocks(self, mode: int, rank: int) -> Sequence[slice]:
         """Parts of a mode's rows that can be solved one after the other."""

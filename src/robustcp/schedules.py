@@ -37,6 +37,8 @@ HALF = 0.55
 WORSE = 0.05
 #: Changes of the noise, as logarithms, at which a refinement ends: common, and entry by entry.
 SETTLED, SETTLED_UNEVEN = 0.002, 0.005
+#: The same of starts, which only have to be told apart.
+STEADY = 0.02
 #: The kind of noise is chosen before the first levels of a refinement, then it stays.
 CHOSEN = 2
 
@@ -370,7 +372,7 @@ class Redescent(Schedule):
     width : float
         The width of the loss, in standard deviations.
     rounds : int
-        How many levels.
+        The most levels; there are fewer once the noise stays the same.
     """
 
     degree = 2
@@ -384,6 +386,9 @@ class Redescent(Schedule):
         if level >= self.rounds:
             return None
         noise = first_look(engine, factors, self.resolution)
+        old = before.noise if before is not None and level > 0 else None
+        if old is not None and abs(math.log(noise.sigma / old.sigma)) < STEADY:
+            return None
         return Level(Cauchy(self.width * noise.sigma), noise)
 
 

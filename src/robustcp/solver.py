@@ -28,10 +28,7 @@ from robustcp.priors import Prior
 from robustcp.schedules import Level, Schedule, Skip
 from robustcp.sizes import Problem
 from robustcp.units import Units
-from robustcp.updates import MajorizeMinimize, Update
-
-#: Modes with rows that could not be solved, and those rows.
-Kept = tuple[tuple[int, tuple[int, ...]], ...]
+from robustcp.updates import Kept, MajorizeMinimize, Update
 
 #: Where rows are badly determined, sweeps go slowly along valleys: what ends a level, relatively.
 SLOWLY = 0.01
@@ -334,10 +331,13 @@ class Solver:
 
     def objective_of(self, state: State) -> Objective:
         """What is minimised in a state."""
-        stage, known = self._stage(state), self._known
-        now = stage, state.loss, state.noise, state.prior, state.fibres
+        return self._known_objective(self._stage(state), state.cost)
+
+    def _known_objective(self, stage: Stage, cost: Level) -> Objective:
+        """That of a stage and its level; the one that was asked for last is kept."""
+        known, now = self._known, (stage, cost.loss, cost.noise, cost.prior, cost.fibres)
         if not known or any(old is not new for old, new in zip(known, now, strict=False)):
-            known[:] = *now, self._objective(stage, state.cost)
+            known[:] = *now, self._objective(stage, cost)
         found: Objective = known[-1]
         return found
 
@@ -397,7 +397,8 @@ class Solver:
     def _enter(self, old: State, cost: Level, number: int, level: int) -> State:
         """The state at the beginning of a level."""
         stage = self._stage(replace(old, stage=number))
-        value, ahead = _total(self._objective(stage, cost), stage.update, old.factors)
+        objective = self._known_objective(stage, cost)
+        value, ahead = _total(objective, stage.update, old.factors)
         stages = (*old.stages, (stage.name, 0)) if level == 0 else old.stages
         return replace(
             old, objective=value, stages=stages, fall=math.inf, stage=number, level=level,
@@ -409,15 +410,8 @@ class Solver:
 
     def _sweep(self, state: State, update: Update, objective: Objective) -> tuple[Factors, Kept]:
         """Update each factor in turn, holding the others; also which rows were left out."""
-        factors, ahead = state.factors, state.ahead
-        kept = []
-        for mode in self.modes:
-            block = update.block(objective, factors, mode, ahead)
-            factors = (*factors[:mode], block.factor, *factors[mode + 1 :])
-            ahead = None
-            if block.kept:
-                kept.append((mode, block.kept))
-        return self._balanced(factors, state.prior), tuple(kept)
+        factors, kept = update.sweep(objective, state.factors, state.ahead)
+        return self._balanced(factors, state.prior), kept
 
     def _balanced(self, factors: Factors, prior: Prior | None = None) -> Factors:
         """The same model with equal column norms in the modes that are solved for.

@@ -10,6 +10,9 @@ from robustcp._typing import Array, Factors
 from robustcp.normal import NormalEquations
 from robustcp.objective import Objective
 
+#: Modes with rows that could not be solved, and those rows.
+Kept = tuple[tuple[int, tuple[int, ...]], ...]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -34,6 +37,22 @@ class Update(ABC):
         self, objective: Objective, factors: Factors
     ) -> tuple[float, NormalEquations | None]:
         """The loss, with the first mode's normal equations where they cost no more."""
+
+    def sweep(
+        self, objective: Objective, factors: Factors, ahead: NormalEquations | None = None
+    ) -> tuple[Factors, Kept]:
+        """All factors that are solved for, updated in turn; also which rows were left out.
+
+        `ahead` are the first mode's normal equations, if they are known.
+        """
+        kept = []
+        for mode in objective.modes:
+            block = self.block(objective, factors, mode, ahead)
+            factors = (*factors[:mode], block.factor, *factors[mode + 1 :])
+            ahead = None
+            if block.kept:
+                kept.append((mode, block.kept))
+        return factors, tuple(kept)
 
     @abstractmethod
     def block(
@@ -60,10 +79,20 @@ class MajorizeMinimize(Update):
     inner: int = 1
     inner_tol: float = 0.0
 
+    def sweep(
+        self, objective: Objective, factors: Factors, ahead: NormalEquations | None = None
+    ) -> tuple[Factors, Kept]:
+        if self.inner == 1 and objective.at_once is not None:
+            return objective.at_once.swept(factors, objective.modes, objective.mu, ahead), ()
+        return super().sweep(objective, factors, ahead)
+
     def evaluate(
         self, objective: Objective, factors: Factors
     ) -> tuple[float, NormalEquations | None]:
         mode = objective.modes[0]
+        if objective.at_once is not None:
+            equations = objective.at_once.equations(factors, mode)
+            return equations.value, equations
         rank = factors[mode].shape[1]
         if len(objective.row_blocks(mode, rank)) > 1:
             return objective.value(factors), None

@@ -15,7 +15,7 @@ from robustcp.engines.arrays import (
     plain_array,
     to_host,
 )
-from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.base import Engine, Sample, Sweeping, View
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.fibres import Fibres, fibre_length, some_indices
 from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
@@ -36,6 +36,7 @@ __all__ = [
     "Sample",
     "Scales",
     "Signal",
+    "Sweeping",
     "Tiling",
     "View",
     "Weights",

@@ -24,6 +24,24 @@ from robustcp.normal import NormalEquations
 E = TypeVar("E", bound="Engine")
 
 
+class Sweeping(ABC):
+    """Whole sweeps over data, for one loss and without constraints."""
+
+    @abstractmethod
+    def swept(
+        self, factors: Factors, modes: tuple[int, ...], mu: float, ahead: NormalEquations | None
+    ) -> Factors:
+        """All factors, with those of some modes updated in turn.
+
+        `mu` is the weight of their squared norms, `ahead` are the first one's normal equations,
+        if they are known.
+        """
+
+    @abstractmethod
+    def equations(self, factors: Factors, mode: int) -> NormalEquations:
+        """As `Engine.normal`."""
+
+
 @dataclass(frozen=True)
 class View:
     """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
@@ -292,6 +310,10 @@ class Engine(ABC):
             return xp.where(xp.isnan(x), xp.zeros_like(found), found)
 
         return work
+
+    def sweep(self, loss: Loss) -> Sweeping | None:
+        """Whole sweeps, where they are faster than the updates of one factor after the other."""
+        return None
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         """Parts of a mode whose normal equations are small beside the data."""

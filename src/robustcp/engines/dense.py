@@ -15,7 +15,7 @@ from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import to_host
 from robustcp.engines.base import Engine, Sample, View
-from robustcp.engines.passes import Passes
+from robustcp.engines.passes import Passes, Sweep
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import Tile, Tiling, length, ranges
@@ -134,6 +134,9 @@ class DenseEngine(Engine):
 
     def value(self, factors: Factors, loss: Loss) -> float:
         return self._passes.of(loss, whole=False).value(self._storage.in_order(factors), loss)
+
+    def sweep(self, loss: Loss) -> Sweep | None:
+        return self._passes.sweep(loss)
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         if self._passes.of(loss).shares_gram(loss, self._storage.order.index(mode)):

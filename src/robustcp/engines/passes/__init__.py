@@ -6,15 +6,18 @@ of the loss alone. Which pass does a loss is decided in `Passes.of`, and nowhere
 
 from __future__ import annotations
 
+import math
+
 from robustcp.engines.installed import compiled_code
 from robustcp.engines.passes.base import Pass
 from robustcp.engines.passes.compiled import CompiledPass
 from robustcp.engines.passes.least_squares import LeastSquaresPass
 from robustcp.engines.passes.plain import PlainPass
+from robustcp.engines.passes.sweeps import Sweep
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
 
-__all__ = ["Pass", "Passes"]
+__all__ = ["Pass", "Passes", "Sweep"]
 
 
 class Passes:
@@ -37,3 +40,10 @@ class Passes:
         if self._compiled is not None and self._compiled.takes(loss):
             return self._compiled
         return self._plain
+
+    def sweep(self, loss: Loss) -> Sweep | None:
+        """Whole sweeps, if the data is so small that calls take longer than arithmetic."""
+        small = math.prod(self._storage.shape) <= self._storage.tiling.smallest
+        if small and self._compiled is not None and self.of(loss) is self._compiled:
+            return Sweep(self._compiled, loss)
+        return None

@@ -42,6 +42,47 @@ class Block:
     rows: slice
 
 
+#: A C-ordered matrix and where in it a block begins.
+Within = tuple[np.ndarray, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What compiled code reads of a block; it must be held as long as the addresses are used.
+
+    Attributes
+    ----------
+    data : Within
+    weights : array, optional
+        Those of the block alone.
+    scales : Within, optional
+        Inverse ones.
+    """
+
+    data: Within
+    weights: np.ndarray | None
+    scales: Within | None
+
+    @property
+    def places(self) -> tuple[tuple[int, int, int], int, tuple[int, int]]:
+        """Where they are, as in `kernels.rows_pass`."""
+        weights = 0 if self.weights is None else self.weights.ctypes.data
+        scales = (0, 0) if self.scales is None else _place(*self.scales)[:2]
+        return _place(*self.data), weights, scales
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a pass does to a line of entries: addresses as in `kernels.rows_pass`.
+
+    The array of the loss's parameters must be held as long as its address is used.
+    """
+
+    calls: tuple[int, int, int, int]
+    at: int
+    numbers: np.ndarray
+
+
 class CompiledPass(Pass):
     """Compiled code, block by block of the matrix."""
 
@@ -72,26 +113,34 @@ class CompiledPass(Pass):
 
     def _run(self, loss: Loss, sides: _Sides) -> Any:
         """A function of a block, and of arrays to add to, that returns the block's value."""
-        code, real = compiled_code(), self.storage.dtype
+        code = compiled_code()
         compiled = code.rows_pass if sides.own_rows else code.columns_pass
-        numbers, weight = _numbers(loss, real), code.FORMULAS[type(loss)].weight(loss)
-        assert numbers is not None
-        calls, at = self._calls(loss, numbers), numbers.ctypes.data
+        lines, weight = self.lines(loss), code.FORMULAS[type(loss)].weight(loss)
         size, parts, read = self.storage.tiling.block, sides.parts, self._read
 
         def run(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
-            X, weights, scales = read(block)
+            entries = read(block)  # held while it is read
             total = compiled(
-                calls, at, _place(*X), 0 if weights is None else weights.ctypes.data,
-                (0, 0) if scales is None else _place(*scales)[:2],
-                block.corner, block.end, block.rows.start, size, *parts, gradient, gram,
+                lines.calls, lines.at, *entries.places, block.corner, block.end,
+                block.rows.start, size, *parts, gradient, gram,
             )  # fmt: skip
             return float(weight * float(total))
 
         return run
 
+    def lines(self, loss: Loss) -> Lines:
+        """What a pass does to a line of entries."""
+        numbers = _numbers(loss, self.storage.dtype)
+        assert numbers is not None
+        return Lines(self._calls(loss, numbers), numbers.ctypes.data, numbers)
+
+    def whole(self) -> Entries:
+        """All the data, as one block."""
+        assert self.storage.as_matrix is not None
+        return self._read(Block((0, 0), self.storage.as_matrix.shape, slice(0, 0)))
+
     def _calls(self, loss: Loss, numbers: np.ndarray) -> tuple[int, int, int, int]:
-        """What the pass does to a line of entries; see `kernels.rows_pass`."""
+        """See `kernels.rows_pass`."""
         code, real = compiled_code(), self.storage.dtype
         data = self.storage.array.dtype if self._as_it_is else real
         weighted, scaled = self._weights is not None, self._scales is not None
@@ -112,23 +161,19 @@ class CompiledPass(Pass):
         plain = replace(self.storage.view, weights=None, scales=None)
         return native and not zeros and plain == View()
 
-    def _read(self, block: Block) -> tuple[Any, Any, Any]:
-        """The data, weights and inverse scales of a block.
-
-        Data and scales as a C-ordered matrix and where in it the block begins, weights as those
-        of the block alone; None where there are none.
-        """
+    def _read(self, block: Block) -> Entries:
+        """The data, weights and inverse scales of a block."""
         whole, storage = self.storage.as_matrix, self.storage
         assert whole is not None
         here = tuple(slice(a, b) for a, b in zip(block.corner, block.end, strict=True))
         w = None if self._weights is None else np.ascontiguousarray(self._weights.block(*here))
         scales = None if self._scales is None else self._scales.block(*here)
         if self._as_it_is:
-            return (whole, block.corner), w, scales
+            return Entries((whole, block.corner), w, scales)
         part = storage.converted(whole[here], storage.dtype)
         if w is not None and storage.weights is not None and storage.weights.zeros:
             part = np.where(w == 0, part.dtype.type(np.nan), part)
-        return (np.ascontiguousarray(part), (0, 0)), w, scales
+        return Entries((np.ascontiguousarray(part), (0, 0)), w, scales)
 
     @cached_property
     def _scales(self) -> MatrixScales | None:

@@ -550,6 +550,81 @@ def solve_rows(gram, gradient, rows, mu, lift):
     return new
 
 
+@njit(**_PART)
+def _khatri_rao(stack, begins, first, last):
+    """The Khatri-Rao product of some of the factors that are stacked, the last one fastest."""
+    rank, count = stack.shape[1], 1
+    for m in range(first, last):
+        count *= begins[m + 1] - begins[m]
+    K = np.empty((count, rank), stack.dtype)
+    for r in range(rank):
+        K[0, r] = 1
+    filled = 1
+    for m in range(first, last):
+        begin, size = begins[m], begins[m + 1] - begins[m]
+        for i in range(filled - 1, -1, -1):  # from the end: what is overwritten was read before
+            for j in range(size - 1, -1, -1):
+                for r in range(rank):
+                    K[i * size + j, r] = K[i, r] * stack[begin + j, r]
+        filled *= size
+    return K
+
+
+@_compiled
+def whole_pass(calls, numbers, X, weights, scales, split, block, begins, n, stack, gradient, gram):
+    """The normal equations of mode n, from the whole matrix as one tile; returns the value.
+
+    Factors are stacked in storage order; `begins` holds their first rows, and the end. The rest is
+    as in `rows_pass`.
+    """
+    order, rows, columns = begins.shape[0] - 1, 1, 1
+    for m in range(split):
+        rows *= begins[m + 1] - begins[m]
+    for m in range(split, order):
+        columns *= begins[m + 1] - begins[m]
+    own = stack[begins[n] : begins[n + 1]]
+    if n < split:
+        left, right = _khatri_rao(stack, begins, 0, n), _khatri_rao(stack, begins, n + 1, split)
+        K = _khatri_rao(stack, begins, split, order)
+        return rows_pass(
+            calls, numbers, X, weights, scales, (0, 0), (rows, columns), 0, block, left, own,
+            right, K, gradient, gram,
+        )  # fmt: skip
+    left, right = _khatri_rao(stack, begins, split, n), _khatri_rao(stack, begins, n + 1, order)
+    K = _khatri_rao(stack, begins, 0, split)
+    return columns_pass(
+        calls, numbers, X, weights, scales, (0, 0), (rows, columns), 0, block, left, own, right, K,
+        gradient, gram,
+    )  # fmt: skip
+
+
+@_compiled
+def sweep(
+    calls, numbers, X, weights, scales, split, block, begins, turns, stack, gradient, gram, mu,
+    lift,
+):  # fmt: skip
+    """Factors after the update of some, in turns, each solved from its normal equations.
+
+    `gradient` and `gram` are those of the first turn, empty if they are not known. The rest is as
+    in `whole_pass` and `solve_rows`.
+    """
+    rank, new = stack.shape[1], stack.copy()
+    for t in range(turns.shape[0]):
+        n = turns[t]
+        first, last = begins[n], begins[n + 1]
+        if t > 0 or gram.shape[0] == 0:
+            gradient = np.zeros((last - first, rank), new.dtype)
+            gram = np.zeros((last - first, rank * (rank + 1) // 2), new.dtype)
+            whole_pass(
+                calls, numbers, X, weights, scales, split, block, begins, n, new, gradient, gram
+            )
+        found = solve_rows(gram, gradient, new[first:last], mu, lift)
+        for i in range(found.shape[0]):
+            for r in range(rank):
+                new[first + i, r] = found[i, r]
+    return new
+
+
 @_compiled
 def expected_equations(
     x, precisions, at, own, means, seconds, spread, freedom, gram, gradient, squares
