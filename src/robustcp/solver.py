@@ -436,7 +436,7 @@ class Solver:
             mean = xp.where(some, mean, one)
             norms = {mode: xp.where(some, norm, one) for mode, norm in norms.items()}
         return tuple(
-            A * (mean / norms[mode])[None, :] if mode in norms else A
+            algebra.times(A, mean / norms[mode]) if mode in norms else A
             for mode, A in enumerate(factors)
         )
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_namespace
 
 from robustcp._typing import Array
 from robustcp.engines.installed import compiled_code
+from robustcp.engines.threads import Tiles
+from robustcp.engines.tiles import ranges
 from robustcp.normal import NormalEquations, unpack_indices
+
+T = TypeVar("T")
+
+#: Rows of a factor that are worked on at once.
+ROWS = 1 << 14
 
 
 class Algebra:
@@ -27,6 +35,45 @@ class Algebra:
         G, has_data = self.grams(equations, rows, mu)
         step = self.solve(G, equations.gradient - mu * rows)
         return rows + step if has_data is None else rows + step * has_data
+
+    def nonnegative(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
+        """The same, among rows without negative entries: those that satisfy their KKT conditions.
+
+        By block principal pivoting, for all rows at once. Each row guesses which of its entries
+        are positive, solves for those, and moves the entries that turn out wrong to the other
+        side; if that does not lessen their number for a while it moves one at a time, which must
+        end.
+        """
+        xp = array_namespace(rows)
+        G, has_data = self.grams(equations, rows, mu)
+        rank = rows.shape[1]
+        b = equations.gradient - mu * rows + xp.sum(G * rows[:, None, :], axis=-1)  # G u = b, free
+        G = xp.broadcast_to(G, (rows.shape[0], rank, rank))
+        eye = xp.eye(rank, dtype=G.dtype, device=device(G))
+        slack = 2 * lift(rows)
+        column = xp.arange(rank, device=device(rows))[None, :]
+        positive = rows > 0
+        fewest = xp.full((rows.shape[0],), rank + 1, device=device(rows))
+        patience = xp.full((rows.shape[0],), 3, device=device(rows))
+        u = rows
+        for _ in range(10 + 4 * rank * rank):
+            both = positive[:, :, None] & positive[:, None, :]
+            masked = xp.where(both, G, xp.where(positive[:, :, None], xp.zeros_like(eye), eye))
+            u = self.solve(masked, xp.where(positive, b, xp.zeros_like(b)))
+            y = xp.sum(G * u[:, None, :], axis=-1) - b  # the gradient: >= 0 where u is 0
+            size = xp.max(xp.abs(b), axis=1, keepdims=True)
+            wrong = (positive & (u < 0)) | (~positive & (y < -slack * size))
+            count = xp.sum(xp.astype(wrong, fewest.dtype), axis=1)
+            if not bool(xp.any(count > 0)):
+                break
+            better = count < fewest
+            fewest = xp.where(better, count, fewest)
+            patience = xp.where(better, xp.full_like(patience, 3), patience - 1)
+            last = xp.max(xp.where(wrong, column, xp.full_like(column, -1)), axis=1, keepdims=True)
+            one = wrong & (column == last)
+            positive = positive ^ xp.where((patience >= 0)[:, None], wrong, one)
+        u = xp.clip(u, min=0.0)
+        return u if has_data is None else rows + (u - rows) * has_data
 
     def grams(
         self, equations: NormalEquations, rows: Array, mu: float
@@ -63,26 +110,55 @@ class Algebra:
         top = xp.where(top > 0, top, xp.ones_like(top))
         return top * xp.sqrt(xp.sum((A / top[None, :]) ** 2, axis=0))
 
+    def times(self, A: Array, sizes: Array) -> Array:
+        """Each column times a number."""
+        return A * sizes[None, :]
+
 
 class CompiledAlgebra(Algebra):
-    """By compiled code, for NumPy."""
+    """By compiled code, for NumPy: long factors by ranges of rows, on some threads.
+
+    The ranges do not depend on the number of threads.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._tiles = Tiles(threads)
 
     def solved(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
-        real = rows.dtype.type
-        arrays = map(np.ascontiguousarray, (equations.gram, equations.gradient, rows))
-        new: np.ndarray = compiled_code().solve_rows(*arrays, real(mu), real(lift(rows)))
+        return self._rows(compiled_code().solve_rows, equations, rows, mu)
+
+    def nonnegative(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
+        return self._rows(compiled_code().nonnegative_rows, equations, rows, mu)
+
+    def _rows(self, run: Any, equations: NormalEquations, rows: Array, mu: float) -> Array:
+        real, new = rows.dtype.type, np.empty(rows.shape, rows.dtype)
+        arrays = [np.ascontiguousarray(A) for A in (equations.gram, equations.gradient, rows)]
+        numbers = real(mu), real(lift(rows))
+        self._each(lambda first, last: run(*arrays, *numbers, first, last, new), len(rows))
         return new
 
     def column_norms(self, A: Array) -> Array:
-        norms: np.ndarray = compiled_code().column_norms(np.ascontiguousarray(A))
-        return norms
+        A, norms = np.ascontiguousarray(A), compiled_code().column_norms
+        found = self._each(lambda first, last: norms(A, first, last), len(A))
+        return found[0] if len(found) == 1 else self.column_norms(np.stack(found))
+
+    def times(self, A: Array, sizes: Array) -> Array:
+        new = np.empty(A.shape, A.dtype)
+        self._each(lambda first, last: np.multiply(A[first:last], sizes, new[first:last]), len(A))
+        return new
+
+    def _each(self, work: Callable[[int, int], T], count: int) -> list[T]:
+        """What is made of each range of rows, given its first row and its end."""
+        if count <= ROWS:
+            return [work(0, count)]
+        return list(self._tiles.map(lambda part: work(part.start, part.stop), ranges(count, ROWS)))
 
 
 @cache
-def algebra(xp: Any, compiled: bool = True) -> Algebra:
+def algebra(xp: Any, compiled: bool = True, threads: int = 1) -> Algebra:
     """The algebra for arrays of a library; compiled, if that is allowed and can be had."""
     if compiled and is_numpy_namespace(xp) and compiled_code() is not None:
-        return CompiledAlgebra()
+        return CompiledAlgebra(threads)
     return Algebra()
 
 

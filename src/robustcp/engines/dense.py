@@ -95,7 +95,7 @@ class DenseEngine(Engine):
 
     @property
     def algebra(self) -> Algebra:
-        return algebra(self.xp, self._compiled)
+        return algebra(self.xp, self._compiled, self._storage.tiles.threads)
 
     def asarray(self, array: Any) -> Array:
         host = np.ascontiguousarray(array)

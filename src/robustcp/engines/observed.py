@@ -238,7 +238,7 @@ class ObservedEngine(Engine):
 
     @property
     def algebra(self) -> Algebra:
-        return algebra(self.xp, self._given["compiled"])
+        return algebra(self.xp, self._given["compiled"], self.tiles.threads)
 
     def asarray(self, array: Any) -> Array:
         return np.ascontiguousarray(array, dtype=self.dtype)

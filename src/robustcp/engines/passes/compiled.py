@@ -94,16 +94,25 @@ class CompiledPass(Pass):
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
         sides = _Sides(factors, self.storage.split, n)
         rank, dtype = factors[0].shape[1], self.storage.dtype
-        run = self._run(loss, sides)
+        run, packed = self._run(loss, sides), rank * (rank + 1) // 2
+        blocks = sides.blocks(rows, self.storage.tiling)
 
         def work(block: Block) -> Part:
             count = block.rows.stop - block.rows.start
-            gradient = np.zeros((count, rank), dtype)
-            gram = np.zeros((count, rank * (rank + 1) // 2), dtype)
+            gradient, gram = np.zeros((count, rank), dtype), np.zeros((count, packed), dtype)
             return block.rows, gradient, gram, run(block, gradient, gram)
 
-        blocks = sides.blocks(rows, self.storage.tiling)
-        return self.added(self.storage.map(work, blocks), rows, rank)
+        if any(a.rows.stop > b.rows.start for a, b in itertools.pairwise(blocks)):
+            return self.added(self.storage.map(work, blocks), rows, rank)
+        count = rows.stop - rows.start
+        gradient, gram = np.zeros((count, rank), dtype), np.zeros((count, packed), dtype)
+
+        def add(block: Block) -> float:
+            part = slice(block.rows.start - rows.start, block.rows.stop - rows.start)
+            value: float = run(block, gradient[part], gram[part])  # of no other block
+            return value
+
+        return NormalEquations(gram, gradient, sum(self.storage.map(add, blocks)))
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         sides = _Sides(factors, self.storage.split, 0)

@@ -498,56 +498,120 @@ def inverse_scales(gemm, h, outer, down, across, left, right, numbers):
                     h[a + i, j] = _floored(np.float64(h[a + i, j]), least)
 
 
+@njit(**_PART)
+def _factorize(L):
+    """Cholesky's factor in the lower triangle, with the inverses of its diagonal.
+
+    Where rounding makes a pivot negative, 0 stands for its inverse.
+    """
+    rank = L.shape[0]
+    for j in range(rank):
+        for m in range(j):
+            for k in range(j, rank):
+                L[k, j] -= L[k, m] * L[j, m]
+        pivot = L[j, j]
+        root = 1 / math.sqrt(pivot) if pivot > 0 else pivot * 0
+        for k in range(j + 1, rank):
+            L[k, j] *= root
+        L[j, j] = root
+
+
+@njit(**_PART)
+def _substitute(L, b):
+    """(L L')^-1 b in place, see `_factorize`."""
+    rank = L.shape[0]
+    for j in range(rank):
+        for k in range(j):
+            b[j] -= L[j, k] * b[k]
+        b[j] *= L[j, j]
+    for j in range(rank - 1, -1, -1):
+        for k in range(j + 1, rank):
+            b[j] -= L[k, j] * b[k]
+        b[j] *= L[j, j]
+
+
 @_compiled
-def solve_rows(gram, gradient, rows, mu, lift):
+def solve_rows(gram, gradient, rows, mu, lift, first, last, new):
     """Each row's step, (gram + lift diag(gram) + mu I)^-1 (gradient - mu row), added to the row.
 
-    By Cholesky's factorization of the packed triangles; where rounding makes a pivot negative
-    its entry stays as it is. So does a row without data.
+    For rows first to last, into `new`. By Cholesky's factorization of the packed triangles; where
+    rounding makes a pivot negative its entry stays as it is. So does a row without data.
     """
     count, rank = rows.shape
-    diagonal = np.empty(rank, np.int64)
-    for j in range(rank):
-        diagonal[j] = j * rank - j * (j - 1) // 2
     one = gram.shape[0] == 1 and count > 1
-    new = np.empty_like(rows)
     L = np.empty((rank, rank), gram.dtype)
     b = np.empty(rank, gram.dtype)
-    for i in range(count):
-        if i == 0 or not one:
+    for i in range(first, last):
+        has_data = one
+        if i == first or not one:
             p = 0
             for j in range(rank):
+                has_data = has_data or gram[0 if one else i, p] != 0
                 for k in range(j, rank):
-                    L[k, j] = gram[i, p]
+                    L[k, j] = gram[0 if one else i, p]
                     p += 1
                 L[j, j] += lift * L[j, j] + mu
-            for j in range(rank):
-                for m in range(j):
-                    for k in range(j, rank):
-                        L[k, j] -= L[k, m] * L[j, m]
-                pivot = L[j, j]
-                root = 1 / math.sqrt(pivot) if pivot > 0 else pivot * 0
-                for k in range(j + 1, rank):
-                    L[k, j] *= root
-                L[j, j] = root  # its inverse
-        has_data = one
+            _factorize(L)
         for j in range(rank):
-            has_data = has_data or gram[i, diagonal[j]] != 0
-        if not has_data:
-            for j in range(rank):
-                new[i, j] = rows[i, j]
-            continue
+            b[j] = gradient[i, j] - mu * rows[i, j] if has_data else mu * 0
+        _substitute(L, b)
+        for j in range(rank):
+            new[i, j] = rows[i, j] + b[j]
+
+
+@_compiled
+def nonnegative_rows(gram, gradient, rows, mu, lift, first, last, new):
+    """The same, with no negative entries, by block principal pivoting; see `Nonnegative`."""
+    count, rank = rows.shape
+    one = gram.shape[0] == 1 and count > 1
+    G, L = np.empty((rank, rank), gram.dtype), np.empty((rank, rank), gram.dtype)
+    b, u, positive = np.empty(rank, gram.dtype), np.empty(rank, gram.dtype), np.empty(rank, np.int8)
+    wrong = np.empty(rank, np.int8)
+    slack = lift * 2
+    for i in range(first, last):
+        p, has_data = 0, one
+        for j in range(rank):
+            for k in range(j, rank):
+                G[j, k] = gram[0 if one else i, p]
+                G[k, j] = G[j, k]
+                p += 1
+            has_data = has_data or G[j, j] != 0
+            raised = lift * G[j, j] + mu
+            G[j, j] += raised if G[j, j] + raised > 0 else 1
+        size = mu * 0
         for j in range(rank):
             b[j] = gradient[i, j] - mu * rows[i, j]
-            for k in range(j):
-                b[j] -= L[j, k] * b[k]
-            b[j] *= L[j, j]
-        for j in range(rank - 1, -1, -1):
-            for k in range(j + 1, rank):
-                b[j] -= L[k, j] * b[k]
-            b[j] *= L[j, j]
-            new[i, j] = rows[i, j] + b[j]
-    return new
+            for k in range(rank):
+                b[j] += G[j, k] * rows[i, k]
+            size = max(size, abs(b[j]))
+            positive[j] = rows[i, j] > 0
+        fewest, patience = rank + 1, 3
+        for _ in range(10 + 4 * rank * rank):
+            for j in range(rank):
+                u[j] = b[j] if positive[j] else mu * 0
+                for k in range(rank):
+                    L[j, k] = G[j, k] if positive[j] and positive[k] else (mu * 0 + (j == k))
+            _factorize(L)
+            _substitute(L, u)
+            bad, at = 0, 0
+            for j in range(rank):
+                y = -b[j]
+                for k in range(rank):
+                    y += G[j, k] * u[k]
+                wrong[j] = u[j] < 0 if positive[j] else y < -slack * size
+                if wrong[j]:
+                    bad, at = bad + 1, j
+            if bad == 0:
+                break
+            if bad < fewest:
+                fewest, patience = bad, 3
+            else:
+                patience -= 1
+            for j in range(rank):
+                if wrong[j] and (patience >= 0 or j == at):
+                    positive[j] = 1 - positive[j]
+        for j in range(rank):
+            new[i, j] = max(u[j], mu * 0) if has_data else rows[i, j]
 
 
 @njit(**_PART)
@@ -730,19 +794,20 @@ def collapse_lines(lines, left, count, right):
 
 
 @_exact
-def column_norms(A):
-    """Euclidean norms of the columns, also of very large or small ones."""
-    rows, columns = A.shape
-    norms = np.empty(columns, A.dtype)
+def column_norms(A, first, last):
+    """Euclidean norms of the columns of some rows, also of very large or small ones."""
+    columns = A.shape[1]
+    top, norms = np.zeros(columns), np.zeros(columns, A.dtype)
+    for i in range(first, last):
+        for j in range(columns):
+            top[j] = max(top[j], abs(np.float64(A[i, j])))
+    total = np.zeros(columns)
+    for i in range(first, last):
+        for j in range(columns):
+            x = A[i, j] / top[j] if top[j] > 0 else 0.0
+            total[j] += x * x
     for j in range(columns):
-        top = 0.0
-        for i in range(rows):
-            top = max(top, abs(np.float64(A[i, j])))
-        total = 0.0
-        for i in range(rows):
-            x = A[i, j] / top if top > 0 else 0.0
-            total += x * x
-        norms[j] = top * math.sqrt(total)
+        norms[j] = top[j] * math.sqrt(total[j])
     return norms
 
 
