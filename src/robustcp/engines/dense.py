@@ -14,8 +14,8 @@ from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import to_host
-from robustcp.engines.base import Engine, Sample, View
-from robustcp.engines.passes import Passes, Sweep
+from robustcp.engines.base import Engine, Sample, Sweeping, View
+from robustcp.engines.passes import Passes
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import Tile, Tiling, length, ranges
@@ -135,7 +135,7 @@ class DenseEngine(Engine):
     def value(self, factors: Factors, loss: Loss) -> float:
         return self._passes.of(loss, whole=False).value(self._storage.in_order(factors), loss)
 
-    def sweep(self, loss: Loss) -> Sweep | None:
+    def sweep(self, loss: Loss) -> Sweeping | None:
         return self._passes.sweep(loss)
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:

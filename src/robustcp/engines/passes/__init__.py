@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 
+from robustcp.engines.base import Sweeping
 from robustcp.engines.installed import compiled_code
 from robustcp.engines.passes.base import Pass
 from robustcp.engines.passes.compiled import CompiledPass
 from robustcp.engines.passes.least_squares import LeastSquaresPass
 from robustcp.engines.passes.plain import PlainPass
-from robustcp.engines.passes.sweeps import Sweep
+from robustcp.engines.passes.sweeps import SquaresSweep, Sweep
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
 
-__all__ = ["Pass", "Passes", "Sweep"]
+__all__ = ["Pass", "Passes"]
 
 
 class Passes:
@@ -41,9 +42,13 @@ class Passes:
             return self._compiled
         return self._plain
 
-    def sweep(self, loss: Loss) -> Sweep | None:
+    def sweep(self, loss: Loss) -> Sweeping | None:
         """Whole sweeps, if the data is so small that calls take longer than arithmetic."""
-        small = math.prod(self._storage.shape) <= self._storage.tiling.smallest
-        if small and self._compiled is not None and self.of(loss) is self._compiled:
+        storage, way = self._storage, self.of(loss)
+        if self._compiled is None or math.prod(storage.shape) > storage.tiling.smallest:
+            return None
+        if way is self._compiled:
             return Sweep(self._compiled, loss)
+        if way is self._squares and storage.weights is None:
+            return SquaresSweep(self._squares, loss)
         return None

@@ -682,10 +682,97 @@ def sweep(
             whole_pass(
                 calls, numbers, X, weights, scales, split, block, begins, n, new, gradient, gram
             )
-        found = solve_rows(gram, gradient, new[first:last], mu, lift)
-        for i in range(found.shape[0]):
-            for r in range(rank):
-                new[first + i, r] = found[i, r]
+        own = new[first:last]
+        solve_rows(gram, gradient, own, mu, lift, 0, last - first, own)
+    return new
+
+
+@njit(**_PART)
+def _contracted(gemm, X, stack, begins, split, own_rows):
+    """The matrix X times the Khatri-Rao product of the factors of its columns, or its rows."""
+    (rows, columns), rank, zero = X.shape, stack.shape[1], X.dtype.type(0)
+    if own_rows:
+        K = _khatri_rao(stack, begins, split, begins.shape[0] - 1)
+        lines = np.empty((rows, rank), X.dtype)
+        x, k, y = _address(X), _address(K), _address(lines)
+        _gemm(gemm, _N, _N, rank, rows, columns, k, rank, x, columns, zero, y, rank)
+    else:
+        K = _khatri_rao(stack, begins, 0, split)
+        lines = np.empty((columns, rank), X.dtype)
+        x, k, y = _address(X), _address(K), _address(lines)
+        _gemm(gemm, _N, _T, rank, columns, rows, k, rank, x, columns, zero, y, rank)
+    return lines
+
+
+@njit(**_PART)
+def _squares_equations(lines, stack, begins, split, n, gradient, gram):
+    """The normal equations of mode n for half the square, from the lines of its side.
+
+    Returns the value without the half sum of squares of the data.
+    """
+    order, rank, value = begins.shape[0] - 1, stack.shape[1], 0.0
+    product = np.ones((rank, rank), stack.dtype)
+    for m in range(order):
+        if m != n:
+            for a in range(rank):
+                for b in range(a, rank):
+                    total = 0.0
+                    for i in range(begins[m], begins[m + 1]):
+                        total += stack[i, a] * stack[i, b]
+                    product[a, b] *= total
+    p = 0
+    for a in range(rank):
+        for b in range(a, rank):
+            product[b, a] = product[a, b]
+            gram[0, p] = product[a, b]
+            p += 1
+    first, last = (0, split) if n < split else (split, order)
+    left = _khatri_rao(stack, begins, first, n)
+    right = _khatri_rao(stack, begins, n + 1, last)
+    begin, count = begins[n], begins[n + 1] - begins[n]
+    projected = collapse_lines(lines, left, count, right)
+    for i in range(count):
+        for r in range(rank):
+            fitted = 0.0
+            for s in range(rank):
+                fitted += stack[begin + i, s] * product[s, r]
+            gradient[i, r] = projected[i, r] - fitted
+            value += (0.5 * fitted - projected[i, r]) * stack[begin + i, r]
+    return value
+
+
+@_compiled
+def squares_pass(gemm, X, split, begins, n, stack, gradient, gram):
+    """The normal equations of mode n for half the square, from the whole matrix X.
+
+    Stacked factors as in `whole_pass`; returns the value without the half sum of squares of X.
+    """
+    lines = _contracted(gemm, X, stack, begins, split, n < split)
+    return _squares_equations(lines, stack, begins, split, n, gradient, gram)
+
+
+@_compiled
+def squares_sweep(gemm, X, split, begins, turns, stack, gradient, gram, mu, lift):
+    """As `sweep`, for half the square.
+
+    What is contracted over one side of the matrix serves all modes of the other side, until a
+    factor of it changes.
+    """
+    rank, new, known = stack.shape[1], stack.copy(), 0  # 1: of the rows' modes, 2: of the columns'
+    lines = new
+    for t in range(turns.shape[0]):
+        n = turns[t]
+        first, last, side = begins[n], begins[n + 1], 1 if n < split else 2
+        if t > 0 or gram.shape[0] == 0:
+            if known != side:
+                lines, known = _contracted(gemm, X, new, begins, split, n < split), side
+            gradient = np.empty((last - first, rank), new.dtype)
+            gram = np.empty((1, rank * (rank + 1) // 2), new.dtype)
+            _squares_equations(lines, new, begins, split, n, gradient, gram)
+        own = new[first:last]
+        solve_rows(gram, gradient, own, mu, lift, 0, last - first, own)
+        if known != side:
+            known = 0
     return new
 
 

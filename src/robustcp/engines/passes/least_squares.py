@@ -45,10 +45,16 @@ class LeastSquaresPass(Pass):
         w = storage.row_weights(n)
         if w is not None:
             projected, fitted = w[:, None] * projected, w[:, None] * fitted
-        value = self._half_square + float(storage.xp.sum((0.5 * fitted - projected) * u))
-        if value < 1e-7 * self._half_square:  # most digits have cancelled
-            value = self.value(factors, loss)
+        value = float(storage.xp.sum((0.5 * fitted - projected) * u))
+        value = self.whole_value(value, factors, loss)
         return NormalEquations(self.grams(product, n, rows), projected - fitted, value)
+
+    def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
+        """The value from what it is without the squares of the data: <m, m> / 2 - <x, m>."""
+        whole = self._half_square + value
+        if whole < 1e-7 * self._half_square:  # most digits have cancelled
+            return self.value(factors, loss)
+        return whole
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         return PlainPass(self.storage).value(factors, loss)
