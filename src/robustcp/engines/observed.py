@@ -18,15 +18,24 @@ from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import check_dtype, working_dtype
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.fibres import Fibres
+from robustcp.engines.listing import (
+    Column,
+    Entries,
+    ListedPass,
+    ListedPasses,
+    Listing,
+    index_type,
+    lexicographic_order,
+)
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import ranges
 from robustcp.engines.weights import Listed, as_weights, listed_weights
 from robustcp.losses import Loss
-from robustcp.normal import NormalEquations, pack_indices
+from robustcp.normal import NormalEquations
 
-#: Observed entries that are worked on at a time, and those of a sample.
-TILE_ENTRIES, SAMPLE_ENTRIES = 1 << 14, 1 << 16
+#: Entries of a sample.
+SAMPLE_ENTRIES = 1 << 16
 #: Normal equations of one block of rows may take this many bytes.
 BLOCK_BYTES = 1 << 25
 
@@ -68,15 +77,19 @@ class Observed:
             )
         if x.shape != at.shape[:1]:
             raise ValueError(f"values: must have shape {at.shape[:1]}, got {x.shape}")
-        outside = ((at < 0) | (at >= np.array(self.shape))).any(axis=1)
+        columns = np.ascontiguousarray(at.T)
+        outside = np.zeros(len(at), dtype=bool)
+        for column, size in zip(columns, self.shape, strict=True):
+            outside |= (column < 0) | (column >= size)
         if outside.any():
-            raise ValueError(f"indices: outside of {self.shape}: {_some(at, np.asarray(outside))}")
-        order = np.lexsort(at.T[::-1])
-        ordered = at[order]
+            raise ValueError(f"indices: outside of {self.shape}: {_some(at, outside)}")
+        columns = columns.astype(index_type(self.shape), copy=False)
+        order = lexicographic_order(columns, self.shape)
+        ordered = np.take(columns, order, axis=1)
         twice = np.zeros(len(at), dtype=bool)
-        twice[1:] = (ordered[1:] == ordered[:-1]).all(axis=1)
+        twice[1:] = (ordered[:, 1:] == ordered[:, :-1]).all(axis=0)
         if twice.any():
-            raise ValueError(f"indices: given more than once: {_some(ordered, twice)}")
+            raise ValueError(f"indices: given more than once: {_some(ordered.T, twice)}")
         check_dtype(x)
         wild = np.asarray(~np.isfinite(x))
         if wild.any():
@@ -85,21 +98,25 @@ class Observed:
         self.values = x.astype(working_dtype(x))
         # Sorted, so that the order in which entries are given makes no difference to a fit.
         self.sorting = order
-        self.sorted_indices = np.ascontiguousarray(ordered.T.astype(np.int64))
+        self.sorted_indices = ordered
         self.sorted_values = self.values[order]
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
-    def kept(self, keep: np.ndarray) -> Observed:
+    def kept(self, places: np.ndarray) -> Observed:
         """Some of the sorted entries, in their order."""
-        part = copy(self)
-        part.sorted_indices = np.ascontiguousarray(self.sorted_indices[:, keep])
-        part.sorted_values = self.sorted_values[keep]
-        part.indices, part.values = part.sorted_indices.T, part.sorted_values
-        part.sorting = np.arange(part.values.size)
-        return part
+        at = np.take(self.sorted_indices, places, axis=1)
+        return self.like(at, self.sorted_values[places], self.shape)
+
+    def like(self, at: np.ndarray, values: np.ndarray, shape: Sequence[int]) -> Observed:
+        """Other entries, which are in order; `at` has an array of indices for each mode."""
+        other = copy(self)
+        other.shape = tuple(shape)
+        other.sorted_indices, other.sorted_values = at, values
+        other.indices, other.values, other.sorting = at.T, values, np.arange(values.size)
+        return other
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
@@ -114,19 +131,6 @@ def _some(indices: np.ndarray, bad: np.ndarray) -> str:
     return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
-def _seen(data: Observed, view: View) -> tuple[Observed, np.ndarray | None, np.ndarray | None]:
-    """The entries that a view does not leave out; weights and scales of the sorted ones."""
-    w, u = _weights(data, view), _scales(data, view)
-    keep = np.ones(data.values.size, dtype=bool) if w is None else w > 0
-    if not keep.any():
-        raise ValueError("entry_weights: all observed entries have weight 0")
-    if view.leaves_out(float(np.abs(data.sorted_values[keep]).max())):
-        keep &= ~np.isnan(view.apply(data.sorted_values, np))
-    if keep.all():
-        return data, w, u
-    return data.kept(keep), None if w is None else w[keep], None if u is None else u[keep]
-
-
 def _weights(data: Observed, view: View) -> np.ndarray | None:
     """The weights of the sorted entries."""
     weights = view.weights
@@ -139,20 +143,51 @@ def _weights(data: Observed, view: View) -> np.ndarray | None:
         w = weights.values[data.sorting]
     else:
         w = weights.at(data.sorted_indices)
-    return w.astype(data.values.dtype)
+    return np.asarray(w).astype(data.values.dtype)
 
 
-def _scales(data: Observed, view: View) -> np.ndarray | None:
-    """The scales of the sorted entries."""
-    scales = view.scales
-    if scales is None:
-        return None
-    scales.check(data.shape, data.values.shape)
-    if isinstance(scales.slabs, Listed):
-        u = scales.by_signal(scales.slabs.values[data.sorting], data.sorted_indices)
-    else:
-        u = scales.at(data.sorted_indices)
-    return u.astype(data.values.dtype)
+#: Scales of the entries, and their inverses, if there are any.
+_InUnits = tuple[np.ndarray | None, Column | None]
+
+
+class _Kept:
+    """The entries that a view does not leave out: small magnitudes of positive weight.
+
+    Attributes
+    ----------
+    places : integer array, optional
+        Where they are among the sorted ones; None if that is all.
+    data : Observed
+        Those alone.
+    w : Column, optional
+        Their weights.
+    """
+
+    def __init__(self, whole: Observed, view: View) -> None:
+        w = _weights(whole, view)
+        keep = np.ones(whole.values.size, dtype=bool) if w is None else w > 0
+        if not keep.any():
+            raise ValueError("entry_weights: all observed entries have weight 0")
+        if view.leaves_out(float(np.abs(whole.sorted_values[keep]).max())):
+            keep &= ~np.isnan(view.apply(whole.sorted_values, np))
+        self.places = None if keep.all() else np.flatnonzero(keep)
+        self.data = whole if self.places is None else whole.kept(self.places)
+        self.listing = Listing(self.data.sorted_indices, self.data.shape)
+        w = w if w is None or self.places is None else w[self.places]
+        self.w = None if w is None else Column(self.listing, w)
+
+    @cached_property
+    def sampled(self) -> np.ndarray | None:
+        """Which of the entries a sample is made of; None for all."""
+        size = self.data.values.size
+        if size <= SAMPLE_ENTRIES:
+            return None
+        return np.sort(np.random.default_rng(0).integers(size, size=SAMPLE_ENTRIES))
+
+    @cached_property
+    def sample(self) -> Listing:
+        """Where the entries of a sample are."""
+        return self.listing if self.sampled is None else self.listing.taken(self.sampled)
 
 
 def dense_slice(
@@ -199,6 +234,8 @@ class ObservedEngine(Engine):
         Whether rows are solved by compiled code where there is any.
     view : View
         Weights and scales are those of entries as given, or of any entry of the shape.
+    like : ObservedEngine, optional
+        Another view of the same data: what both have in common is made once.
     """
 
     takes_weights = True
@@ -211,26 +248,71 @@ class ObservedEngine(Engine):
         threads: int | None = None,
         compiled: bool = True,
         view: View = View(),  # noqa: B008 - it is frozen
+        like: ObservedEngine | None = None,
     ) -> None:
         if threads is not None:
             threads = _checks.whole_number("threads", threads, 1)
         self._given: dict[str, Any] = {"threads": threads, "compiled": compiled}
         self._whole, self.view = data, view
-        self._data, self._w, self._u = _seen(data, view)
-        data = self._data
         self.xp: Any = xp
         self.shape = data.shape
-        self.dtype: Any = data.sorted_values.dtype
-        self._x = view.apply(data.sorted_values, np).astype(self.dtype)
+        self.dtype: Any = data.values.dtype
         self.tiles = Tiles(threads or available_threads())
-        self._orders: dict[int, np.ndarray] = {}
+        kept, x, u = self._shared(view, like)
+        self._kept = kept if kept is not None else _Kept(data, view)
+        self._data, self._listing = self._kept.data, self._kept.listing
+        if x is None:
+            seen = view.apply(self._data.sorted_values, np).astype(self.dtype, copy=False)
+            x = Column(self._listing, seen)
+        self._x = x
+        self._u, self._h = u if u is not None else self._scales()
+        self._entries = Entries(self._listing, self._x, self._kept.w, self._h, self.tiles)
+        self._passes = ListedPasses(self._entries, compiled=compiled)
+        self._last: tuple[int, Any] | None = None
+
+    @staticmethod
+    def _shared(
+        view: View, like: ObservedEngine | None
+    ) -> tuple[_Kept | None, Column | None, _InUnits | None]:
+        """Entries, data and scales of another view of the same, None where they differ."""
+        if like is None or view.weights is not like.view.weights:
+            return None, None, None
+        cut = (view.exponent, view.wild) == (like.view.exponent, like.view.wild)
+        if not cut and not view.wild == like.view.wild == math.inf:
+            return None, None, None
+        x = like._x if cut and view.limit == like.view.limit else None
+        same = view.scales is like.view.scales
+        return like._kept, x, (like._u, like._h) if same else None
+
+    def _scales(self) -> _InUnits:
+        """The scales of the entries, and their inverses."""
+        scales, data = self.view.scales, self._data
+        if scales is None:
+            return None, None
+        scales.check(self.shape, self._whole.values.shape)
+        slabs, u = scales.slabs, None
+        if isinstance(slabs, Listed):
+            places = self._kept.places
+            u = slabs.values[self._whole.sorting if places is None else self._whole.sorting[places]]
+        elif slabs is not None:
+            u = slabs.at(data.sorted_indices)
+        if scales.signal is not None:
+            held = tuple(self.asarray(A) for A in scales.signal.factors)
+            nothing = Column(self._listing, np.zeros(data.values.size, self.dtype))
+            entries = Entries(self._listing, nothing, None, None, self.tiles)
+            passes = ListedPasses(entries, compiled=self._given["compiled"])
+            # Minus a model is as good as the model.
+            by_signal = scales.signal.deviation(passes.any.residuals(held), np)
+            u = by_signal if u is None else u * by_signal
+        u = scales.settled(u, data.values.size).astype(self.dtype, copy=False)
+        return u, Column(self._listing, 1 / u)
 
     def __repr__(self) -> str:
         return f"ObservedEngine({self._whole!r}, {self.tiles.threads} threads)"
 
     @cached_property
     def largest(self) -> float:
-        return float(np.abs(self._x).max())
+        return float(np.abs(self._x.values).max())
 
     @property
     def complete(self) -> bool:
@@ -244,7 +326,7 @@ class ObservedEngine(Engine):
         return np.ascontiguousarray(array, dtype=self.dtype)
 
     def viewed(self, view: View) -> ObservedEngine:
-        return ObservedEngine(self._whole, **self._given, view=view)
+        return ObservedEngine(self._whole, **self._given, view=view, like=self)
 
     def weighted(self, weights: Any) -> ObservedEngine:
         """The same data with weights of the entries; also one for each, in the order given."""
@@ -255,19 +337,28 @@ class ObservedEngine(Engine):
     # Samples and reductions
 
     def sample(self, factors: Factors | None = None) -> Sample:
-        picked = self._sampled
-        r = self._x[picked].astype(np.float64)
-        if factors is not None:
-            for piece in ranges(r.size, TILE_ENTRIES):
-                r[piece] -= self._model(factors, picked[piece])
-            r = r if self._u is None else r / self._u[picked]
-        return Sample(r, lambda: tuple(index[picked] for index in self._data.sorted_indices))
+        passes = self._sample
+        r = passes.entries.x.values if factors is None else passes.residuals(factors)
+        at = passes.listing.at
+        return Sample(r.astype(np.float64), lambda: tuple(at.astype(np.int64)))
+
+    @cached_property
+    def _sample(self) -> ListedPass:
+        """Over the entries that a sample is made of."""
+        picked, listing = self._kept.sampled, self._kept.sample
+        if picked is None:
+            return self._passes.any
+        x = Column(listing, self._x.values[picked])
+        h = None if self._h is None else Column(listing, self._h.values[picked])
+        entries = Entries(listing, x, None, h, self.tiles)
+        return ListedPasses(entries, compiled=self._given["compiled"]).any
 
     def entries(self, factors: Factors | None = None) -> Sample:
         values = self._residuals(factors).astype(np.float64)
-        weights = None if self._w is None else self._w.astype(np.float64)
+        w, at = self._kept.w, self._listing.at
+        weights = None if w is None else w.values.astype(np.float64)
         scales = None if self._u is None else self._u.astype(np.float64)
-        return Sample(values, lambda: tuple(self._data.sorted_indices), weights, scales)
+        return Sample(values, lambda: tuple(at.astype(np.int64)), weights, scales)
 
     def leaving_out(self, fibres: Fibres) -> ObservedEngine:
         return self._leaving_out(fibres.at(tuple(self._whole.indices.T))) if fibres else self
@@ -285,23 +376,9 @@ class ObservedEngine(Engine):
             values = weights.values if isinstance(weights, Listed) else weights.at(at)
         return self.viewed(replace(self.view, weights=Listed(values * ~hit)))
 
-    @cached_property
-    def _sampled(self) -> np.ndarray:
-        """Which of the sorted entries a sample is made of."""
-        if self._x.size <= SAMPLE_ENTRIES:
-            return np.asarray(np.arange(self._x.size))
-        picked = np.random.default_rng(0).integers(self._x.size, size=SAMPLE_ENTRIES)
-        return np.asarray(np.sort(picked))
-
     def _residuals(self, factors: Factors | None) -> np.ndarray:
         """Residuals, or data, of all entries in sorted order."""
-        if factors is None:
-            return np.asarray(self._x)
-
-        def work(tile: slice) -> np.ndarray:
-            return self._residual(factors, tile)
-
-        return np.concatenate(list(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES))))
+        return self._x.values if factors is None else self._passes.any.residuals(factors)
 
     def slab_sums(
         self,
@@ -311,8 +388,8 @@ class ObservedEngine(Engine):
         weighted: bool = False,
     ) -> list[np.ndarray]:
         cost = work(self._residuals(factors))
-        if weighted and self._w is not None:
-            cost = cost * self._w
+        if weighted and self._kept.w is not None:
+            cost = cost * self._kept.w.values
         return [
             np.bincount(index, weights=cost, minlength=size)
             for index, size in zip(self._data.sorted_indices, self.shape, strict=True)
@@ -320,7 +397,7 @@ class ObservedEngine(Engine):
 
     def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
         """One for each entry, in the order in which they were given."""
-        if self._whole is not self._data:
+        if self._kept.places is not None:
             every = self.viewed(replace(self.view, weights=None, wild=math.inf))
             return every.entrywise(work, factors)
         found = work(self._residuals(factors))
@@ -332,8 +409,9 @@ class ObservedEngine(Engine):
 
     def entry_scales(self) -> Array:
         """One for each entry, in the order in which they were given."""
-        u = _scales(self._whole, self.view)
-        return np.ones(self._whole.values.size, self.dtype) if u is None else self._as_given(u)
+        if self._kept.places is not None:
+            return self.viewed(replace(self.view, weights=None, wild=math.inf)).entry_scales()
+        return np.ones_like(self._whole.values) if self._u is None else self._as_given(self._u)
 
     def _as_given(self, found: np.ndarray) -> np.ndarray:
         """What there is for all sorted entries, in the order in which they were given."""
@@ -342,80 +420,18 @@ class ObservedEngine(Engine):
         return given
 
     def counts(self, mode: int) -> np.ndarray:
-        return np.bincount(self._data.sorted_indices[mode], minlength=self.shape[mode])
-
-    def _residual(self, factors: Factors, tile: slice) -> np.ndarray:
-        """Residuals of some of the sorted entries."""
-        r = self._x[tile] - self._model(factors, tile).astype(self.dtype)
-        return np.asarray(r if self._u is None else r / self._u[tile])
-
-    def _model(self, factors: Factors, picked: Any) -> np.ndarray:
-        product: Any = 1.0
-        for A, index in zip(factors, self._data.sorted_indices, strict=True):
-            product = product * np.take(A, index[picked], axis=0)
-        return np.asarray(product.sum(axis=1))
+        return np.diff(self._listing.order(mode).starts)
 
     # The pass
-
-    def _sorted(self, mode: int) -> np.ndarray:
-        """The entries in the order of their index in a mode."""
-        if mode not in self._orders:
-            self._orders[mode] = np.argsort(self._data.sorted_indices[mode], kind="stable")
-        return self._orders[mode]
 
     def normal(
         self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
     ) -> NormalEquations:
         rows = rows if rows is not None else slice(0, self.shape[mode])
-        rank = factors[0].shape[1]
-        i, j = pack_indices(rank)
-        order = self._sorted(mode)
-        own = self._data.sorted_indices[mode]
-        first, last = np.searchsorted(own, (rows.start, rows.stop), sorter=order)
-        gram = np.zeros((rows.stop - rows.start, i.size), dtype=self.dtype)
-        gradient = np.zeros((rows.stop - rows.start, rank), dtype=self.dtype)
-        value = 0.0
-
-        def work(tile: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-            entries = order[first + tile.start : first + tile.stop]
-            row = own[entries]
-            K = np.ones((entries.size, rank), dtype=self.dtype)
-            for m, (A, index) in enumerate(zip(factors, self._data.sorted_indices, strict=True)):
-                if m != mode:
-                    K *= np.take(A, index[entries], axis=0)
-            r = self._x[entries] - np.einsum("er,er->e", K, np.take(factors[mode], row, axis=0))
-            u = None if self._u is None else self._u[entries]
-            cost, slope, curvature = loss.majorize(r if u is None else r / u)
-            if u is not None:
-                slope, curvature = slope / u, curvature / (u * u)
-            if self._w is not None:
-                cost, slope, curvature = (x * self._w[entries] for x in (cost, slope, curvature))
-            begins = np.flatnonzero(np.diff(row, prepend=-1))
-            S = K[:, i] * K[:, j]
-            S *= curvature[:, None]
-            K *= slope[:, None]
-            return (
-                row[begins] - rows.start,
-                np.add.reduceat(S, begins, axis=0),
-                np.add.reduceat(K, begins, axis=0),
-                float(cost.sum(dtype=np.float64)),
-            )
-
-        if last > first:
-            for at, G, g, v in self.tiles.map(work, ranges(int(last - first), TILE_ENTRIES)):
-                gram[at] += G
-                gradient[at] += g
-                value += v
-        return NormalEquations(gram, gradient, value)
+        return self._passes.of(loss).normal(factors, mode, loss, rows)
 
     def value(self, factors: Factors, loss: Loss) -> float:
-        def work(tile: slice) -> float:
-            cost = loss.value(self._residual(factors, tile))
-            if self._w is not None:
-                cost = cost * self._w[tile]
-            return float(np.sum(cost, dtype=np.float64))
-
-        return sum(self.tiles.map(work, ranges(self._x.size, 4 * TILE_ENTRIES)))
+        return self._passes.of(loss).value(factors, loss)
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         row = (rank * (rank + 1) // 2 + rank) * self.dtype.itemsize
@@ -424,22 +440,30 @@ class ObservedEngine(Engine):
     # Parts
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
-        keep = np.ones(self._x.size, dtype=bool)
-        columns, shape = [], []
-        for index, chosen, size in zip(self._data.sorted_indices, indices, self.shape, strict=True):
-            if chosen is None:
-                columns.append(index)
-                shape.append(size)
-                continue
-            place = np.full(size, -1, dtype=np.int64)
-            place[chosen] = np.arange(len(chosen))
-            columns.append(place[index])
-            keep &= place[index] >= 0
-            shape.append(len(chosen))
-        part = Observed(np.stack(columns, axis=1)[keep], self._data.sorted_values[keep], shape)
+        keep = np.ones(self._x.values.size, dtype=bool)
+        places: list[np.ndarray | None] = []
+        for index, chosen, size in zip(self._listing.at, indices, self.shape, strict=True):
+            place = None
+            if chosen is not None:
+                place = np.full(size, -1, dtype=np.int64)
+                place[chosen] = np.arange(len(chosen))
+                keep &= (place >= 0)[index]
+            places.append(place)
+        at = np.take(self._listing.at, np.flatnonzero(keep), axis=1)
+        for index, place in zip(at, places, strict=True):
+            if place is not None:
+                index[:] = place[index]
+        shape = [
+            size if at is None else len(at) for size, at in zip(self.shape, indices, strict=True)
+        ]
+        values = self._data.sorted_values[keep]
+        if all(at is None or np.all(np.diff(at) > 0) for at in indices) and values.size:
+            part = self._data.like(at, values, shape)
+        else:
+            part = Observed(at.T, values, shape)
         view = self.view.part(indices)
-        if self._w is not None:
-            view = replace(view, weights=Listed(self._w[keep]))
+        if self._kept.w is not None:
+            view = replace(view, weights=Listed(self._kept.w.values[keep]))
         if self._u is not None and view.scales and isinstance(view.scales.slabs, Listed):
             view = replace(view, scales=Scales(Listed(self._u[keep])))
         return ObservedEngine(part, **self._given, view=view)
@@ -447,20 +471,24 @@ class ObservedEngine(Engine):
     # Singular vectors of an unfolding, missing entries taken as zero
 
     def _unfolded(self, mode: int) -> Any:
+        """The unfolding, without columns that hold nothing; the last one asked for is kept."""
+        if self._last is None or self._last[0] != mode:
+            self._last = mode, self._made(mode)
+        return self._last[1]
+
+    def _made(self, mode: int) -> Any:
         import scipy.sparse
 
-        others = [m for m in range(len(self.shape)) if m != mode]
-        shape = [self.shape[m] for m in others]
-        if math.prod(shape) >= 2**62:
-            raise ValueError("init: this tensor is too large for singular vectors; use 'random'")
-        column = np.ravel_multi_index([self._data.sorted_indices[m] for m in others], shape)
-        # Only columns that hold something matter for the products.
-        column = np.unique(column, return_inverse=True)[1]
-        x = self._x.astype(np.float64)
-        return scipy.sparse.csr_array(
-            (x, (self._data.sorted_indices[mode], column)),
-            shape=(self.shape[mode], int(column.max()) + 1),
-        )
+        order, others = self._listing.order(mode), [*self.shape[:mode], *self.shape[mode + 1 :]]
+        by_column = lexicographic_order(order.at, others)
+        columns = np.take(order.at, by_column, axis=1)
+        new = np.concatenate(([0], (columns[:, 1:] != columns[:, :-1]).any(axis=0)))
+        number = np.cumsum(new, dtype=np.int32 if new.size < 2**31 else np.int64)
+        column = np.empty_like(number)
+        column[by_column] = number
+        x = self._x.of(mode).astype(np.float64)
+        shape = self.shape[mode], int(number[-1]) + 1
+        return scipy.sparse.csr_array((x, column, order.starts.astype(column.dtype)), shape=shape)
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
         X = self._unfolded(mode)

@@ -141,15 +141,15 @@ class Scales:
         """The scales of some entries, on the host; those of listed entries have no indices."""
         if isinstance(self.slabs, Listed):
             raise TypeError(f"{_NAME}: of listed entries are not known by indices")
-        return self.by_signal(None if self.slabs is None else self.slabs.at(indices), indices)
-
-    def by_signal(
-        self, slabs: np.ndarray | None, indices: Sequence[np.ndarray] | np.ndarray
-    ) -> np.ndarray:
-        """The scales of some entries, given what `slabs` has for them."""
-        u = np.ones(len(indices[0])) if slabs is None else slabs
+        u = None if self.slabs is None else self.slabs.at(indices)
         if self.signal is not None:
-            u = u * self.signal.at(indices)
+            by_signal = self.signal.at(indices)
+            u = by_signal if u is None else u * by_signal
+        return self.settled(u, len(indices[0]))
+
+    def settled(self, u: np.ndarray | None, count: int) -> np.ndarray:
+        """So many scales, given slabs times signal; None if there is neither."""
+        u = np.ones(count) if u is None else u
         return np.asarray(floored(self.unit * u, self.least, np))
 
     def part(self, indices: Sequence[np.ndarray | None]) -> Scales:

@@ -15,6 +15,7 @@ compile the making of the message.
 
 import math
 import types
+from collections import ChainMap
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from numba.core.errors import NumbaError
 from numba.extending import get_cython_function_address, intrinsic
 from numba.np.numpy_support import from_dtype
 
-from robustcp.losses import L1, Cauchy, Contaminated
+from robustcp.losses import L1, Cauchy, Contaminated, LeastSquares
 
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -194,6 +195,18 @@ def _cauchy(x, s, w, numbers, weights):
         total += weighed(_log(y), weights, j) if seen else 0.0
         w[j] = weighed(curvature, weights, j) if seen else zero
         s[j] = weighed(r * curvature, weights, j) if seen else zero
+    return total
+
+
+@njit(**_INLINE)
+def _squares(x, s, w, numbers, weights):
+    """One row of half the square."""
+    half, one, total = numbers[0], s.dtype.type(1), 0.0
+    for j in range(s.shape[0]):
+        r = x[j] - s[j]
+        total += weighed(half * r * r, weights, j)
+        w[j] = weighed(one, weights, j)
+        s[j] = weighed(r, weights, j)
     return total
 
 
@@ -938,6 +951,13 @@ def _restored(x, s, w, h, unused, count):
     return 0.0
 
 
+def _differences(x, s, w, unused, r, count):
+    """Residuals, where a loss would look for weights."""
+    for j in range(count):
+        r[j] = x[j] - s[j]
+    return 0.0
+
+
 def _line(function, data, real, keep=True):
     """A function of a line, compiled for types of data and factors."""
     x, number = (numba_types.CPointer(from_dtype(np.dtype(kind))) for kind in (data, real))
@@ -961,6 +981,12 @@ def before(data, real, scaled):
 def after(real, scaled):
     """The line function that undoes the scales; 0 for none."""
     return _line(_restored, real, real).address if scaled else 0
+
+
+@cache
+def differences(real):
+    """The line function that has residuals in place of a loss."""
+    return _line(_differences, real, real).address
 
 
 @cache
@@ -1025,3 +1051,8 @@ FORMULAS: dict[type, Formula] = {
     ),
     Cauchy: Formula("cauchy", _cauchy, _cauchy_numbers, lambda loss: loss.c**2 / 2),
 }
+
+#: The same for listed entries, where least squares has no faster way.
+LISTED_FORMULAS: ChainMap[type, Formula] = ChainMap(
+    FORMULAS, {LeastSquares: Formula("squares", _squares, lambda loss: (0.5,))}
+)
