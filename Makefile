@@ -21,7 +21,8 @@ test-slow: .venv/tested
 	$(BIN)/pytest -q -m slow
 
 bench: .venv/benched
-	$(BIN)/python benchmarks/bench.py --out bench $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python benchmarks/bench.py --out bench $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(AGAINST),--against $(AGAINST)) $(if $(ALSO),--also $(ALSO)) $(if $(DOCS),--docs $(DOCS))
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "robustcp needs Python 3.11 or newer")'

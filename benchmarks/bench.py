@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import platform
 import sys
 import warnings
@@ -27,6 +26,7 @@ import passes
 import processes
 from measuring import CORES, Result, pace
 from reporting import filled, table
+from robustcp.engines.threads import available_threads
 from trees import Tree
 
 BENCHMARKS: dict[str, Callable[[bool], list[Result]]] = {
@@ -52,7 +52,7 @@ def about_machine(quick: bool) -> dict[str, Any]:
     packages = ("numpy", "numba", "pyttb", "tensorly")
     return {
         "date": date.today().isoformat(), "commit": Tree.own().commit, "processor": model,
-        "cores": CORES, "threads": os.environ.get("OPENBLAS_NUM_THREADS", ""), "quick": quick,
+        "cores": CORES, "threads": available_threads(), "quick": quick,
         "python": platform.python_version(), **{name: version(name) for name in packages},
     }  # fmt: skip
 
@@ -75,7 +75,8 @@ def known(path: Path, machine: dict[str, Any], names: list[str]) -> list[Result]
     earlier = json.loads(path.read_text())
     for name in (*comparing.SAME, "threads", "quick"):
         if earlier["machine"].get(name) != machine[name]:
-            print(f"{path} is of another {name} and is replaced")
+            was, now = earlier["machine"].get(name), machine[name]
+            print(f"{path} is replaced: {name} was {was}, and is {now}")
             return []
     return [r for r in earlier["results"] if r["bench"] not in names]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,10 +49,10 @@ def solution(quick: bool) -> list[Case]:
 
 
 def observed(quick: bool) -> list[Case]:
-    count, size = (100_000, 300) if quick else (2_000_000, 2000)
-    name = f"cp, {count:,} of {size}^3 rank 5"
-    data = problems.listed(count, size, 5)
-    return [Case(name, data, "cp", 5, 1 if quick else 2, "<= 0.2")]
+    count, size, rank = (20_000, 40, 3) if quick else (2_000_000, 2000, 5)
+    name = f"cp, {count:,} of {size}^3 rank {rank}"
+    data = problems.listed(count, size, rank)
+    return [Case(name, data, "cp", rank, 1 if quick else 2, "<= 0.2")]
 
 
 CASES: dict[str, Callable[[bool], list[Case]]] = {
@@ -111,4 +112,7 @@ def compared(
 
 def tree_at(path: str) -> Tree:
     """For the command line."""
-    return Tree.at(Path(path))
+    try:
+        return Tree.at(Path(path))
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from robustcp.engines.threads import available_threads
+
 Result = dict[str, Any]
 Work = Callable[[], Any]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -161,8 +163,8 @@ def machine(dtype: Any, threads: int) -> dict[str, float]:
 
 @lru_cache
 def usual_machine() -> dict[str, float]:
-    """The machine on all cores in double precision, measured once in a run."""
-    return machine(np.float64, CORES)
+    """The machine in double precision, on the threads that a fit has; measured once in a run."""
+    return machine(np.float64, available_threads())
 
 
 #: Data below this size, in bytes, stays in the cache from one pass to the next.

@@ -31,6 +31,7 @@ from measuring import (
 )
 from robustcp.constraints import Free
 from robustcp.engines import Engine, as_engine
+from robustcp.engines.threads import available_threads
 from robustcp.losses import L1
 from robustcp.objective import Objective
 from robustcp.updates import MajorizeMinimize
@@ -240,7 +241,7 @@ def reading_loop(order: int, rank: int) -> Any:
 
 
 def reading_ns(data: dict[str, np.ndarray], factors: tuple[np.ndarray, ...]) -> float:
-    """Ns per entry, on all cores, of a loop that only reads, sorted by the first mode.
+    """Ns per entry, on the threads of a fit, of a loop that only reads, sorted by the first mode.
 
     Values of eight bytes and indices of four, which is as few as will do for most data.
     """
@@ -248,10 +249,11 @@ def reading_ns(data: dict[str, np.ndarray], factors: tuple[np.ndarray, ...]) -> 
     by_first = np.lexsort(data["indices"].T[::-1])
     indices = np.ascontiguousarray(data["indices"][by_first].T.astype(np.int32))
     values = np.ascontiguousarray(data["values"][by_first])
-    bounds = np.linspace(0, values.size, CORES + 1).astype(int)
+    threads = available_threads()
+    bounds = np.linspace(0, values.size, threads + 1).astype(int)
     parts = list(pairwise(bounds))
     read = reading_loop(order, rank)
-    with ThreadPoolExecutor(CORES) as pool:
+    with ThreadPoolExecutor(threads) as pool:
 
         def once() -> list[float]:
             return list(pool.map(lambda part: read(values, indices, factors, *part), parts))
@@ -262,7 +264,7 @@ def reading_ns(data: dict[str, np.ndarray], factors: tuple[np.ndarray, ...]) -> 
 
 def observed(quick: bool) -> list[Result]:
     """A tensor of which some entries are listed: a pass against reading, and a whole fit."""
-    count, size, rank = (100_000, 300, 5) if quick else (2_000_000, 2000, 5)
+    count, size, rank = (20_000, 40, 3) if quick else (2_000_000, 2000, 5)
     data = problems.listed(count, size, rank)
     X = problems.as_data(data)[0]
     what = f"{count:,} of {size}^3 rank {rank}"

@@ -21,7 +21,7 @@ getattr(robustcp, sys.argv[1])(X, rank)
 NEEDED = "import numpy, scipy.linalg, numba"
 
 
-def first_result(tree: Tree, method: str, size: int, rank: int, cache: Path | str) -> None:
+def first_result(tree: Tree, method: str, size: int, rank: int, cache: Path) -> None:
     """By a new process, in which nothing has been compiled; the cache may hold it."""
     tree.run(FIRST, method, str(size), str(rank), cache=cache)
 

@@ -37,8 +37,9 @@ def about(machine: Mapping[str, Any]) -> str:
         f"{name} {machine[name]}" for name in ("numpy", "numba", "pyttb", "tensorly")
     )
     return (
-        f"Measured on {machine['date']} at commit {machine['commit']}, {machine['cores']} cores of "
-        f"{machine['processor']}; Python {machine['python']}, {packages}."
+        f"Measured on {machine['date']} at commit {machine['commit']}, with {machine['threads']} "
+        f"threads on {machine['cores']} cores of {machine['processor']}; "
+        f"Python {machine['python']}, {packages}."
     )
 
 

@@ -31,7 +31,7 @@ class Tree:
     @classmethod
     def at(cls, path: Path) -> Tree:
         if not (path / "src" / "robustcp" / "__init__.py").exists():
-            raise ValueError(f"also: no src/robustcp in it, got {path}")
+            raise ValueError(f"must be a folder with src/robustcp in it, got {path}")
         return cls(path.resolve())
 
     @classmethod
@@ -50,13 +50,12 @@ class Tree:
         """The target, if it is about this tree."""
         return bound if self.commit == BASE else ""
 
-    def environment(self, cache: Path | str) -> dict[str, str]:
-        """For processes that run its code and keep what they compile in a folder."""
-        return {
-            **os.environ, "PYTHONPATH": str(self.path / "src"), "NUMBA_CACHE_DIR": str(cache),
-        }  # fmt: skip
+    def environment(self, cache: Path | None = None) -> dict[str, str]:
+        """For processes that run its code; what they compile is kept in a folder, if given."""
+        found = {**os.environ, "PYTHONPATH": str(self.path / "src")}
+        return found if cache is None else {**found, "NUMBA_CACHE_DIR": str(cache)}
 
-    def run(self, code: str, *arguments: str, cache: Path | str) -> str:
+    def run(self, code: str, *arguments: str, cache: Path) -> str:
         """What some code prints in a new process."""
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.PIPE,
@@ -87,21 +86,18 @@ class Worker:
 
 
 @contextmanager
-def worker(tree: Tree, cache: Path | str) -> Iterator[Worker]:
+def worker(tree: Tree, cache: Path | None = None) -> Iterator[Worker]:
     """A worker, which ends with the block."""
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env=tree.environment(cache),
-    )  # fmt: skip
-    found = Worker(process)
-    try:
+    command = [sys.executable, str(HERE / "worker.py")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=tree.environment(cache),
+    ) as process:  # fmt: skip
+        found = Worker(process)
         runs = Path(found._answer()["tree"]).resolve()
         if not runs.is_relative_to(tree.path):
             raise RuntimeError(f"also: meant {tree.path}, but {runs} was imported")
         yield found
-    finally:
-        process.stdin.close()
-        process.wait()
 
 
 @contextmanager
