@@ -48,7 +48,7 @@ def factor_match_score(
     """
     from scipy.optimize import linear_sum_assignment
 
-    ours, theirs = on_host(estimate), on_host(truth)
+    ours, theirs = unit_columns(estimate), unit_columns(truth)
     score = _cosines(ours, theirs, skip)
     if weights:
         w, v = ours.weights[:, None], theirs.weights[None, :]
@@ -72,7 +72,7 @@ def congruence(estimate: Any, truth: Any, *, skip: int | None = None) -> np.ndar
 
 
 def _cosines(ours: KruskalTensor, theirs: KruskalTensor, skip: int | None) -> np.ndarray:
-    """The same for models in canonical form."""
+    """The same for models with unit columns."""
     if skip is not None:
         skip = _checks.whole_number("skip", skip, 0, most=len(ours.shape) - 1)
     sizes = [[size for n, size in enumerate(one.shape) if n != skip] for one in (ours, theirs)]
@@ -146,6 +146,27 @@ def held_by_few(A: np.ndarray, share: float) -> np.ndarray:
     squares = np.sort(A * A, axis=0)[::-1]
     few = squares[: int(share * len(squares))].sum(axis=0)
     return np.asarray(few / np.maximum(squares.sum(axis=0), 1e-300))
+
+
+def unit_columns(model: Any) -> KruskalTensor:
+    """A model on the host with unit columns and the sizes of components as weights; else as it is.
+
+    A column of zeros stays zero and gives its component weight 0.
+    """
+    weights, factors = model
+    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+    sizes = np.ones(host[0].shape[1])
+    if weights is not None:
+        sizes = np.abs(np.asarray(to_host(weights), dtype=np.float64))
+    units = []
+    for A in host:
+        top = np.abs(A).max(axis=0)
+        top[top == 0] = 1.0
+        A = A / top  # first by the largest entry: squares of 1e-200 are 0
+        norm = np.sqrt(np.einsum("ir,ir->r", A, A))
+        units.append(A / np.where(norm > 0, norm, 1.0))
+        sizes = sizes * top * norm
+    return KruskalTensor(sizes, tuple(units))
 
 
 def on_host(model: Any) -> KruskalTensor:

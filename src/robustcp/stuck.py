@@ -33,7 +33,10 @@ def stuck_fibres(engine: Engine) -> Fibres | None:
 
 
 def _found(entries: Sample, shape: tuple[int, ...]) -> Fibres:
-    along = []
+    along: list[tuple[int, np.ndarray]] = []
+    ordered = np.sort(entries.values)
+    if np.count_nonzero(ordered[1:] == ordered[:-1]) < FEW - 1:
+        return Fibres(shape)
     for mode, size in enumerate(shape):
         if size < FEW or entries.values.size < FEW * math.prod(shape) / size / 4:
             continue

@@ -15,6 +15,7 @@ import numpy as np
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Fibres, fibre_length, some_indices
 from robustcp.noise.model import Noise
+from robustcp.quantiles import median
 
 #: Residuals are cut at this many standard deviations: a single entry makes no outlying fibre.
 LIMIT = 3.0
@@ -81,7 +82,9 @@ def _judged(
 ) -> tuple[float, np.ndarray]:
     """By how much the outlying fibres along a mode exceed the noise, and which they are."""
     number, sizes = Fibres.numbered(shape, mode, indices)
-    number, total, z = number[left], math.prod(sizes), z[left]
+    total = math.prod(sizes)
+    if not left.all():
+        number, z = number[left], z[left]
     count = np.bincount(number, minlength=total)
     some = count >= FEW
     if int(some.sum()) < FEWEST:
@@ -92,7 +95,7 @@ def _judged(
     root = np.sqrt(entries)
     off = _outlying(mean * root, some, 1.0) & (np.abs(mean) > MEAN)
     large = _outlying(square * root, some, math.sqrt(2)) & (square > SQUARE)
-    large &= square > float(np.median(square[some]))
+    large &= square > median(square[some])
     hit = some & (off | large)
     excess = count * np.maximum(square - 1, 0.0)
     return float(np.sum(excess[hit])), hit.reshape(sizes)
@@ -100,6 +103,6 @@ def _judged(
 
 def _outlying(values: np.ndarray, some: np.ndarray, least: float) -> np.ndarray:
     """Which values are far from the median, for a spread that is not below the least."""
-    middle = float(np.median(values[some]))
-    spread = max(least, 1.4826 * float(np.median(np.abs(values[some] - middle))))
+    middle = median(values[some])
+    spread = max(least, 1.4826 * median(np.abs(values[some] - middle)))
     return np.abs(values - middle) > FAR * spread
