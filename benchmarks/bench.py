@@ -92,12 +92,15 @@ def options() -> argparse.ArgumentParser:
     add("--against", type=Path, help="results.json of an earlier run to compare with")
     add("--strict", action="store_true", help="exit with status 1 if a row is worse than there")
     add("--also", type=beside.tree_at, help="another source tree, to be timed in turns with ours")
-    add("--docs", type=Path, help="a document whose tables are replaced by the new ones")
+    add("--docs", type=Path, help="a document whose tables are replaced; and its images/bench.png")
     return parser
 
 
 def main() -> int:
-    asked = options().parse_args()
+    parser = options()
+    asked = parser.parse_args()
+    if asked.docs and asked.quick:
+        parser.error("argument --docs: not with --quick, which measures nothing")
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     # Read first: it may be the file that this run writes.
@@ -119,6 +122,9 @@ def main() -> int:
     print(f"\nwritten to {asked.out}: results.json, table.md, bench.png")
     if asked.docs:
         asked.docs.write_text(filled(asked.docs.read_text(), machine, results))
+        picture = asked.docs.parent / "images" / "bench.png"
+        picture.parent.mkdir(exist_ok=True)
+        picture.write_bytes((asked.out / "bench.png").read_bytes())
     if old is None:
         return 0
     run = {"machine": machine, "results": new}

@@ -325,7 +325,7 @@ def sooner(what: str, ways: dict[str, list[Way]]) -> Result:
         f"{what}: cpals to a score of {SCORE}, against the faster peer", "x faster", faster,
         note=f"{note}; of {len(faster)} " + ", ".join(found), peers=each,
         valid=all(way.found for way in ways["cpals"]),
-        label="cpals, collinear components told apart, 60³ rank 4",
+        label="cpals, collinear components\ntold apart, 60³ rank 4",
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def start(quick: bool) -> list[Result]:
         found.append(
             row(
                 "import robustcp", "s", [took for took, _ in taken["import"]], note=note,
-                limit=least, first="import",
+                limit=least, first="import robustcp",
             )
         )  # fmt: skip
         for method, size, rank, goals in (
