@@ -33,7 +33,7 @@ from numba.core.errors import NumbaError
 from numba.extending import get_cython_function_address, intrinsic
 from numba.np.numpy_support import from_dtype
 
-from robustcp.losses import L1, Cauchy, Contaminated, LeastSquares
+from robustcp.losses import L1, Cauchy, Contaminated, LeastSquares, Quantile, Welsch
 
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -195,6 +195,37 @@ def _cauchy(x, s, w, numbers, weights):
         total += weighed(_log(y), weights, j) if seen else 0.0
         w[j] = weighed(curvature, weights, j) if seen else zero
         s[j] = weighed(r * curvature, weights, j) if seen else zero
+    return total
+
+
+@njit(**_INLINE)
+def _welsch(x, s, w, numbers, weights):
+    """One row of `Welsch`, in units of c^2 / 2."""
+    rate = numbers[0]
+    zero, total = rate * 0, 0.0
+    for j in range(s.shape[0]):
+        r = x[j] - s[j]
+        seen = x[j] == x[j]
+        e = _exp_of_minus(r * r * rate)
+        total += weighed(1 - e, weights, j) if seen else 0.0
+        w[j] = weighed(e, weights, j) if seen else zero
+        s[j] = weighed(r * e, weights, j) if seen else zero
+    return total
+
+
+@njit(**_INLINE)
+def _quantile(x, s, w, numbers, weights):
+    """One row of the smoothed check loss; `tilt` is tau - 1/2."""
+    epsilon, tilt = numbers[0], numbers[1]
+    half, zero, total = s.dtype.type(0.5), epsilon * s.dtype.type(0), 0.0
+    for j in range(s.shape[0]):
+        r = x[j] - s[j]
+        seen = x[j] == x[j]
+        root = math.sqrt(r * r + epsilon)
+        curvature = half / root
+        total += weighed(half * root + tilt * r, weights, j) if seen else zero
+        w[j] = weighed(curvature, weights, j) if seen else zero
+        s[j] = weighed(r * curvature + tilt, weights, j) if seen else zero
     return total
 
 
@@ -1039,7 +1070,7 @@ def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
     return (rate, loss.above, loss.below, *loss.rise, higher)
 
 
-def _cauchy_numbers(loss: Cauchy) -> tuple[float, ...]:
+def _rate(loss: Cauchy | Welsch) -> tuple[float, ...]:
     return (1 / loss.c**2 if loss.c**2 > 0 else math.inf,)
 
 
@@ -1049,7 +1080,9 @@ FORMULAS: dict[type, Formula] = {
     Contaminated: Formula(
         "contaminated", _contaminated, _contaminated_numbers, lambda loss: loss.sigma**2
     ),
-    Cauchy: Formula("cauchy", _cauchy, _cauchy_numbers, lambda loss: loss.c**2 / 2),
+    Cauchy: Formula("cauchy", _cauchy, _rate, lambda loss: loss.c**2 / 2),
+    Welsch: Formula("welsch", _welsch, _rate, lambda loss: loss.c**2 / 2),
+    Quantile: Formula("quantile", _quantile, lambda loss: (loss.epsilon, loss.tau - 0.5)),
 }
 
 #: The same for listed entries, where least squares has no faster way.
