@@ -125,21 +125,30 @@ class CompiledAlgebra(Algebra):
         self._tiles = Tiles(threads)
 
     def solved(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
-        return self._rows(compiled_code().solve_rows, equations, rows, mu)
+        return self._rows(compiled_code().solve(rows.dtype).run, equations, rows, mu)
 
     def nonnegative(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
-        return self._rows(compiled_code().nonnegative_rows, equations, rows, mu)
+        return self._rows(compiled_code().nonnegative(rows.dtype).run, equations, rows, mu)
 
     def _rows(self, run: Any, equations: NormalEquations, rows: Array, mu: float) -> Array:
-        real, new = rows.dtype.type, np.empty(rows.shape, rows.dtype)
-        arrays = [np.ascontiguousarray(A) for A in (equations.gram, equations.gradient, rows)]
-        numbers = real(mu), real(lift(rows))
-        self._each(lambda first, last: run(*arrays, *numbers, first, last, new), len(rows))
+        real, (count, rank), new = rows.dtype, rows.shape, np.empty(rows.shape, rows.dtype)
+        given = equations.gram, equations.gradient, rows, (mu, lift(rows))
+        arrays = [np.ascontiguousarray(A, real) for A in given]
+        places = [A.ctypes.data for A in arrays]
+        shared, at = arrays[0].shape[0] == 1 and count > 1, new.ctypes.data
+        self._each(lambda first, last: run(*places, shared, first, last, rank, at), count)
         return new
 
     def column_norms(self, A: Array) -> Array:
-        A, norms = np.ascontiguousarray(A), compiled_code().column_norms
-        found = self._each(lambda first, last: norms(A, first, last), len(A))
+        A, columns = np.ascontiguousarray(A), A.shape[1]
+        run, at = compiled_code().column_norms(A.dtype).run, A.ctypes.data
+
+        def norms(first: int, last: int) -> np.ndarray:
+            found = np.empty(columns, A.dtype)
+            run(at, first, last, columns, found.ctypes.data)
+            return found
+
+        found = self._each(norms, len(A))
         return found[0] if len(found) == 1 else self.column_norms(np.stack(found))
 
     def times(self, A: Array, sizes: Array) -> Array:

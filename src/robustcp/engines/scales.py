@@ -252,7 +252,7 @@ class MatrixScales:
     """
 
     def __init__(self, scales: TileScales, shape: Sequence[int], split: int) -> None:
-        held, dtype, self._numbers = scales.held, scales.dtype, scales.numbers
+        held, dtype, self._numbers = scales.held, scales.dtype, np.array(scales.numbers, float)
         self._size = math.prod(shape[:split]), math.prod(shape[split:])
         self._dtype = dtype
         self._slabs: MatrixWeights | None = None
@@ -284,10 +284,12 @@ class MatrixScales:
         else:
             h = self._unit / self._slabs.block(rows, columns)
         (down, across), (left, right) = self._outer, self._signal
-        code = compiled_code()
-        code.inverse_scales(
-            code.gemm(h.dtype), h, self._slabs is None, down[rows], across[columns], left[rows],
-            right[columns], self._numbers,
+        code, rank = compiled_code(), left.shape[1]
+        given = h, down[rows], across[columns], left[rows], right[columns]
+        arrays = *(np.ascontiguousarray(A, h.dtype) for A in given), self._numbers
+        code.inverse_scales(h.dtype).run(
+            code.gemm(h.dtype), *h.shape, rank, self._slabs is None,
+            *(A.ctypes.data for A in arrays),
         )  # fmt: skip
         return h
 

@@ -65,7 +65,7 @@ class Entries:
 
     @property
     def places(self) -> tuple[tuple[int, int, int], int, tuple[int, int]]:
-        """Where they are, as in `kernels.rows_pass`."""
+        """Where they are, as in `kernels._rows_tile`."""
         weights = 0 if self.weights is None else self.weights.ctypes.data
         scales = (0, 0) if self.scales is None else _place(*self.scales)[:2]
         return _place(*self.data), weights, scales
@@ -73,14 +73,19 @@ class Entries:
 
 @dataclass(frozen=True)
 class Lines:
-    """What a pass does to a line of entries: addresses as in `kernels.rows_pass`.
+    """What a pass does to a line of entries: addresses as in `kernels._rows_tile`.
 
     The array of the loss's parameters must be held as long as its address is used.
     """
 
     calls: tuple[int, int, int, int]
-    at: int
     numbers: np.ndarray
+
+    def frame(self, entries: Entries, block: int, *more: int) -> np.ndarray:
+        """As `kernels._rows_tile` takes it, of some entries; more is for `kernels._sweep`."""
+        X, weights, scales = entries.places
+        at = self.numbers.ctypes.data
+        return np.array((*self.calls, at, *X, weights, *scales, block, *more), np.int64)
 
 
 class CompiledPass(Pass):
@@ -92,7 +97,7 @@ class CompiledPass(Pass):
         return known and _numbers(loss, self.storage.dtype) is not None
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
-        sides = _Sides(factors, self.storage.split, n)
+        sides = _Sides(factors, self.storage.split, n, self.storage.dtype)
         rank, dtype = factors[0].shape[1], self.storage.dtype
         run, packed = self._run(loss, sides), rank * (rank + 1) // 2
         blocks = sides.blocks(rows, self.storage.tiling)
@@ -115,33 +120,43 @@ class CompiledPass(Pass):
         return NormalEquations(gram, gradient, sum(self.storage.map(add, blocks)))
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
-        sides = _Sides(factors, self.storage.split, 0)
+        sides = _Sides(factors, self.storage.split, 0, self.storage.dtype)
         run, nothing = self._run(loss, sides), np.empty((0, 0), self.storage.dtype)
         blocks = sides.blocks(slice(0, self.storage.shape[0]), self.storage.tiling)
         return float(sum(self.storage.map(lambda block: run(block, nothing, nothing), blocks)))
 
     def _run(self, loss: Loss, sides: _Sides) -> Any:
         """A function of a block, and of arrays to add to, that returns the block's value."""
-        code = compiled_code()
-        compiled = code.rows_pass if sides.own_rows else code.columns_pass
-        lines, weight = self.lines(loss), code.FORMULAS[type(loss)].weight(loss)
-        size, parts, read = self.storage.tiling.block, sides.parts, self._read
+        code, real = compiled_code(), self.storage.dtype
+        tile = code.rows_tile if sides.own_rows else code.columns_tile
+        run, lines, weight = (
+            tile(real).run,
+            self.lines(loss),
+            code.FORMULAS[type(loss)].weight(loss),
+        )
+        size, read = self.storage.tiling.block, self._read
+        parts = sides.parts
+        sizes = len(parts[1]), len(parts[2]), parts[3].shape[1]
+        places = [part.ctypes.data for part in parts]
 
-        def run(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
-            entries = read(block)  # held while it is read
-            total = compiled(
-                lines.calls, lines.at, *entries.places, block.corner, block.end,
-                block.rows.start, size, *parts, gradient, gram,
+        def work(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
+            assert parts  # held while they are read, as entries and lines are
+            entries = read(block)
+            frame = lines.frame(entries, size)
+            (row, column), end = block.corner, block.end
+            total = run(
+                frame.ctypes.data, row, column, end[0] - row, end[1] - column, block.rows.start,
+                *sizes, gram.shape[1], *places, gradient.ctypes.data, gram.ctypes.data,
             )  # fmt: skip
-            return float(weight * float(total))
+            return float(weight * total)
 
-        return run
+        return work
 
     def lines(self, loss: Loss) -> Lines:
         """What a pass does to a line of entries."""
         numbers = _numbers(loss, self.storage.dtype)
         assert numbers is not None
-        return Lines(self._calls(loss, numbers), numbers.ctypes.data, numbers)
+        return Lines(self._calls(loss, numbers), numbers)
 
     def whole(self) -> Entries:
         """All the data, as one block."""
@@ -149,7 +164,7 @@ class CompiledPass(Pass):
         return self._read(Block((0, 0), self.storage.as_matrix.shape, slice(0, 0)))
 
     def _calls(self, loss: Loss, numbers: np.ndarray) -> tuple[int, int, int, int]:
-        """See `kernels.rows_pass`."""
+        """See `kernels._rows_tile`."""
         code, real = compiled_code(), self.storage.dtype
         data = self.storage.array.dtype if self._as_it_is else real
         weighted, scaled = self._weights is not None, self._scales is not None
@@ -218,13 +233,13 @@ class _Sides:
     before and after it. The other side is multiplied out as a whole.
     """
 
-    def __init__(self, factors: Sequence[np.ndarray], split: int, n: int) -> None:
+    def __init__(self, factors: Sequence[np.ndarray], split: int, n: int, dtype: Any) -> None:
         self.own_rows = n < split
         first, last = (0, split) if self.own_rows else (split, len(factors))
         other = factors[split:] if self.own_rows else factors[:split]
         parts = (factors[first:n], factors[n : n + 1], factors[n + 1 : last], other)
         ones = [_ones(factors[0].shape[1], factors[0].dtype)]
-        self.parts = tuple(np.ascontiguousarray(khatri_rao(part or ones)) for part in parts)
+        self.parts = tuple(np.ascontiguousarray(khatri_rao(part or ones), dtype) for part in parts)
 
     def blocks(self, rows: slice, tiling: Tiling) -> list[Block]:
         """Blocks that cover some rows of the own mode; the same for any number of threads."""

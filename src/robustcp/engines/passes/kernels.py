@@ -13,6 +13,7 @@ reason there are few slices here, and none is assigned to: each check that two s
 compile the making of the message.
 """
 
+import ctypes
 import math
 import types
 from collections import ChainMap
@@ -39,12 +40,12 @@ from robustcp.losses import L1, Cauchy, Contaminated, LeastSquares, Quantile, We
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _OPTIONS: dict[str, Any] = {"fastmath": _FAST, "error_model": "numpy"}
 _INLINE = {"inline": "always", **_OPTIONS}
-#: Of functions that only compiled code calls.
-_PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **_OPTIONS}
 #: Entries that are standardized at once, so that the first level of the cache holds them.
 _SCALED = 1 << 10
 #: How BLAS is told whether a matrix is to be transposed.
 _N, _T = ord("N"), ord("T")
+#: Where the first rows of modes are in the frame of `_sweep`.
+_BEGINS = 17
 #: A variance that stands for none.
 _TINY = 1e-80
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
@@ -74,10 +75,28 @@ def _kept(compiled, function):
     return compiled
 
 
+def _for_types(dispatcher):
+    """The same, compiled for types alone: not for each number that is written in a call."""
+    resolve = dispatcher.get_call_template
+
+    def resolved(arguments, named):
+        named = {name: numba_types.unliteral(kind) for name, kind in named.items()}
+        return resolve(tuple(map(numba_types.unliteral, arguments)), named)
+
+    dispatcher.get_call_template = resolved
+    return dispatcher
+
+
 def _compiled(function, fastmath=_FAST):
     """Compiled, without Python's lock, and kept on disk."""
     options = {"fastmath": fastmath, "error_model": "numpy", "no_cfunc_wrapper": True}
-    return _kept(njit(nogil=True, **options)(function), function)
+    return _for_types(_kept(njit(nogil=True, **options)(function), function))
+
+
+def _part(function):
+    """Compiled, for compiled code alone."""
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return _for_types(njit(**wrappers, **_OPTIONS)(function))
 
 
 def _exact(function):
@@ -137,7 +156,7 @@ def _inverse_root(y):
     return z * (1.5 - half * z * z)
 
 
-@njit(**_PART)
+@_part
 def weighed(value, weights, j):
     """A value times the weight of entry j; the value where there are no weights (None)."""
     return value if weights is None else value * weights[j]
@@ -243,25 +262,65 @@ def _squares(x, s, w, numbers, weights):
 
 @intrinsic
 def _address(typing_context, array):
-    """Where the memory of an array begins."""
+    """Where the memory of an array begins, or what a pointer points to."""
 
     def code(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        kind, data = signature.args[0], arguments[0]
+        if isinstance(kind, numba_types.Array):
+            data = context.make_array(kind)(context, builder, data).data
         return builder.ptrtoint(data, context.get_value_type(numba_types.intp))
 
     return numba_types.intp(array), code
 
 
 @intrinsic
+def _hold(typing_context, array):
+    """Nothing; but an array that was looked at by its address alone is not freed before."""
+    return numba_types.void(array), lambda context, *_: context.get_dummy_value()
+
+
+@intrinsic
+def _pointer(typing_context, address, like):
+    """What is at an address, of the type that a pointer or an array has."""
+
+    def code(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return numba_types.CPointer(like.dtype)(numba_types.intp, like), code
+
+
+@intrinsic
 def _called(typing_context, function, x, s, w, numbers, weights, count):
-    """What the function at an address makes of a line; see `_line`."""
+    """What the function at an address makes of a line, given where all is; see `_line`."""
+    return _call(7)
+
+
+@intrinsic
+def _tiled(
+    typing_context, function, frame, row, column, rows, columns, low, count, inner, rank, packed,
+    left, own, right, K, gradient, gram,
+):  # fmt: skip
+    """What the function at an address makes of a tile; see `_rows_tile`."""
+    return _call(17)
+
+
+@intrinsic
+def _solved(
+    typing_context, function, gram, gradient, rows, numbers, shared, first, last, rank, new
+):
+    """The function at an address that solves for rows; see `_solve_rows`."""
+    return _call(10)
+
+
+def _call(count):
+    """A call of the function at an address, with numbers; it returns a float."""
 
     def code(context, builder, signature, arguments):
         number = context.get_value_type(numba_types.intp)
-        kind = ir.FunctionType(ir.DoubleType(), [number] * 6)
+        kind = ir.FunctionType(ir.DoubleType(), [number] * (count - 1))
         return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
 
-    return numba_types.float64(*[numba_types.intp] * 7), code
+    return numba_types.float64(*[numba_types.intp] * count), code
 
 
 @intrinsic
@@ -291,29 +350,28 @@ def _gemm(typing_context, function, turn_a, turn_b, m, n, k, a, lda, b, ldb, bet
     return numba_types.void(*whole, beta, *whole[:2]), code
 
 
-@njit(**_PART)
-def _products(U, first, count, S):
+@_part
+def _products(U, size, rank, first, count, S):
     """The products of pairs of columns, packed as in `robustcp.normal`, into S.
 
     Of so many rows of U from the first on; after its last comes row 0 again.
     """
-    size, rank = U.shape
+    p = 0
     for i in range(count):
-        k, p = (first + i) % size, 0
+        k = (first + i) % size * rank
         for a in range(rank):
             for b in range(a, rank):
-                S[i, p + b - a] = U[k, a] * U[k, b]
+                S[p + b - a] = U[k + a] * U[k + b]
             p += rank - a
 
 
-@njit(**_PART)
-def _side(first, lines, U, left, own, right):
+@_part
+def _side(first, lines, rank, left, own, count, right, inner, U):
     """Lines of one side's Khatri-Rao product, left x own x right, from the first on."""
-    rank, count, inner = own.shape[1], own.shape[0], right.shape[0]
     q, i, p = first % inner, (first // inner) % count, first // (inner * count)
     for k in range(lines):
         for r in range(rank):
-            U[k, r] = left[p, r] * right[q, r] * own[i, r]
+            U[k * rank + r] = left[p * rank + r] * right[q * rank + r] * own[i * rank + r]
         q += 1
         if q == inner:
             q, i = 0, i + 1
@@ -321,23 +379,27 @@ def _side(first, lines, U, left, own, right):
                 i, p = 0, p + 1
 
 
-@njit(**_PART)
-def _collapse(begin, first, lines, Y, Z, low, left, own, right, pairs, gradient, gram):
+@_part
+def _collapse(
+    begin, first, lines, rank, packed, Y, Z, low, left, beside, count, right, inner, pairs,
+    gradient, gram,
+):  # fmt: skip
     """Add the products of a side's lines to the rows of its own mode.
 
     The lines begin at `first`; `pairs` are the products of right's columns, from the row of line
-    `begin` on.
+    `begin` on; `beside` is a line for those of left's.
     """
-    rank, count, inner, packed = own.shape[1], own.shape[0], right.shape[0], pairs.shape[1]
     q, i, p = first % inner, (first // inner) % count, first // (inner * count)
-    at = (first - begin) % inner
-    beside = np.empty((1, packed), pairs.dtype)
-    _products(left, p, beside.shape[0], beside)
+    at, there = (first - begin) % inner, -1
     for k in range(lines):
+        if p != there:
+            _products(left, p + 1, rank, p, 1, beside)
+            there = p
+        g, G = (i - low) * rank, (i - low) * packed
         for a in range(rank):
-            gradient[i - low, a] += left[p, a] * right[q, a] * Y[k, a]
+            gradient[g + a] += left[p * rank + a] * right[q * rank + a] * Y[k * rank + a]
         for a in range(packed):
-            gram[i - low, a] += beside[0, a] * pairs[at, a] * Z[k, a]
+            gram[G + a] += beside[a] * pairs[at * packed + a] * Z[k * packed + a]
         q, at = q + 1, at + 1
         if at == inner:
             at = 0
@@ -345,145 +407,127 @@ def _collapse(begin, first, lines, Y, Z, low, left, own, right, pairs, gradient,
             q, i = 0, i + 1
             if i == count:
                 i, p = 0, p + 1
-                if k + 1 < lines:
-                    _products(left, p, beside.shape[0], beside)
 
 
-@njit(**_PART)
-def _majorize(calls, numbers, X, weights, scales, row, rows, slope, curvature, scratch):
+@_part
+def _majorize(frame, row, rows, columns, width, s, w, y):
     """The loss on some rows of a tile: one at a time, or as one line if they follow each other.
 
-    See `rows_pass` for the arguments. With anything to do beside the loss, lines are short.
+    Slopes and curvatures go to s and w; y is a line for data that is not read as it is. With
+    anything to do beside the loss, lines are short.
     """
-    formula, before, after, _ = calls
-    columns, width = slope.shape[1], slope.itemsize
-    x, x_step, x_width = X
-    h, h_step = scales
+    x_step, h, h_step = frame[6], frame[9], frame[10]
     lines = 1
-    if x_step == columns * x_width and (h == 0 or h_step == columns * width):
-        lines = rows if before == 0 else max(1, min(rows, _SCALED // columns))
+    if x_step == columns * frame[7] and (h == 0 or h_step == columns * width):
+        lines = rows if frame[1] == 0 else max(1, min(rows, _SCALED // columns))
     total = 0.0
     for i in range(0, rows, lines):
-        size = min(lines, rows - i) * columns
-        data, u = x + (row + i) * x_step, h + (row + i) * h_step
-        s, w = _address(slope) + i * columns * width, _address(curvature) + i * columns * width
-        if before != 0:
-            y = _address(scratch)
-            _called(before, data, s, y, u, 0, size)
+        size, at = min(lines, rows - i) * columns, i * columns * width
+        data, u = frame[5] + (row + i) * x_step, h + (row + i) * h_step
+        if frame[1] != 0:  # read here: if it were known before, there would be a loop for each case
+            _called(frame[1], data, s + at, y, u, 0, size)
             data = y
-        total += _called(formula, data, s, w, numbers, weights + (row + i) * columns * width, size)
-        if after != 0:
-            _called(after, data, s, w, u, 0, size)
+        weight = frame[8] + (row + i) * columns * width
+        total += _called(frame[0], data, s + at, w + at, frame[4], weight, size)
+        if frame[2] != 0:
+            _called(frame[2], data, s + at, w + at, u, 0, size)
     return total
 
 
-@_compiled
-def rows_pass(
-    calls, numbers, X, weights, scales, corner, end, low, block, left, own, right, K,
+def _rows_tile(
+    frame, row, column, rows, columns, low, count, inner, rank, packed, left, own, right, K,
     gradient, gram,
 ):  # fmt: skip
     """Add a tile's part of the normal equations of a mode among those of the rows.
 
-    The tile is [corner[0]:end[0], corner[1]:end[1]] of the matrix. Rows of the matrix run over
-    left x own x right, columns over K's rows; `gradient` and `gram` begin at row `low` of the own
-    mode. So that nothing leaves the cache, `block` entries are done at once. Returns the sum of
-    the values; with an empty `gram` that is all.
+    The tile is [row : row + rows, column : column + columns] of the matrix. Rows of the matrix run
+    over left x own x right, columns over K's rows; own has `count` rows, right `inner`. `gradient`
+    and `gram` begin at row `low` of the own mode. Returns the sum of the values; with `packed`,
+    the columns of `gram`, 0 that is all.
 
-    The rest is addresses and sizes in bytes, so that no type of data is compiled apart:
-
-    calls : (int, int, int, int)
-        The loss as a `Line`; what is done to a line before and after it, 0 for nothing (see
-        `before` and `after`); and BLAS's gemm (see `gemm`).
-    numbers : int
-        Where the parameters of the loss are.
-    X : (int, int, int)
-        Where the data of the tile begins; from row to row; from entry to entry.
-    weights : int
-        Where the weights of the tile's entries begin, in one line; not looked at by a loss
-        without weights.
-    scales : (int, int)
-        Where the inverse scales of the tile begin, 0 for none; from row to row.
+    frame : 12 int
+        Addresses, and sizes in bytes, so that no type of data is compiled apart.
+        0-2: the loss of a line; what is done to a line before and after it, 0 for nothing: see
+        `Formula.line`, `before` and `after`. 3: BLAS's gemm. 4: where the parameters of the loss
+        are. 5-7: where the data of the tile begins; from row to row; from entry to entry. 8: where
+        the weights of its entries begin, in one line; not looked at by a loss without. 9-10: where
+        its inverse scales begin, 0 for none; from row to row. 11: how many entries are done at
+        once, so that nothing leaves the cache.
     """
-    rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
-    packed, real, times, zero = gram.shape[1], K.dtype, calls[3], K.dtype.type(0)
-    step = max(1, min(rows, block // columns))
-    slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
-    scratch = np.empty(max(columns, _SCALED), real)
-    U, Y, Z = (
-        np.empty((step, rank), real),
-        np.empty((step, rank), real),
-        np.empty((step, packed), real),
+    real = carray(K, 1).dtype
+    gemm, zero, step = frame[3], real.type(0), max(1, min(rows, frame[11] // columns))
+    around, line = min(inner, rows) if packed else 0, max(columns, _SCALED)
+    entries, beyond = step * columns, columns if packed else 0
+    work = np.empty(
+        2 * entries + line + step * (2 * rank + packed) + (beyond + around + 1) * packed, real
     )
-    S = np.empty((columns if packed else 0, packed), real)
-    pairs = np.empty((min(right.shape[0], rows if packed else 0), packed), real)
+    width = work.itemsize
+    s, w = _address(work), _address(work) + entries * width
+    y = w + entries * width
+    u = y + line * width
+    v = u + step * rank * width
+    z = v + step * rank * width
+    beside = z + step * packed * width
+    pairs = beside + packed * width
+    S = pairs + around * packed * width
+    k = _address(K) + column * rank * width
     if packed:
-        _products(K, corner[1], columns, S)
-        _products(right, corner[0], pairs.shape[0], pairs)
-    k = _address(K) + corner[1] * rank * K.itemsize
-    s, w, u, y, z = _address(slope), _address(curvature), _address(U), _address(Y), _address(Z)
+        _products(_pointer(k, K), columns, rank, 0, columns, _pointer(S, K))
+        _products(right, inner, rank, row, around, _pointer(pairs, K))
     total = 0.0
     for a in range(0, rows, step):
         size = min(step, rows - a)
-        _side(corner[0] + a, size, U, left, own, right)
-        _gemm(times, _T, _N, columns, size, rank, k, rank, u, rank, zero, s, columns)
-        total += _majorize(calls, numbers, X, weights, scales, a, size, slope, curvature, scratch)
+        _side(row + a, size, rank, left, own, count, right, inner, _pointer(u, K))
+        _gemm(gemm, _T, _N, columns, size, rank, k, rank, u, rank, zero, s, columns)
+        total += _majorize(frame, a, size, columns, width, s, w, y)
         if packed:
-            _gemm(times, _N, _N, rank, size, columns, k, rank, s, columns, zero, y, rank)
-            _gemm(
-                times,
-                _N,
-                _N,
-                packed,
-                size,
-                columns,
-                _address(S),
-                packed,
-                w,
-                columns,
-                zero,
-                z,
-                packed,
-            )
+            _gemm(gemm, _N, _N, rank, size, columns, k, rank, s, columns, zero, v, rank)
+            _gemm(gemm, _N, _N, packed, size, columns, S, packed, w, columns, zero, z, packed)
             _collapse(
-                corner[0], corner[0] + a, size, Y, Z, low, left, own, right, pairs, gradient, gram
-            )
+                row, row + a, size, rank, packed, _pointer(v, K), _pointer(z, K), low, left,
+                _pointer(beside, K), count, right, inner, _pointer(pairs, K), gradient, gram,
+            )  # fmt: skip
+    _hold(work)
     return total
 
 
-@_compiled
-def columns_pass(
-    calls, numbers, X, weights, scales, corner, end, low, block, left, own, right, K,
+def _columns_tile(
+    frame, row, column, rows, columns, low, count, inner, rank, packed, left, own, right, K,
     gradient, gram,
 ):  # fmt: skip
     """The same for a mode among those of the columns; rows of the matrix run over K's rows."""
-    rows, columns, rank = end[0] - corner[0], end[1] - corner[1], K.shape[1]
-    packed, real, times = gram.shape[1], K.dtype, calls[3]
-    zero, one = real.type(0), real.type(1)
-    step = max(1, min(rows, block // columns))
-    slope, curvature = np.empty((step, columns), real), np.empty((step, columns), real)
-    scratch = np.empty(max(columns, _SCALED), real)
-    U, Y, Z = (
-        np.empty((columns, rank), real),
-        np.empty((columns, rank), real),
-        np.empty((columns, packed), real),
+    real = carray(K, 1).dtype
+    gemm, zero, one = frame[3], real.type(0), real.type(1)
+    step = max(1, min(rows, frame[11] // columns))
+    around, line, entries = min(inner, columns), max(columns, _SCALED), step * columns
+    work = np.empty(
+        2 * entries + line + columns * (2 * rank + packed) + (step + around + 1) * packed, real
     )
-    S = np.empty((step, packed), real)
-    pairs = np.empty((min(right.shape[0], columns), packed), real)
-    _products(right, corner[1], pairs.shape[0], pairs)
-    _side(corner[1], columns, U, left, own, right)
-    s, w, u, y, z = _address(slope), _address(curvature), _address(U), _address(Y), _address(Z)
+    width = work.itemsize
+    s, w = _address(work), _address(work) + entries * width
+    y = w + entries * width
+    u = y + line * width
+    v = u + columns * rank * width
+    z = v + columns * rank * width
+    beside = z + columns * packed * width
+    pairs = beside + packed * width
+    S = pairs + around * packed * width
+    _products(right, inner, rank, column, around, _pointer(pairs, K))
+    _side(column, columns, rank, left, own, count, right, inner, _pointer(u, K))
     total = 0.0
     for a in range(0, rows, step):
-        size, more = min(step, rows - a), one if a > 0 else zero
-        k = _address(K) + (corner[0] + a) * rank * K.itemsize
-        _gemm(times, _T, _N, columns, size, rank, u, rank, k, rank, zero, s, columns)
-        total += _majorize(calls, numbers, X, weights, scales, a, size, slope, curvature, scratch)
-        _products(K, corner[0] + a, size, S)
-        _gemm(times, _N, _T, rank, columns, size, k, rank, s, columns, more, y, rank)
-        _gemm(
-            times, _N, _T, packed, columns, size, _address(S), packed, w, columns, more, z, packed
-        )
-    _collapse(corner[1], corner[1], columns, Y, Z, low, left, own, right, pairs, gradient, gram)
+        size, add = min(step, rows - a), one if a > 0 else zero
+        k = _address(K) + (row + a) * rank * width
+        _gemm(gemm, _T, _N, columns, size, rank, u, rank, k, rank, zero, s, columns)
+        total += _majorize(frame, a, size, columns, width, s, w, y)
+        _products(_pointer(k, K), size, rank, 0, size, _pointer(S, K))
+        _gemm(gemm, _N, _T, rank, columns, size, k, rank, s, columns, add, v, rank)
+        _gemm(gemm, _N, _T, packed, columns, size, S, packed, w, columns, add, z, packed)
+    _collapse(
+        column, column, columns, rank, packed, _pointer(v, K), _pointer(z, K), low, left,
+        _pointer(beside, K), count, right, inner, _pointer(pairs, K), gradient, gram,
+    )  # fmt: skip
+    _hold(work)
     return total
 
 
@@ -496,153 +540,144 @@ def _floored(h, least):
     return h * math.sqrt(root)
 
 
-@_compiled
-def inverse_scales(gemm, h, outer, down, across, left, right, numbers):
+def _inverse_scales(gemm, rows, columns, rank, outer, h, down, across, left, right, numbers):
     """1 / (u^4 + least^4)^(1/4) of a block, into h, with u^2 the variance of each entry.
 
     That is constant + linear |m| + quadratic m^2 with m = left right', without columns just 1;
     divided by the square of the outer product of `down` and `across`, or of what h holds.
     """
-    constant, linear, quadratic, least = numbers
-    rows, columns = h.shape
-    rank = left.shape[1]
-    step = max(1, min(rows, 4 * _SCALED // columns))
-    m = np.empty((step if rank else 0, columns), h.dtype)
+    constant, linear, quadratic, least = numbers[0], numbers[1], numbers[2], numbers[3]
+    real = carray(h, 1).dtype
+    zero, step = real.type(0), max(1, min(rows, 4 * _SCALED // columns))
+    m = np.empty(step * columns if rank else 0, real)
     for a in range(0, rows, step):
-        size = min(step, rows - a)
+        size, at = min(step, rows - a), a * columns
+        if outer:
+            for i in range(size):
+                for j in range(columns):
+                    h[at + i * columns + j] = down[a + i] * across[j]
         if rank:
-            here, there = _address(left) + a * rank * h.itemsize, _address(right)
-            zero = h.dtype.type(0)
+            here = _address(left) + a * rank * m.itemsize
             _gemm(
-                gemm,
-                _T,
-                _N,
-                columns,
-                size,
-                rank,
-                there,
-                rank,
-                here,
-                rank,
-                zero,
-                _address(m),
-                columns,
-            )
-        for i in range(size):
-            if outer:
-                for j in range(columns):
-                    h[a + i, j] = down[a + i] * across[j]
-            if rank:
-                for j in range(columns):
-                    t = abs(np.float64(m[i, j]))
-                    variance = max((quadratic * t + linear) * t + constant, _TINY)
-                    h[a + i, j] = _floored(h[a + i, j] * _inverse_root(variance), least)
-            elif least > 0:
-                for j in range(columns):
-                    h[a + i, j] = _floored(np.float64(h[a + i, j]), least)
+                gemm, _T, _N, columns, size, rank, _address(right), rank, here, rank, zero,
+                _address(m), columns,
+            )  # fmt: skip
+            for j in range(size * columns):
+                t = abs(np.float64(m[j]))
+                h[at + j] *= _inverse_root(max((quadratic * t + linear) * t + constant, _TINY))
+        if least > 0:
+            for j in range(size * columns):
+                h[at + j] = _floored(np.float64(h[at + j]), least)
+    return 0.0
 
 
-@njit(**_PART)
-def _factorize(L):
+@njit(**_INLINE)
+def _factorize(L, rank):
     """Cholesky's factor in the lower triangle, with the inverses of its diagonal.
 
     Where rounding makes a pivot negative, 0 stands for its inverse.
     """
-    rank = L.shape[0]
     for j in range(rank):
         for m in range(j):
             for k in range(j, rank):
-                L[k, j] -= L[k, m] * L[j, m]
-        pivot = L[j, j]
+                L[k * rank + j] -= L[k * rank + m] * L[j * rank + m]
+        pivot = L[j * rank + j]
         root = 1 / math.sqrt(pivot) if pivot > 0 else pivot * 0
         for k in range(j + 1, rank):
-            L[k, j] *= root
-        L[j, j] = root
+            L[k * rank + j] *= root
+        L[j * rank + j] = root
 
 
-@njit(**_PART)
-def _substitute(L, b):
+@njit(**_INLINE)
+def _substitute(L, b, rank):
     """(L L')^-1 b in place, see `_factorize`."""
-    rank = L.shape[0]
     for j in range(rank):
         for k in range(j):
-            b[j] -= L[j, k] * b[k]
-        b[j] *= L[j, j]
+            b[j] -= L[j * rank + k] * b[k]
+        b[j] *= L[j * rank + j]
     for j in range(rank - 1, -1, -1):
         for k in range(j + 1, rank):
-            b[j] -= L[k, j] * b[k]
-        b[j] *= L[j, j]
+            b[j] -= L[k * rank + j] * b[k]
+        b[j] *= L[j * rank + j]
 
 
-@_compiled
-def solve_rows(gram, gradient, rows, mu, lift, first, last, new):
+def _solve_rows(gram, gradient, rows, numbers, shared, first, last, rank, new):
     """Each row's step, (gram + lift diag(gram) + mu I)^-1 (gradient - mu row), added to the row.
 
-    For rows first to last, into `new`. By Cholesky's factorization of the packed triangles; where
-    rounding makes a pivot negative its entry stays as it is. So does a row without data.
+    For rows first to last, into `new`, which may be `rows`; numbers are mu and lift. By Cholesky's
+    factorization of the packed triangles, or one that all rows share; where rounding makes a pivot
+    negative its entry stays as it is. So does a row without data.
     """
-    count, rank = rows.shape
-    one = gram.shape[0] == 1 and count > 1
-    L = np.empty((rank, rank), gram.dtype)
-    b = np.empty(rank, gram.dtype)
+    mu, lift, packed = numbers[0], numbers[1], 0 if shared else rank * (rank + 1) // 2
+    work = np.empty(rank * rank + rank, carray(gram, 1).dtype)
+    at = _address(work) + rank * rank * work.itemsize
+    L, b = _pointer(_address(work), work), _pointer(at, work)
+    until, used = first, mu * 0  # the factors are those of rows before
     for i in range(first, last):
-        has_data = one
-        if i == first or not one:
-            p = 0
+        if i == until:
+            p, used = i * packed, mu * 0
             for j in range(rank):
-                has_data = has_data or gram[0 if one else i, p] != 0
+                if gram[p] != 0:
+                    used = mu * 0 + 1
                 for k in range(j, rank):
-                    L[k, j] = gram[0 if one else i, p]
+                    L[k * rank + j] = gram[p]
                     p += 1
-                L[j, j] += lift * L[j, j] + mu
-            _factorize(L)
+                L[j * rank + j] += lift * L[j * rank + j] + mu
+            _factorize(L, rank)
+            until = last if shared else i + 1
         for j in range(rank):
-            b[j] = gradient[i, j] - mu * rows[i, j] if has_data else mu * 0
-        _substitute(L, b)
+            b[j] = used * (gradient[i * rank + j] - mu * rows[i * rank + j])
+        _substitute(L, b, rank)
         for j in range(rank):
-            new[i, j] = rows[i, j] + b[j]
+            new[i * rank + j] = rows[i * rank + j] + b[j]
+    _hold(work)
+    return 0.0
 
 
-@_compiled
-def nonnegative_rows(gram, gradient, rows, mu, lift, first, last, new):
-    """The same, with no negative entries, by block principal pivoting; see `Nonnegative`."""
-    count, rank = rows.shape
-    one = gram.shape[0] == 1 and count > 1
-    G, L = np.empty((rank, rank), gram.dtype), np.empty((rank, rank), gram.dtype)
-    b, u, positive = np.empty(rank, gram.dtype), np.empty(rank, gram.dtype), np.empty(rank, np.int8)
-    wrong = np.empty(rank, np.int8)
-    slack = lift * 2
+def _nonnegative_rows(gram, gradient, rows, numbers, shared, first, last, rank, new):
+    """As `_solve_rows`, with no negative entries: by block principal pivoting; see `Algebra`."""
+    packed, mu, lift = rank * (rank + 1) // 2, numbers[0], numbers[1]
+    work, flags = (
+        np.empty((2 * rank + 2) * rank, carray(gram, 1).dtype),
+        np.empty(2 * rank, np.int8),
+    )
+    at, width = _address(work), work.itemsize
+    G, L = _pointer(at, work), _pointer(at + rank * rank * width, work)
+    b = _pointer(at + 2 * rank * rank * width, work)
+    u = _pointer(at + (2 * rank + 1) * rank * width, work)
+    positive = _pointer(_address(flags), flags)
+    wrong = _pointer(_address(flags) + rank, flags)
     for i in range(first, last):
-        p, has_data = 0, one
+        p, has_data = 0 if shared else i * packed, shared != 0
         for j in range(rank):
             for k in range(j, rank):
-                G[j, k] = gram[0 if one else i, p]
-                G[k, j] = G[j, k]
+                G[j * rank + k] = G[k * rank + j] = gram[p]
                 p += 1
-            has_data = has_data or G[j, j] != 0
-            raised = lift * G[j, j] + mu
-            G[j, j] += raised if G[j, j] + raised > 0 else 1
+            has_data = has_data or G[j * rank + j] != 0
+            raised = lift * G[j * rank + j] + mu
+            G[j * rank + j] += raised if G[j * rank + j] + raised > 0 else 1
         size = mu * 0
         for j in range(rank):
-            b[j] = gradient[i, j] - mu * rows[i, j]
+            b[j] = gradient[i * rank + j] - mu * rows[i * rank + j]
             for k in range(rank):
-                b[j] += G[j, k] * rows[i, k]
+                b[j] += G[j * rank + k] * rows[i * rank + k]
             size = max(size, abs(b[j]))
-            positive[j] = rows[i, j] > 0
+            positive[j] = rows[i * rank + j] > 0
         fewest, patience = rank + 1, 3
         for _ in range(10 + 4 * rank * rank):
             for j in range(rank):
                 u[j] = b[j] if positive[j] else mu * 0
                 for k in range(rank):
-                    L[j, k] = G[j, k] if positive[j] and positive[k] else (mu * 0 + (j == k))
-            _factorize(L)
-            _substitute(L, u)
+                    within = positive[j] and positive[k]
+                    L[j * rank + k] = G[j * rank + k] if within else mu * 0 + (j == k)
+            _factorize(L, rank)
+            _substitute(L, u, rank)
             bad, at = 0, 0
             for j in range(rank):
                 y = -b[j]
                 for k in range(rank):
-                    y += G[j, k] * u[k]
-                wrong[j] = u[j] < 0 if positive[j] else y < -slack * size
+                    y += G[j * rank + k] * u[k]
+                wrong[j] = u[j] < 0 if positive[j] else y < -2 * lift * size
                 if wrong[j]:
                     bad, at = bad + 1, j
             if bad == 0:
@@ -655,10 +690,13 @@ def nonnegative_rows(gram, gradient, rows, mu, lift, first, last, new):
                 if wrong[j] and (patience >= 0 or j == at):
                     positive[j] = 1 - positive[j]
         for j in range(rank):
-            new[i, j] = max(u[j], mu * 0) if has_data else rows[i, j]
+            new[i * rank + j] = max(u[j], mu * 0) if has_data else rows[i * rank + j]
+    _hold(work)
+    _hold(flags)
+    return 0.0
 
 
-@njit(**_PART)
+@_part
 def _khatri_rao(stack, begins, first, last):
     """The Khatri-Rao product of some of the factors that are stacked, the last one fastest."""
     rank, count = stack.shape[1], 1
@@ -678,60 +716,80 @@ def _khatri_rao(stack, begins, first, last):
     return K
 
 
-@_compiled
-def whole_pass(calls, numbers, X, weights, scales, split, block, begins, n, stack, gradient, gram):
-    """The normal equations of mode n, from the whole matrix as one tile; returns the value.
+@_part
+def _multiplied(stack, rank, frame, first, last, K):
+    """The Khatri-Rao product of some modes' factors into K; returns how many lines it has."""
+    lines = 1
+    for r in range(rank):
+        K[r] = 1
+    for m in range(first, last):
+        begin, size = frame[_BEGINS + m], frame[_BEGINS + m + 1] - frame[_BEGINS + m]
+        for i in range(lines - 1, -1, -1):  # from the end: what is overwritten was read before
+            for j in range(size - 1, -1, -1):
+                for r in range(rank):
+                    K[(i * size + j) * rank + r] = K[i * rank + r] * stack[(begin + j) * rank + r]
+        lines *= size
+    return lines
 
-    Factors are stacked in storage order; `begins` holds their first rows, and the end. The rest is
-    as in `rows_pass`.
-    """
-    order, rows, columns = begins.shape[0] - 1, 1, 1
-    for m in range(split):
-        rows *= begins[m + 1] - begins[m]
-    for m in range(split, order):
-        columns *= begins[m + 1] - begins[m]
-    own = stack[begins[n] : begins[n + 1]]
-    if n < split:
-        left, right = _khatri_rao(stack, begins, 0, n), _khatri_rao(stack, begins, n + 1, split)
-        K = _khatri_rao(stack, begins, split, order)
-        return rows_pass(
-            calls, numbers, X, weights, scales, (0, 0), (rows, columns), 0, block, left, own,
-            right, K, gradient, gram,
-        )  # fmt: skip
-    left, right = _khatri_rao(stack, begins, split, n), _khatri_rao(stack, begins, n + 1, order)
-    K = _khatri_rao(stack, begins, 0, split)
-    return columns_pass(
-        calls, numbers, X, weights, scales, (0, 0), (rows, columns), 0, block, left, own, right, K,
-        gradient, gram,
+
+@_part
+def _whole(frame, n, rank, stack, gradient, gram, work):
+    """The normal equations of mode n, from the whole matrix as one tile; see `_sweep`."""
+    packed, split, width = rank * (rank + 1) // 2, frame[15], carray(stack, 1).itemsize
+    begin, count = frame[_BEGINS + n], frame[_BEGINS + n + 1] - frame[_BEGINS + n]
+    for j in range(count * rank):
+        gradient[j] = 0
+    for j in range(count * packed):
+        gram[j] = 0
+    own_rows = n < split
+    first, last = (0, split) if own_rows else (split, frame[16])
+    left = _address(work)
+    before = _multiplied(stack, rank, frame, first, n, work)
+    right = left + before * rank * width
+    inner = _multiplied(stack, rank, frame, n + 1, last, _pointer(right, work))
+    K = right + inner * rank * width
+    first, last = (split, frame[16]) if own_rows else (0, split)
+    other, mine = (
+        _multiplied(stack, rank, frame, first, last, _pointer(K, work)),
+        before * count * inner,
+    )
+    return _tiled(
+        frame[12] if own_rows else frame[13], _address(frame), 0, 0, mine if own_rows else other,
+        other if own_rows else mine, 0, count, inner, rank, packed, left,
+        _address(stack) + begin * rank * width, right, K, _address(gradient), _address(gram),
     )  # fmt: skip
 
 
-@_compiled
-def sweep(
-    calls, numbers, X, weights, scales, split, block, begins, turns, stack, gradient, gram, mu,
-    lift,
-):  # fmt: skip
-    """Factors after the update of some, in turns, each solved from its normal equations.
+def _sweep(frame, turns, count, known, last, rank, numbers, stack, gradient, gram, work):
+    """Update factors in `count` turns, each solved from its normal equations.
 
-    `gradient` and `gram` are those of the first turn, empty if they are not known. The rest is as
-    in `whole_pass` and `solve_rows`.
+    Factors are stacked in storage order, and change in place. `gradient` and `gram` have room for
+    the equations of every mode; if they are `known` they are those of the first turn. With `last`
+    a mode and not -1 its equations come in the end, and their value is returned. `numbers` are
+    those of `_solve_rows`; `work` holds Khatri-Rao products.
+
+    frame : 17 + order + 1 int
+        As in `_rows_tile`, for the whole matrix. 12-14: where `_rows_tile`, `_columns_tile` and
+        `_solve_rows` are. 15-16: how many modes the rows run over; how many there are. From 17 on:
+        the first rows of the modes in the stack, and the end.
     """
-    rank, new = stack.shape[1], stack.copy()
-    for t in range(turns.shape[0]):
+    total, width = 0.0, carray(stack, 1).itemsize
+    for t in range(count):
         n = turns[t]
-        first, last = begins[n], begins[n + 1]
-        if t > 0 or gram.shape[0] == 0:
-            gradient = np.zeros((last - first, rank), new.dtype)
-            gram = np.zeros((last - first, rank * (rank + 1) // 2), new.dtype)
-            whole_pass(
-                calls, numbers, X, weights, scales, split, block, begins, n, new, gradient, gram
-            )
-        own = new[first:last]
-        solve_rows(gram, gradient, own, mu, lift, 0, last - first, own)
-    return new
+        if t > 0 or known == 0:
+            _whole(frame, n, rank, stack, gradient, gram, work)
+        begin, rows = frame[_BEGINS + n], frame[_BEGINS + n + 1] - frame[_BEGINS + n]
+        own = _address(stack) + begin * rank * width
+        _solved(
+            frame[14], _address(gram), _address(gradient), own, _address(numbers), 0, 0, rows, rank,
+            own,
+        )  # fmt: skip
+    if last >= 0:
+        total = _whole(frame, last, rank, stack, gradient, gram, work)
+    return total
 
 
-@njit(**_PART)
+@_part
 def _contracted(gemm, X, stack, begins, split, own_rows):
     """The matrix X times the Khatri-Rao product of the factors of its columns, or its rows."""
     (rows, columns), rank, zero = X.shape, stack.shape[1], X.dtype.type(0)
@@ -745,10 +803,11 @@ def _contracted(gemm, X, stack, begins, split, own_rows):
         lines = np.empty((columns, rank), X.dtype)
         x, k, y = _address(X), _address(K), _address(lines)
         _gemm(gemm, _N, _T, rank, columns, rows, k, rank, x, columns, zero, y, rank)
+    _hold(K)
     return lines
 
 
-@njit(**_PART)
+@_part
 def _squares_equations(lines, stack, begins, split, n, gradient, gram):
     """The normal equations of mode n for half the square, from the lines of its side.
 
@@ -789,14 +848,14 @@ def _squares_equations(lines, stack, begins, split, n, gradient, gram):
 def squares_pass(gemm, X, split, begins, n, stack, gradient, gram):
     """The normal equations of mode n for half the square, from the whole matrix X.
 
-    Stacked factors as in `whole_pass`; returns the value without the half sum of squares of X.
+    Stacked factors as in `_sweep`; returns the value without the half sum of squares of X.
     """
     lines = _contracted(gemm, X, stack, begins, split, n < split)
     return _squares_equations(lines, stack, begins, split, n, gradient, gram)
 
 
 @_compiled
-def squares_sweep(gemm, X, split, begins, turns, stack, gradient, gram, mu, lift):
+def squares_sweep(gemm, solve, X, split, begins, turns, stack, gradient, gram, numbers):
     """As `sweep`, for half the square.
 
     What is contracted over one side of the matrix serves all modes of the other side, until a
@@ -813,8 +872,13 @@ def squares_sweep(gemm, X, split, begins, turns, stack, gradient, gram, mu, lift
             gradient = np.empty((last - first, rank), new.dtype)
             gram = np.empty((1, rank * (rank + 1) // 2), new.dtype)
             _squares_equations(lines, new, begins, split, n, gradient, gram)
-        own = new[first:last]
-        solve_rows(gram, gradient, own, mu, lift, 0, last - first, own)
+        own = _address(new) + first * rank * new.itemsize
+        _solved(
+            solve, _address(gram), _address(gradient), own, _address(numbers), last - first > 1, 0,
+            last - first, rank, own,
+        )  # fmt: skip
+        _hold(gram)
+        _hold(gradient)
         if known != side:
             known = 0
     return new
@@ -924,22 +988,18 @@ def collapse_lines(lines, left, count, right):
     return rows
 
 
-@_exact
-def column_norms(A, first, last):
+def _column_norms(A, first, last, columns, norms):
     """Euclidean norms of the columns of some rows, also of very large or small ones."""
-    columns = A.shape[1]
-    top, norms = np.zeros(columns), np.zeros(columns, A.dtype)
-    for i in range(first, last):
-        for j in range(columns):
-            top[j] = max(top[j], abs(np.float64(A[i, j])))
-    total = np.zeros(columns)
-    for i in range(first, last):
-        for j in range(columns):
-            x = A[i, j] / top[j] if top[j] > 0 else 0.0
-            total[j] += x * x
     for j in range(columns):
-        norms[j] = top[j] * math.sqrt(total[j])
-    return norms
+        top = 0.0
+        for i in range(first, last):
+            top = max(top, abs(np.float64(A[i * columns + j])))
+        total = 0.0
+        for i in range(first, last):
+            x = A[i * columns + j] / top if top > 0 else 0.0
+            total += x * x
+        norms[j] = top * math.sqrt(total)
+    return 0.0
 
 
 #: The formula and how many numbers it takes, in the two templates; `Formula.line` fills them in.
@@ -989,29 +1049,107 @@ def _differences(x, s, w, unused, r, count):
     return 0.0
 
 
-def _line(function, data, real, keep=True):
-    """A function of a line, compiled for types of data and factors."""
-    x, number = (numba_types.CPointer(from_dtype(np.dtype(kind))) for kind in (data, real))
-    signature = (x, number, number, number, number, numba_types.intp), numba_types.float64
-    compiled = CFunc(function, signature, {}, _OPTIONS)
+@dataclass(frozen=True)
+class Function:
+    """A compiled C function of numbers and pointers, which returns a float.
+
+    Attributes
+    ----------
+    address : int
+    run : function
+        To call it from Python, with int in place of pointers.
+    """
+
+    address: int
+    run: Any
+
+
+#: All that was compiled: addresses do not keep code from being freed.
+_held: list[CFunc] = []
+
+
+def _c_function(function, arguments, keep=True, fastmath=_FAST):
+    """A function compiled for some types of arguments, and kept on disk."""
+    options = {**_OPTIONS, "fastmath": fastmath}
+    compiled = CFunc(function, (arguments, numba_types.float64), {}, options)
     if keep:
         _kept(compiled, function)
     compiled.compile()
-    return compiled
+    _held.append(compiled)
+    address: Any = compiled.address
+    kind = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_int64] * len(arguments))
+    return Function(address, kind(address))
+
+
+def _pointers(*kinds):
+    return tuple(numba_types.CPointer(from_dtype(np.dtype(kind))) for kind in kinds)
+
+
+_INT = numba_types.intp
+_INTS = numba_types.CPointer(_INT)
+
+
+@cache
+def rows_tile(real):
+    """See `_rows_tile`."""
+    return _c_function(_rows_tile, (_INTS, *[_INT] * 9, *_pointers(*[real] * 6)))
+
+
+@cache
+def columns_tile(real):
+    """See `_columns_tile`."""
+    return _c_function(_columns_tile, (_INTS, *[_INT] * 9, *_pointers(*[real] * 6)))
+
+
+@cache
+def solve(real):
+    """See `_solve_rows`."""
+    return _c_function(_solve_rows, (*_pointers(*[real] * 4), *[_INT] * 4, *_pointers(real)))
+
+
+@cache
+def nonnegative(real):
+    """See `_nonnegative_rows`."""
+    return _c_function(_nonnegative_rows, (*_pointers(*[real] * 4), *[_INT] * 4, *_pointers(real)))
+
+
+@cache
+def sweep(real):
+    """See `_sweep`."""
+    return _c_function(_sweep, (_INTS, _INTS, *[_INT] * 4, *_pointers(*[real] * 5)))
+
+
+@cache
+def inverse_scales(real):
+    """See `_inverse_scales`."""
+    arrays = *_pointers(*[real] * 5), *_pointers(np.float64)
+    return _c_function(_inverse_scales, (*[_INT] * 5, *arrays))
+
+
+@cache
+def column_norms(real):
+    """See `_column_norms`."""
+    arguments = *_pointers(real), *[_INT] * 3, *_pointers(real)
+    return _c_function(_column_norms, arguments, fastmath=False)
+
+
+def _line(function, data, real, keep=True):
+    """Where a function of a line is, for types of data and factors."""
+    return _c_function(function, (*_pointers(data, real, real, real, real), _INT), keep).address
 
 
 @cache
 def before(data, real, scaled):
     """The line function for data of a type that a loss cannot read as it is; 0 for none."""
     if scaled:
-        return _line(_standardized, data, real).address
-    return 0 if data == real else _line(_converted, data, real).address
+        return _line(_standardized, data, real)
+    return 0 if data == real else _line(_converted, data, real)
 
 
 @cache
 def after(real, scaled):
     """The line function that undoes the scales; 0 for none."""
-    return _line(_restored, real, real).address if scaled else 0
+    return _line(_restored, real, real) if scaled else 0
 
 
 @cache
@@ -1060,7 +1198,7 @@ class Formula:
         )
         special.__qualname__ = f"{template.__name__}_{self.name}"
         keep = self.row.py_func.__module__ == __name__
-        return _line(special, real, real, keep).address
+        return _line(special, real, real, keep)
 
 
 def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:

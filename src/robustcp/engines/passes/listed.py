@@ -47,7 +47,7 @@ def listed_pass(
     too. Returns the sum of the values; with an empty `gram` that is all.
 
     `calls`, and the addresses of the loss's numbers, of the data, weights and inverse scales of
-    all entries, are as in `kernels.rows_pass`.
+    all entries, are as in `kernels._rows_tile`.
     """
     formula, before, after = calls
     rank, packed, real, width = rows.shape[1], gram.shape[1], rows.dtype, rows.itemsize

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -26,24 +25,19 @@ class Small(Sweeping):
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._order = storage.order
+        self._order, self._dtype = storage.order, storage.dtype
         self._begins = np.cumsum((0, *storage.shape))
-        self._unknown = np.empty((0, 0), storage.dtype)
 
     @abstractmethod
-    def _swept(self, *arguments: Any) -> np.ndarray:
-        """New stacked factors; the arguments are the last ones of `kernels.sweep`."""
+    def _swept(
+        self, stack: np.ndarray, turns: np.ndarray, mu: float, ahead: NormalEquations | None
+    ) -> np.ndarray:
+        """New stacked factors; the given ones may change."""
 
     def swept(
         self, factors: Factors, modes: tuple[int, ...], mu: float, ahead: NormalEquations | None
     ) -> Factors:
-        stack = self._stacked(factors)
-        real = stack.dtype.type
-        gradient, gram = self._unknown, self._unknown
-        if ahead is not None:
-            gradient, gram = map(np.ascontiguousarray, (ahead.gradient, ahead.gram))
-        turns = _turns(modes, self._order)
-        new = self._swept(turns, stack, gradient, gram, real(mu), real(lift(stack)))
+        new = self._swept(self._stacked(factors), _turns(modes, self._order), mu, ahead)
         found, begins = list(factors), self._begins.tolist()
         for n, mode in enumerate(self._order):
             if mode in modes:
@@ -51,7 +45,7 @@ class Small(Sweeping):
         return tuple(found)
 
     def _stacked(self, factors: Factors) -> np.ndarray:
-        return np.concatenate([factors[mode] for mode in self._order])
+        return np.concatenate([factors[mode] for mode in self._order], dtype=self._dtype)
 
 
 class Sweep(Small):
@@ -59,25 +53,58 @@ class Sweep(Small):
 
     def __init__(self, way: CompiledPass, loss: Loss) -> None:
         super().__init__(way.storage)
-        self._entries, self._lines = way.whole(), way.lines(loss)  # held for their addresses
-        self._weight = compiled_code().FORMULAS[type(loss)].weight(loss)
-        self._known = (
-            self._lines.calls, self._lines.at, *self._entries.places, way.storage.split,
-            way.storage.tiling.block, self._begins,
+        storage, code = way.storage, compiled_code()
+        real, matrix = storage.dtype, storage.as_matrix
+        assert matrix is not None
+        self._held = way.whole(), way.lines(loss)  # the frame has their addresses
+        self._weight = code.FORMULAS[type(loss)].weight(loss)
+        functions = (code.rows_tile, code.columns_tile, code.solve)
+        self._frame = self._held[1].frame(
+            self._held[0], storage.tiling.block,
+            *(function(real).address for function in functions),
+            storage.split, len(storage.shape), *self._begins,
         )  # fmt: skip
+        self._run, self._at = code.sweep(real).run, self._frame.ctypes.data
+        self._rows, self._lines = max(storage.shape), 3 * max(matrix.shape)
 
-    def _swept(self, *arguments: Any) -> np.ndarray:
-        new: np.ndarray = compiled_code().sweep(*self._known, *arguments)
-        return new
+    def _swept(
+        self, stack: np.ndarray, turns: np.ndarray, mu: float, ahead: NormalEquations | None
+    ) -> np.ndarray:
+        gradient, gram = self._room(stack)
+        if ahead is not None:
+            gradient[: len(ahead.gradient)] = ahead.gradient
+            gram[: len(ahead.gram)] = ahead.gram
+        known = ahead is not None
+        self._call(stack, turns, len(turns), known, -1, (mu, lift(stack)), gradient, gram)
+        return stack
 
     def equations(self, factors: Factors, mode: int) -> NormalEquations:
-        stack = self._stacked(factors)
-        count, rank = factors[mode].shape
-        gradient = np.zeros((count, rank), stack.dtype)
-        gram = np.zeros((count, rank * (rank + 1) // 2), stack.dtype)
-        n = self._order.index(mode)
-        total = compiled_code().whole_pass(*self._known, n, stack, gradient, gram)
-        return NormalEquations(gram, gradient, float(self._weight * float(total)))
+        stack, n, count = self._stacked(factors), self._order.index(mode), len(factors[mode])
+        gradient, gram = self._room(stack)
+        value = self._call(stack, self._begins, 0, 0, n, (0.0, 0.0), gradient, gram)
+        return NormalEquations(gram[:count], gradient[:count], float(self._weight * value))
+
+    def _room(self, stack: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rank = stack.shape[1]
+        packed = rank * (rank + 1) // 2
+        gradient, gram = (
+            np.empty((self._rows, rank), stack.dtype),
+            np.empty((self._rows, packed), stack.dtype),
+        )
+        return gradient, gram
+
+    def _call(
+        self, stack: np.ndarray, turns: np.ndarray, count: int, known: int, last: int,
+        numbers: tuple[float, float], gradient: np.ndarray, gram: np.ndarray,
+    ) -> float:  # fmt: skip
+        """See `kernels._sweep`."""
+        rank = stack.shape[1]
+        work = np.empty(self._lines * rank, stack.dtype)
+        arrays = np.array(numbers, stack.dtype), stack, gradient, gram, work
+        value: float = self._run(
+            self._at, turns.ctypes.data, count, known, last, rank, *(A.ctypes.data for A in arrays)
+        )
+        return value
 
 
 class SquaresSweep(Small):
@@ -91,8 +118,17 @@ class SquaresSweep(Small):
         X = np.ascontiguousarray(storage.converted(matrix, storage.dtype))
         self._known = compiled_code().gemm(storage.dtype), X, storage.split, self._begins
 
-    def _swept(self, *arguments: Any) -> np.ndarray:
-        new: np.ndarray = compiled_code().squares_sweep(*self._known, *arguments)
+    def _swept(
+        self, stack: np.ndarray, turns: np.ndarray, mu: float, ahead: NormalEquations | None
+    ) -> np.ndarray:
+        gradient, gram = np.empty((2, 0, 0), stack.dtype)
+        if ahead is not None:
+            gradient, gram = map(np.ascontiguousarray, (ahead.gradient, ahead.gram))
+        (gemm, *known), numbers = self._known, np.array((mu, lift(stack)), stack.dtype)
+        solve = compiled_code().solve(stack.dtype).address
+        new: np.ndarray = compiled_code().squares_sweep(
+            gemm, solve, *known, turns, stack, gradient, gram, numbers
+        )
         return new
 
     def equations(self, factors: Factors, mode: int) -> NormalEquations:
