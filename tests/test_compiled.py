@@ -18,7 +18,7 @@ import robustcp
 from conftest import brute_force
 from robustcp.constraints import Free
 from robustcp.engines import DenseEngine, as_engine
-from robustcp.engines.algebra import CompiledAlgebra, algebra
+from robustcp.engines.algebra import ROWS, CompiledAlgebra, algebra
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import Tiles
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss
@@ -218,6 +218,74 @@ class TestSolve:
         A[0, 0] = 0.0
         norms = algebra(np, compiled).column_norms(A)
         np.testing.assert_allclose(norms, np.sqrt([5, 6]) * 1e-310, rtol=1e-6)
+
+
+class TestLongModes:
+    """More rows than are worked on at once."""
+
+    count, rank = 2 * ROWS + 77, 3
+
+    def equations(self, shared):
+        rng = np.random.default_rng(0)
+        A = rng.standard_normal((1 if shared else self.count, self.rank + 3, self.rank))
+        i, j = np.triu_indices(self.rank)
+        gram = np.einsum("nia,nib->nab", A, A)[:, i, j]
+        if not shared:
+            gram[5::1000] = 0
+        gradient = rng.standard_normal((self.count, self.rank))
+        if not shared:
+            gradient[5::1000] = 0
+        return NormalEquations(gram, gradient, 0.0), rng.standard_normal((self.count, self.rank))
+
+    @pytest.mark.parametrize("shared", [False, True])
+    @pytest.mark.parametrize("name", ["solved", "nonnegative"])
+    def test_rows(self, name, shared):
+        equations, rows = self.equations(shared)
+        one, two, three = (
+            getattr(algebra(np, True, threads), name)(equations, rows, 0.1) for threads in (1, 2, 3)
+        )
+        assert np.array_equal(one, two)
+        assert np.array_equal(one, three)
+        expected = getattr(algebra(np, False), name)(equations, rows, 0.1)
+        np.testing.assert_allclose(one, expected, rtol=1e-7, atol=1e-9)
+
+    def test_nonnegative_rows_are_those_of_scipy(self):
+        from scipy.optimize import nnls
+
+        equations, rows = self.equations(shared=False)
+        i, j = np.triu_indices(self.rank)
+        found = algebra(np).nonnegative(equations, np.abs(rows), 0.1)
+        for n in range(0, self.count, 997):
+            G = np.zeros((self.rank, self.rank))
+            G[i, j] = G[j, i] = equations.gram[n]
+            if not G.any():
+                assert np.array_equal(found[n], np.abs(rows[n]))
+                continue
+            b = equations.gradient[n] + G @ np.abs(rows[n])
+            L = np.linalg.cholesky(G + 0.1 * np.eye(self.rank))
+            expected, _ = nnls(L.T, np.linalg.solve(L, b))
+            np.testing.assert_allclose(found[n], expected, rtol=1e-6, atol=1e-8)
+
+    @pytest.mark.parametrize("size", [1.0, 1e-300, 1e300])
+    def test_norms_and_products_of_columns(self, size):
+        A = size * self.equations(shared=False)[1]
+        norms = [algebra(np, True, threads).column_norms(A) for threads in (1, 2)]
+        assert np.array_equal(*norms)
+        np.testing.assert_allclose(norms[0], size * np.linalg.norm(A / size, axis=0), rtol=1e-12)
+        found = algebra(np, True, 2).times(A, np.array([1.0, 2.0, 0.5]))
+        assert np.array_equal(found, A * [1.0, 2.0, 0.5])
+
+    def test_fits_have_the_same_bits_for_any_number_of_threads(self):
+        rng = np.random.default_rng(0)
+        factors = [rng.random((size, 2)) for size in (ROWS + 500, 3, 4)]
+        X = np.einsum("ir,jr,kr->ijk", *factors) + 0.1 * rng.standard_normal((ROWS + 500, 3, 4))
+        one, two = (
+            robustcp.cpal1(
+                as_engine(X, threads=threads), 2, init=factors, max_sweeps=4, nonnegative=True
+            )
+            for threads in (1, 2)
+        )
+        assert all(np.array_equal(a, b) for a, b in zip(one.factors, two.factors, strict=True))
 
 
 class TestLeastSquares:

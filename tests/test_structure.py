@@ -42,7 +42,7 @@ LAYERS = (
     ("core", "ladder", "ensembles", "replicability", "ranks"),
     ("__init__",),
     ("studies", "apps"),
-    ("cli", "__main__"),
+    ("cli", "__main__", "warm"),
 )
 
 #: (module, what it imports from a higher layer)

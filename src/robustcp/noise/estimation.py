@@ -16,7 +16,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Sample
@@ -379,6 +378,8 @@ def cost_of_counts(residuals: Residuals) -> float:
     Outliers have any distribution, the same for all entries. The entropy of residuals would be
     lowest for models that are near whole numbers.
     """
+    from scipy.special import gammaln
+
     step = residuals.resolution.step
     m = np.maximum(residuals.model / step, LEAST_MEAN)
     x = np.rint(residuals.model / step + residuals.values / step)

@@ -14,6 +14,7 @@ compile the making of the message.
 """
 
 import ctypes
+import logging
 import math
 import types
 from collections import ChainMap
@@ -28,7 +29,7 @@ from llvmlite import ir
 from numba import carray, njit
 from numba import types as numba_types
 from numba.core import cgutils
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, NullCache
 from numba.core.ccallback import CFunc
 from numba.core.errors import NumbaError
 from numba.extending import get_cython_function_address, intrinsic
@@ -52,25 +53,58 @@ _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
 _ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
 
+#: What had to be compiled in this process, by name.
+COMPILED: list[str] = []
+_SAYS = (
+    "robustcp compiles code for this machine, which takes some seconds; %s "
+    "(ahead of time: python -m robustcp.warm)"
+)
+
+
+def _compiling(name, folder):
+    """Say so, the first time: as a warning, since people see nothing less, but by logging.
+
+    Nothing is wrong, so it is none of Python's warnings, which some turn into errors.
+    """
+    if not COMPILED:
+        where = f"it is kept in {folder}" if folder else "there is no folder to keep it in"
+        logging.getLogger("robustcp").warning(_SAYS, where)
+    COMPILED.append(name)
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     """Compiled code on disk; a damaged file is emptied and written anew, not an error."""
 
     def load_overload(self, sig, target_context):
+        found = None
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
         except Exception:  # whatever unpickling a damaged file raises
             with suppress(Exception):
                 self.flush()
-            return None
+        if found is None:
+            _compiling(self._py_func.__qualname__, self.cache_path)
+        return found
 
     def save_overload(self, sig, data):
         with suppress(Exception):  # a full or read-only disk
             super().save_overload(sig, data)
 
 
+class _NoCache(NullCache):  # type: ignore[misc]
+    """Where there is no folder for it."""
+
+    def __init__(self, function):
+        self._name = function.__qualname__
+
+    def load_overload(self, sig, target_context):
+        _compiling(self._name, None)
+
+
 def _kept(compiled, function):
     """The same, kept on disk where there is a place for it."""
-    with suppress(RuntimeError, OSError, NumbaError):  # no folder to keep it in
+    compiled._cache = _NoCache(function)
+    with suppress(RuntimeError, OSError, NumbaError):
         compiled._cache = _Cache(function)
     return compiled
 
@@ -85,6 +119,11 @@ def _for_types(dispatcher):
 
     dispatcher.get_call_template = resolved
     return dispatcher
+
+
+def folder():
+    """Where compiled code is kept; None for nowhere."""
+    return collapse_lines._cache.cache_path
 
 
 def _compiled(function, fastmath=_FAST):
@@ -105,9 +144,12 @@ def _exact(function):
 
 
 @njit(**_INLINE)
-def _exp_of_minus(t):
-    """exp(-t) for t >= 0, to 1e-14: 2^-n times a polynomial on half a power of two."""
-    t = min(np.float64(t), 700.0)
+def _exp_of_minus(t, most):
+    """exp(-t) for t >= 0, to 1e-14: 2^-n times a polynomial on half a power of two.
+
+    A larger t counts as `most`. See `_most`.
+    """
+    t = min(np.float64(t), most)
     n = np.floor(t / _LN2 + 0.5)
     f = n * _LN2 - t
     p = f / 39916800.0 + 1 / 3628800.0
@@ -122,6 +164,15 @@ def _exp_of_minus(t):
     p = p * f + 1.0
     p = p * f + 1.0
     return p * np.int64((1023 - np.int64(n)) << 52).view(np.float64)
+
+
+@njit(**_INLINE)
+def _most(line):
+    """The largest t for which exp(-t) is an ordinary number in the type of a line.
+
+    Those that are smaller take a hundred times as long.
+    """
+    return 700.0 if line.itemsize == 8 else 80.0
 
 
 @njit(**_INLINE)
@@ -184,11 +235,11 @@ def _contaminated(x, s, w, numbers, weights):
     """One line of `Contaminated`, in units of sigma^2; `higher` is the sign of the raised side."""
     rate, above, below = numbers[0], numbers[1], numbers[2]
     height, reach, higher = numbers[3], numbers[4], numbers[5]
-    zero, total = rate * 0, 0.0
+    zero, total, most = rate * 0, 0.0, _most(s)
     for j in range(s.shape[0]):
         r = x[j] - s[j]
         seen = x[j] == x[j]
-        e = _exp_of_minus(r * r * rate)
+        e = _exp_of_minus(r * r * rate, most)
         k = above if r >= 0 else below
         inverse = 1 / (e + k)
         clean = e * inverse
@@ -221,11 +272,11 @@ def _cauchy(x, s, w, numbers, weights):
 def _welsch(x, s, w, numbers, weights):
     """One row of `Welsch`, in units of c^2 / 2."""
     rate = numbers[0]
-    zero, total = rate * 0, 0.0
+    zero, total, most = rate * 0, 0.0, _most(s)
     for j in range(s.shape[0]):
         r = x[j] - s[j]
         seen = x[j] == x[j]
-        e = _exp_of_minus(r * r * rate)
+        e = _exp_of_minus(r * r * rate, most)
         total += weighed(1 - e, weights, j) if seen else 0.0
         w[j] = weighed(e, weights, j) if seen else zero
         s[j] = weighed(r * e, weights, j) if seen else zero
@@ -1155,7 +1206,7 @@ def after(real, scaled):
 @cache
 def differences(real):
     """The line function that has residuals in place of a loss."""
-    return _line(_differences, real, real).address
+    return _line(_differences, real, real)
 
 
 @cache
