@@ -280,7 +280,7 @@ class TestLongModes:
         factors = [rng.random((size, 2)) for size in (ROWS + 500, 3, 4)]
         X = np.einsum("ir,jr,kr->ijk", *factors) + 0.1 * rng.standard_normal((ROWS + 500, 3, 4))
         one, two = (
-            robustcp.cpal1(
+            robustcp.cp(
                 as_engine(X, threads=threads), 2, init=factors, max_sweeps=4, nonnegative=True
             )
             for threads in (1, 2)

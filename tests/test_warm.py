@@ -99,8 +99,9 @@ class TestWarm:
                 X = rng.random((size, size, size)).astype(dtype)
                 weights = rng.random(X.shape)
                 for method in (robustcp.cp, robustcp.cpal1, robustcp.cpals):
-                    for more in ({}, {"nonnegative": True}, {"entry_weights": weights}):
+                    for more in ({}, {"entry_weights": weights}):
                         method(X, 2, max_sweeps=3, rng=0, **more)
+                robustcp.cp(X, 2, max_sweeps=3, rng=0, nonnegative=True)
             at = np.argwhere(rng.random((12, 12, 12)) < 0.5)
             listed = robustcp.Observed(at, rng.random(len(at)).astype(dtype), (12, 12, 12))
             robustcp.cp(listed, 2, max_sweeps=3, rng=0)
