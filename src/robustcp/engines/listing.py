@@ -59,11 +59,14 @@ class Order:
         Their indices in the other modes.
     starts : integer array (I_n + 1,)
         Where the entries of each row begin, and the last ones end.
+    begins : integer array (N - 1,)
+        Where the factors of the other modes begin if they are stacked.
     """
 
     places: np.ndarray | None
     at: np.ndarray
     starts: np.ndarray
+    begins: np.ndarray
 
 
 class Listing:
@@ -89,13 +92,14 @@ class Listing:
         if mode not in self._orders:
             counts = np.bincount(self.at[mode], minlength=self.shape[mode])
             starts = np.concatenate(([0], np.cumsum(counts)))
+            others = [m for m in range(len(self.shape)) if m != mode]
+            begins = np.cumsum([0, *(self.shape[m] for m in others[:-1])])
             places, at = None, self.at[1:]
             if mode:
                 places = stable_order(self.at[mode], self.shape[mode])
-                others = [m for m in range(len(self.shape)) if m != mode]
                 at = np.stack([self.at[m][places] for m in others])
                 places = places.astype(np.uint32 if places.size <= 2**32 else np.int64)
-            self._orders[mode] = Order(places, at, starts)
+            self._orders[mode] = Order(places, at, starts, begins)
         return self._orders[mode]
 
 
@@ -163,10 +167,8 @@ class ListedPass(ABC):
 
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the entries."""
-        nothing, starts = (
-            np.empty((0, 0), self.entries.x.values.dtype),
-            self.listing.order(0).starts,
-        )
+        nothing = np.empty((0, 0), self.entries.x.values.dtype)
+        starts = self.listing.order(0).starts
         work = self.work(factors, 0, loss, 0, nothing, nothing)
         return sum(part for _, _, part in self._over(work, starts, 0, int(starts[-1]), 0))
 
@@ -294,8 +296,8 @@ class CompiledListed(ListedPass):
         numbers, formula = _numbers(loss, real), compiled_code().LISTED_FORMULAS[type(loss)]
         assert numbers is not None
         line = formula.line(real, w is not None, len(numbers))
-        weights = None if w is None else w.of(mode)
-        run, weight = self._run(factors, mode, line, numbers, weights), formula.weight(loss)
+        weights, weight = None if w is None else w.of(mode), formula.weight(loss)
+        run = self._run(factors, mode, line, numbers, weights)
 
         def work(cut: slice, row: int, edge: np.ndarray) -> float:
             return float(weight * run(cut, row, low, edge, gradient, gram))
@@ -312,26 +314,26 @@ class CompiledListed(ListedPass):
         self, factors: Factors, mode: int, line: int, numbers: np.ndarray,
         beside: np.ndarray | None,
     ) -> Any:  # fmt: skip
-        """The pass with a line function, which is given what is beside the data."""
+        """The pass with a line function, which is given numbers, and an array beside the data."""
         from robustcp.engines.passes.listed import listed_pass
 
         entries, order, code = self.entries, self.listing.order(mode), compiled_code()
-        x, h = entries.x.of(mode), None if entries.h is None else entries.h.of(mode)
-        real, scaled = x.dtype, h is not None
+        real, scaled = entries.x.values.dtype, entries.h is not None
         calls = line, code.before(real, real, scaled), code.after(real, scaled)
-        columns = numbers, x, beside, h
-        places = [0 if column is None else column.ctypes.data for column in columns]
-        rows, begins = np.concatenate(factors, dtype=real), np.cumsum([0, *self.listing.shape[:-1]])
-        others, own = np.delete(begins, mode), int(begins[mode])
+        h = None if entries.h is None else entries.h.of(mode)
+        held = numbers, entries.x.of(mode), beside, h
+        places = [0 if array is None else array.ctypes.data for array in held]
+        own = np.ascontiguousarray(factors[mode], dtype=real)
+        rows = np.concatenate([A for m, A in enumerate(factors) if m != mode], dtype=real)
 
-        def run(cut: slice, row: int, low: int, edge: np.ndarray, *sums: np.ndarray) -> float:
-            assert columns  # their memory is held until all is done
-            return float(
-                listed_pass(
-                    calls, *places, order.at, others, order.starts, cut.start, cut.stop, row, low,
-                    rows, own, edge, *sums,
-                )
+        def run(
+            cut: slice, row: int, low: int, edge: np.ndarray, *sums: np.ndarray, held: Any = held
+        ) -> float:
+            total = listed_pass(
+                calls, *places, order.at, order.begins, order.starts, cut.start, cut.stop, row, low,
+                own, rows, edge, *sums,
             )  # fmt: skip
+            return float(total)
 
         return run
 

@@ -20,7 +20,7 @@ LINE = 256
 def _gather(at, begins, first, count, rows, K):
     """K = products of the rows of entries from `first` on, a line for each component.
 
-    Rows of all modes are in one array; those of mode m of `at` begin at begins[m].
+    Factors are in one array: that of mode m of `at` begins at row begins[m].
     """
     for m in range(at.shape[0]):
         begin = np.uint64(begins[m])
@@ -35,16 +35,16 @@ def _gather(at, begins, first, count, rows, K):
 
 @_compiled
 def listed_pass(
-    calls, numbers, x, weights, scales, at, begins, starts, first, last, row, low, rows, own, edge,
+    calls, numbers, x, weights, scales, at, begins, starts, first, last, row, low, own, rows, edge,
     gradient, gram,
 ):  # fmt: skip
     """Add what entries first to last give to the normal equations of some rows of a mode.
 
     Entries are in the order of the own mode's rows: those of row i from starts[i] on. `at` has
-    their indices in the other modes, see `_gather`; in `rows` those of the own mode begin at
-    `own`. `gradient` and `gram` begin at row `low`; what goes to `row`, that of the first entry,
-    is added to `edge`, gradient and Gram matrix in a line, since entries before may belong to it
-    too. Returns the sum of the values; with an empty `gram` that is all.
+    their indices in the other modes, whose factors are in `rows`, see `_gather`. `gradient` and
+    `gram` begin at row `low`; what goes to `row`, that of the first entry, is added to `edge`,
+    gradient and Gram matrix in a line, since entries before may belong to it too. Returns the sum
+    of the values; with an empty `gram` that is all.
 
     `calls`, and the addresses of the loss's numbers, of the data, weights and inverse scales of
     all entries, are as in `kernels._rows_tile`.
@@ -63,7 +63,7 @@ def listed_pass(
                 i += 1
             end = min(starts[i + 1] - begin, count)
             for r in range(rank):
-                c = rows[own + i, r]
+                c = own[i, r]
                 if r == 0:
                     for j in range(np.uint64(k), np.uint64(end)):
                         slope[j] = c * K[r, j]
