@@ -19,7 +19,7 @@ from robustcp.losses import Loss
 from robustcp.normal import NormalEquations, pack_indices
 
 #: Entries that are worked on at a time: plainly, and by compiled code.
-TILE_ENTRIES, COMPILED_ENTRIES = 1 << 14, 1 << 15
+TILE_ENTRIES, COMPILED_ENTRIES = 1 << 14, 1 << 16
 
 
 def index_type(shape: Sequence[int]) -> Any:

@@ -22,15 +22,18 @@ def _gather(at, begins, first, count, rows, K):
 
     Factors are in one array: that of mode m of `at` begins at row begins[m].
     """
-    for m in range(at.shape[0]):
-        begin = np.uint64(begins[m])
-        for r in range(rows.shape[1]):
-            if m == 0:
-                for j in range(np.uint64(count)):
-                    K[r, j] = rows[begin + at[m, first + j], r]
-            else:
-                for j in range(np.uint64(count)):
-                    K[r, j] *= rows[begin + at[m, first + j], r]
+    for r in range(rows.shape[1]):
+        if at.shape[0] == 1:
+            for j in range(np.uint64(count)):
+                K[r, j] = rows[at[0, first + j], r]
+        else:
+            begin = np.uint64(begins[1])
+            for j in range(np.uint64(count)):
+                K[r, j] = rows[at[0, first + j], r] * rows[begin + at[1, first + j], r]
+        for m in range(2, at.shape[0]):
+            begin = np.uint64(begins[m])
+            for j in range(np.uint64(count)):
+                K[r, j] *= rows[begin + at[m, first + j], r]
 
 
 @_compiled
