@@ -22,6 +22,7 @@ from measuring import (
     seconds,
     sweep_limit,
 )
+from robustcp.acceleration import Acceleration, Joint, Plain
 from robustcp.losses import LeastSquares
 from robustcp.schedules import Single
 from robustcp.sizes import Problem
@@ -231,7 +232,7 @@ class Way:
         return self.found
 
 
-def descent(swamp: problems.Swamp, robust: bool, extrapolate: bool, most: int) -> Way:
+def descent(swamp: problems.Swamp, robust: bool, acceleration: Acceleration, most: int) -> Way:
     """By our solver: the stage of `cpal1`, or of `cpals`; as it is, or by plain alternation."""
     way = Way(swamp.truth)
     rank = swamp.start[0].shape[1]
@@ -240,10 +241,10 @@ def descent(swamp: problems.Swamp, robust: bool, extrapolate: bool, most: int) -
     if robust:
         problem = Problem.of(engine).without_wild
         mu = problem.relative_mu(1e-8)
-        stage = Stage("L1", way_down(problem, 1e-10), 0.0, mu, extrapolate=extrapolate)
+        stage = Stage("L1", way_down(problem, 1e-10), 0.0, mu, acceleration=acceleration)
     else:
         problem = Problem.of(engine, wild=True)
-        stage = Stage("least squares", Single(LeastSquares()), 0.0, extrapolate=extrapolate)
+        stage = Stage("least squares", Single(LeastSquares()), 0.0, acceleration=acceleration)
     solver = Solver(problem, [stage])
     factors = tuple(problem.engine.asarray(A[:, :rank]) for A in swamp.start)
     solver.run(solver.start(factors), most, lambda state: way.look(state.factors, state.sweep))
@@ -280,7 +281,7 @@ def swamps(quick: bool) -> list[Result]:
         tensors = [problems.swamp(size, 4, share, seed) for seed in seeds]
         methods = {"cpal1": True} if share else {"cpals": False, "cpal1": True}
         for robust in methods.values():
-            descent(tensors[0], robust, True, 10)  # compiles
+            descent(tensors[0], robust, Joint(), 10)  # compiles
         ways: dict[str, list[Way]] = {}
         for swamp in tensors:
             for name, way in ways_through(swamp, methods, not share, most).items():
@@ -307,8 +308,8 @@ def ways_through(
     """Ours, each as it is and by plain alternation, and the peers'."""
     ways = {}
     for name, robust in methods.items():
-        ways[name] = descent(swamp, robust, True, most)
-        ways[f"{name}, plain"] = descent(swamp, robust, False, LONGER * ways[name].sweeps)
+        ways[name] = descent(swamp, robust, Joint(), most)
+        ways[f"{name}, plain"] = descent(swamp, robust, Plain(), LONGER * ways[name].sweeps)
     if with_peers:
         ways |= {name: by_peer(swamp, als, most) for name, als in peers.ALS.items()}
     return ways

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import robustcp
+from robustcp.acceleration import Plain
 from robustcp.constraints import Free, Nonnegative
 from robustcp.engines import as_engine
 from robustcp.losses import L1, Huber, LeastSquares, Loss
@@ -195,7 +196,7 @@ class TestSteps:
         assert max(momenta) > 3
         fell_back = [b for a, b in itertools.pairwise(momenta) if b <= a]
         assert 1 in fell_back  # after a leap that would rise, the plain sweep is taken
-        plain = states_of(Solver(problem(), [replace(stage, extrapolate=False)]), most=60)[0]
+        plain = states_of(Solver(problem(), [replace(stage, acceleration=Plain())]), most=60)[0]
         assert {s.momentum for s in plain[1:]} == {1}
         assert states[-1].objective < plain[-1].objective
 

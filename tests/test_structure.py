@@ -29,7 +29,7 @@ LAYERS = (
     ("plot",),
     ("noise", "units", "sizes", "stuck", "constraints"),
     ("priors", "posterior", "births"),
-    ("objective", "updates"),
+    ("objective", "updates", "acceleration"),
     ("schedules", "solver", "stages"),
     ("doubts",),
     ("init", "search", "cases", "plans"),

@@ -20,6 +20,7 @@ from array_api_compat import array_namespace
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
+from robustcp.acceleration import Plain
 from robustcp.checkpoints import Kept, asked
 from robustcp.engines import Engine, khatri_rao, to_host
 from robustcp.estimate import Callback, Plan, Seed, estimate
@@ -137,7 +138,7 @@ def _fit(
     count = _checks.whole_number("starts", starts, 1)
 
     def plan(engine: Engine) -> Plan:
-        stage = Stage(name, Single(Absolute()), tol, extrapolate=False, update=update)
+        stage = Stage(name, Single(Absolute()), tol, acceleration=Plain(), update=update)
         return Plan(Problem.of(engine), [stage], in_turn(init, count))
 
     kept = asked(checkpoint, name, tol=tol)

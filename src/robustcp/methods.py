@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
+from robustcp.acceleration import Plain
 from robustcp.cases import Cases, Subsets, as_cases
 from robustcp.checkpoints import Kept, asked
 from robustcp.constraints import Constraint, Constraints, Free, Nonnegative, by_mode
@@ -305,7 +306,7 @@ def cpal1(
         units = problem.units
         loss = L1(max(units.epsilon_of_fit(epsilon), problem.least_epsilon))
         stage = Stage(
-            "L1", Single(loss), tol, units.mu_of_fit(mu, loss.degree), extrapolate=False,
+            "L1", Single(loss), tol, units.mu_of_fit(mu, loss.degree), acceleration=Plain(),
             update=MajorizeMinimize(inner, inner_tol),
         )  # fmt: skip
         return Plan(problem, [stage], in_turn(init, count), constraints=modes)

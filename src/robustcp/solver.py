@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._typing import Factors
+from robustcp.acceleration import Acceleration, Joint
 from robustcp.constraints import Constraints, Free, feasible
 from robustcp.engines import Engine, Fibres
 from robustcp.losses import LeastSquares, Loss
@@ -52,8 +53,8 @@ class Stage:
         The weight of the factors' squared norms.
     level_sweeps : int
         A level other than the stage's last ends after so many sweeps at the latest.
-    extrapolate : bool
-        Whether to step on along the change of the last sweep, when that lowers the objective.
+    acceleration : Acceleration
+        How sweeps are carried on, where that lowers the objective.
     update : Update
         How each factor is updated in its turn.
     otherwise : Stage, optional
@@ -65,7 +66,7 @@ class Stage:
     tol: float
     mu: float = 0.0
     level_sweeps: int = 30
-    extrapolate: bool = True
+    acceleration: Acceleration = Joint()  # noqa: RUF009 - it is frozen
     update: Update = MajorizeMinimize()  # noqa: RUF009 - it is frozen
     otherwise: Stage | None = None
 
@@ -143,9 +144,11 @@ class State:
     generator: dict[str, Any] = field(repr=False, default_factory=dict)
     #: Rows that the last sweep could not solve, for each mode that has any.
     kept: Kept = field(repr=False, default=())
-    #: The factors before extrapolation, and how many extrapolations in a row were taken.
+    #: Where the last sweep led, before momentum; how often in a row the way beyond its end was
+    #: taken; and the damping of the next joint step (see `Acceleration`).
     swept: Factors = field(repr=False, default=())
     momentum: int = field(repr=False, default=0)
+    damping: float = field(repr=False, default=1.0)
     #: The first factor's normal equations, where they came out of evaluating the objective.
     ahead: NormalEquations | None = field(repr=False, default=None)
     #: The state before this stage.
@@ -268,25 +271,17 @@ class Solver:
     def advance(self, state: State) -> State:
         """One more sweep."""
         stage, objective = self._stage(state), self.objective_of(state)
-        swept, kept = self._sweep(state, stage.update, objective)
-        moved = None
-        if stage.extrapolate and state.momentum > 0:
-            beyond = state.momentum / (state.momentum + 3)
-            leap = tuple(
-                new + beyond * (new - old) if mode in self.modes else new
-                for mode, (new, old) in enumerate(zip(swept, state.swept, strict=True))
-            )
-            moved = self._accept(state, objective, objective.feasible(leap), state.momentum + 1)
-        if moved is None:
-            moved = self._accept(state, objective, swept, 1)
-        if moved is None:  # only rounding makes a plain sweep rise: this is as low as it gets
-            moved = {"objective": state.objective, "fall": 0.0, "momentum": 0}
-        else:
-            moved["swept"] = swept
-        reported = self.reported(moved["objective"], state.loss)
+        swept, kept = stage.update.sweep(objective, state.factors, state.ahead)
+        moved = self._leap(state, objective, swept)
+        if "factors" not in moved:
+            end = self._balanced(swept, state.prior)
+            moved |= {"swept": end, "momentum": 1, **self._accept(state, objective, end)}
+        if "factors" not in moved:  # only rounding makes a plain sweep rise: this is the lowest
+            moved |= {"swept": state.swept, "momentum": 0, "fall": 0.0}
+        value = moved.get("objective", state.objective)
         return replace(
             state, **moved, kept=kept, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1,
-            stages=state.counted(), trace=(*state.trace, reported),
+            stages=state.counted(), trace=(*state.trace, self.reported(value, state.loss)),
         )  # fmt: skip
 
     def level_done(self, state: State) -> bool:
@@ -381,18 +376,34 @@ class Solver:
 
     # Steps
 
-    def _accept(
-        self, state: State, objective: Objective, factors: Factors, momentum: int
-    ) -> dict[str, Any] | None:
-        """What changes in a state that moves to these factors, if that is not higher up."""
+    def _leap(self, state: State, objective: Objective, swept: Factors) -> dict[str, Any]:
+        """What changes in a state that goes beyond the end of a sweep, if that is not higher up."""
+        acceleration, algebra = self._stage(state).acceleration, objective.engine.algebra
+        gradient = None if state.ahead is None else state.ahead.gradient
+        aim = acceleration.aim(state.factors, swept, self.modes, state.damping, gradient, algebra)
+        if aim is None:
+            return {}
+        end = self._balanced(objective.feasible(aim.factors), state.prior)
+        beyond, leap = acceleration.momentum(aim, state.momentum), end
+        if beyond > 0:
+            leap = objective.feasible(tuple(
+                new + beyond * (new - old) if mode in self.modes else new
+                for mode, (new, old) in enumerate(zip(end, state.swept, strict=True))
+            ))  # fmt: skip
+        moved = self._accept(state, objective, leap)
+        if not moved:
+            return {"damping": acceleration.damping(state.damping, aim, -math.inf)}
+        ratio = (state.objective - moved["objective"]) / aim.fall if aim.fall > 0 else math.nan
+        damping = acceleration.damping(state.damping, aim, ratio)
+        return moved | {"swept": end, "momentum": state.momentum + 1, "damping": damping}
+
+    def _accept(self, state: State, objective: Objective, factors: Factors) -> dict[str, Any]:
+        """What changes in a state that moves to these factors; nothing if that is higher up."""
         value, ahead = _total(objective, self._stage(state).update, factors)
         if not value <= state.objective:
-            return None
+            return {}
         fall = objective.progress(state.objective, value)
-        return {
-            "factors": factors, "objective": value, "fall": fall, "momentum": momentum,
-            "ahead": ahead,
-        }  # fmt: skip
+        return {"factors": factors, "objective": value, "fall": fall, "ahead": ahead}
 
     def _enter(self, old: State, cost: Level, number: int, level: int) -> State:
         """The state at the beginning of a level."""
@@ -404,14 +415,9 @@ class Solver:
             old, objective=value, stages=stages, fall=math.inf, stage=number, level=level,
             name=stage.name, loss=cost.loss, noise=cost.noise, prior=cost.prior,
             fibres=cost.fibres, level_sweep=0, kept=(),
-            swept=old.factors, momentum=0, ahead=ahead,
+            swept=old.factors, momentum=0, damping=1.0, ahead=ahead,
             before=old if level == 0 else old.before,
         )  # fmt: skip
-
-    def _sweep(self, state: State, update: Update, objective: Objective) -> tuple[Factors, Kept]:
-        """Update each factor in turn, holding the others; also which rows were left out."""
-        factors, kept = update.sweep(objective, state.factors, state.ahead)
-        return self._balanced(factors, state.prior), kept
 
     def _balanced(self, factors: Factors, prior: Prior | None = None) -> Factors:
         """The same model with equal column norms in the modes that are solved for.

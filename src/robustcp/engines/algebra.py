@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -10,7 +10,9 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_namespace
 
 from robustcp._typing import Array
+from robustcp.engines.arrays import to_host
 from robustcp.engines.installed import compiled_code
+from robustcp.engines.joint import PRECISE, JointSystem
 from robustcp.engines.threads import Tiles
 from robustcp.engines.tiles import ranges
 from robustcp.normal import NormalEquations, unpack_indices
@@ -114,6 +116,17 @@ class Algebra:
         """Each column times a number."""
         return A * sizes[None, :]
 
+    def products(self, As: Sequence[Array], Bs: Sequence[Array]) -> np.ndarray:
+        """A'B of each, of few columns; host, float64."""
+        found = [to_host(A.T @ B) for A, B in zip(As, Bs, strict=True)]
+        return np.array(found, dtype=np.float64)
+
+    def joint_step(
+        self, system: JointSystem, right: np.ndarray, damping: float
+    ) -> tuple[np.ndarray, float]:
+        """See `JointSystem.solved`."""
+        return system.solved(right, damping)
+
 
 class CompiledAlgebra(Algebra):
     """By compiled code, for NumPy: long factors by ranges of rows, on some threads.
@@ -155,6 +168,15 @@ class CompiledAlgebra(Algebra):
         new = np.empty(A.shape, A.dtype)
         self._each(lambda first, last: np.multiply(A[first:last], sizes, new[first:last]), len(A))
         return new
+
+    def joint_step(
+        self, system: JointSystem, right: np.ndarray, damping: float
+    ) -> tuple[np.ndarray, float]:
+        E, rest = np.zeros_like(right), right.copy()
+        fall = compiled_code().joint_step(
+            system.grams, system.diagonal, system.beside, system.inverse, damping, PRECISE, rest, E
+        )
+        return E, fall
 
     def _each(self, work: Callable[[int, int], T], count: int) -> list[T]:
         """What is made of each range of rows, given its first row and its end."""

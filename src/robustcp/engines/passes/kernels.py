@@ -748,6 +748,66 @@ def _nonnegative_rows(gram, gradient, rows, numbers, shared, first, last, rank, 
 
 
 @_part
+def _times_each(A, B, C):
+    """C_n = A_n B_n, square matrices."""
+    rank = A.shape[1]
+    for n in range(len(A)):
+        for i in range(rank):
+            for j in range(rank):
+                C[n, i, j] = 0.0
+            for k in range(rank):
+                for j in range(rank):
+                    C[n, i, j] += A[n, i, k] * B[n, k, j]
+
+
+@_part
+def _inner(A, B):
+    total = 0.0
+    for n in range(len(A)):
+        for i in range(A.shape[1]):
+            for j in range(A.shape[1]):
+                total += A[n, i, j] * B[n, i, j]
+    return total
+
+
+@_compiled
+def joint_step(G, D, P, inverse, damping, precise, r, E):
+    """`JointSystem.solved`: E from zero, r the right side to begin with; and the fall."""
+    modes, rank = len(r), r.shape[1]
+    z, q, Gz = np.empty_like(r), np.empty_like(r), np.empty_like(r)
+    p, Gp = np.zeros_like(r), np.zeros_like(r)
+    fall, rz, enough = 0.0, 1.0, -1.0
+    for _ in range(r.size):
+        _times_each(r, inverse, z)
+        _times_each(G, z, Gz)
+        old, rz = rz, _inner(Gz, r)
+        if enough < 0:
+            enough = precise * precise * rz
+        if not rz > enough:
+            break
+        for n in range(modes):
+            for i in range(rank):
+                for j in range(rank):
+                    p[n, i, j] = z[n, i, j] + rz / old * p[n, i, j]
+                    Gp[n, i, j] = Gz[n, i, j] + rz / old * Gp[n, i, j]
+        _times_each(p, D, q)
+        for n in range(modes):
+            for i in range(rank):
+                for j in range(rank):
+                    q[n, i, j] *= 1 + damping
+                    for m in range(modes):
+                        q[n, i, j] += P[n, m, i, j] * Gp[m, j, i]
+        step = rz / _inner(Gp, q)
+        fall += 0.5 * step * rz
+        for n in range(modes):
+            for i in range(rank):
+                for j in range(rank):
+                    E[n, i, j] += step * p[n, i, j]
+                    r[n, i, j] -= step * q[n, i, j]
+    return fall
+
+
+@_part
 def _khatri_rao(stack, begins, first, last):
     """The Khatri-Rao product of some of the factors that are stacked, the last one fastest."""
     rank, count = stack.shape[1], 1
