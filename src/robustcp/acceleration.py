@@ -70,6 +70,11 @@ class Acceleration(ABC):
         derivative of the loss.
         """
 
+    @property
+    def cheap(self) -> Acceleration:
+        """The same without anything that takes longer than a sweep of small data."""
+        return self
+
     def momentum(self, aim: Aim, leaps: int) -> float:
         """How far to go on along the way from the last aim to this one, after so many leaps."""
         return 0.0
@@ -99,7 +104,26 @@ class Plain(Acceleration):
 
 
 @dataclass(frozen=True)
-class Joint(Acceleration):
+class Momentum(Acceleration):
+    """By Nesterov's momentum alone."""
+
+    def aim(
+        self,
+        old: Factors,
+        swept: Factors,
+        modes: Sequence[int],
+        damping: float,
+        gradient: Array | None,
+        algebra: Algebra,
+    ) -> Aim | None:
+        return Aim(swept)
+
+    def momentum(self, aim: Aim, leaps: int) -> float:
+        return leaps / (leaps + 3) / (1 + aim.gain)
+
+
+@dataclass(frozen=True)
+class Joint(Momentum):
     """By a joint step of all factors; by momentum, in so far as that step has little to add.
 
     The step is damped, (H + damping D) e = -L' s with D the diagonal blocks of H: with much of it
@@ -179,8 +203,9 @@ class Joint(Acceleration):
             fall = first / float(own[0]) * (total + lower)
         return Aim(tuple(factors), lower / total, held, fall)
 
-    def momentum(self, aim: Aim, leaps: int) -> float:
-        return leaps / (leaps + 3) / (1 + aim.gain)
+    @property
+    def cheap(self) -> Acceleration:
+        return Momentum()
 
     def damping(self, before: float, aim: Aim, ratio: float) -> float:
         if ratio < 0:

@@ -33,6 +33,8 @@ from robustcp.updates import Kept, MajorizeMinimize, Update
 
 #: Where rows are badly determined, sweeps go slowly along valleys: what ends a level, relatively.
 SLOWLY = 0.01
+#: Of small data, sweeps cost less than what may save some: it begins after so many in a level.
+PATIENT = 30
 #: The level of a state that has not begun.
 NOWHERE = -1
 
@@ -379,6 +381,8 @@ class Solver:
     def _leap(self, state: State, objective: Objective, swept: Factors) -> dict[str, Any]:
         """What changes in a state that goes beyond the end of a sweep, if that is not higher up."""
         acceleration, algebra = self._stage(state).acceleration, objective.engine.algebra
+        if objective.at_once is not None and state.level_sweep < PATIENT:
+            acceleration = acceleration.cheap
         gradient = None if state.ahead is None else state.ahead.gradient
         aim = acceleration.aim(state.factors, swept, self.modes, state.damping, gradient, algebra)
         if aim is None:
