@@ -290,3 +290,20 @@ def test_parts_in_another_order(rng):
             part.normal(here, 1, L1(1e-2)), brute_force(few, here, 1, Masked(L1(1e-2), known))
         )
         assert part.counts(0).tolist() == known.sum(axis=(1, 2)).tolist()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_products_of_an_unfolding_in_which_columns_hold_one_entry_or_more(alone, rng):
+    at = scattered((7, 6, 5), rng, 60)
+    if alone:
+        at = at[np.unique(at[:, 1:], axis=0, return_index=True)[1]]
+    X = np.zeros((7, 6, 5))
+    X[tuple(at.T)] = rng.standard_normal(len(at))
+    engine = as_engine(Observed(at, X[tuple(at.T)], X.shape))
+    for mode in range(3):
+        U = np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1)
+        V = rng.standard_normal((X.shape[mode], 2))
+        np.testing.assert_allclose(engine.gram(mode), U @ U.T, atol=1e-12)
+        np.testing.assert_allclose(engine.gram(mode, V), U @ (U.T @ V), atol=1e-12)
+        held = U[:, np.any(U != 0, axis=0)]
+        np.testing.assert_allclose(engine.cogram(mode), held.T @ held, atol=1e-12)

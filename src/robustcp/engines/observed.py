@@ -268,7 +268,7 @@ class ObservedEngine(Engine):
         self._u, self._h = u if u is not None else self._scales()
         self._entries = Entries(self._listing, self._x, self._kept.w, self._h, self.tiles)
         self._passes = ListedPasses(self._entries, compiled=compiled)
-        self._last: tuple[int, Any] | None = None
+        self._last: tuple[int, np.ndarray, Any] | None = None
 
     @staticmethod
     def _shared(
@@ -471,28 +471,36 @@ class ObservedEngine(Engine):
     # Singular vectors of an unfolding, missing entries taken as zero
 
     def _unfolded(self, mode: int) -> Any:
-        """The unfolding, without columns that hold nothing; the last one asked for is kept."""
-        if self._last is None or self._last[0] != mode:
-            self._last = mode, self._made(mode)
-        return self._last[1]
-
-    def _made(self, mode: int) -> Any:
+        """The unfolding, without columns that hold nothing."""
         import scipy.sparse
 
         order, others = self._listing.order(mode), [*self.shape[:mode], *self.shape[mode + 1 :]]
         by_column = lexicographic_order(order.at, others)
-        columns = np.take(order.at, by_column, axis=1)
-        new = np.concatenate(([0], (columns[:, 1:] != columns[:, :-1]).any(axis=0)))
+        at = np.take(order.at, by_column, axis=1)
+        new = np.concatenate(([False], (at[:, 1:] != at[:, :-1]).any(axis=0)))
         number = np.cumsum(new, dtype=np.int32 if new.size < 2**31 else np.int64)
         column = np.empty_like(number)
         column[by_column] = number
-        x = self._x.of(mode).astype(np.float64)
+        x, starts = self._x.of(mode).astype(np.float64), order.starts.astype(column.dtype)
         shape = self.shape[mode], int(number[-1]) + 1
-        return scipy.sparse.csr_array((x, column, order.starts.astype(column.dtype)), shape=shape)
+        return scipy.sparse.csr_array((x, column, starts), shape=shape)
+
+    def _squared(self, mode: int) -> tuple[np.ndarray, Any]:
+        """X_n X_n' as d and Y, so that it is diag(d) + Y Y'; those of the last mode are kept.
+
+        Most columns of sparse data hold one entry, and give something to the diagonal alone.
+        """
+        if self._last is None or self._last[0] != mode:
+            X = self._unfolded(mode)
+            alone = np.bincount(X.indices, minlength=X.shape[1]) == 1
+            self._last = mode, X.multiply(X) @ alone.astype(np.float64), X[:, ~alone]
+        return self._last[1:]
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
-        X = self._unfolded(mode)
-        return np.asarray((X @ X.T).toarray() if basis is None else X @ (X.T @ basis))
+        d, Y = self._squared(mode)
+        if basis is None:
+            return np.asarray((Y @ Y.T).toarray() + np.diag(d))
+        return np.asarray(Y @ (Y.T @ basis) + d[:, None] * basis)
 
     def cogram(self, mode: int) -> np.ndarray:
         X = self._unfolded(mode)
