@@ -59,6 +59,7 @@ def _passes(code: Any, real: np.dtype[Any]) -> None:
         code.inverse_scales, code.column_norms, code.differences,
     ):  # fmt: skip
         function(real)
+    code.on_tile()
     code.before(real, real, True)
     code.after(real, True)
 

@@ -147,18 +147,20 @@ class CompiledAlgebra(Algebra):
         real, (count, rank), new = rows.dtype, rows.shape, np.empty(rows.shape, rows.dtype)
         given = equations.gram, equations.gradient, rows, (mu, lift(rows))
         arrays = [np.ascontiguousarray(A, real) for A in given]
-        places = [A.ctypes.data for A in arrays]
-        shared, at = arrays[0].shape[0] == 1 and count > 1, new.ctypes.data
+        address = compiled_code().address
+        places, at = [address(A) for A in arrays], address(new)
+        shared = arrays[0].shape[0] == 1 and count > 1
         self._each(lambda first, last: run(*places, shared, first, last, rank, at), count)
         return new
 
     def column_norms(self, A: Array) -> Array:
         A, columns = np.ascontiguousarray(A), A.shape[1]
-        run, at = compiled_code().column_norms(A.dtype).run, A.ctypes.data
+        code = compiled_code()
+        run, address = code.column_norms(A.dtype).run, code.address
 
         def norms(first: int, last: int) -> np.ndarray:
             found = np.empty(columns, A.dtype)
-            run(at, first, last, columns, found.ctypes.data)
+            run(address(A), first, last, columns, address(found))
             return found
 
         found = self._each(norms, len(A))

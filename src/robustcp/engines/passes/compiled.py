@@ -66,7 +66,7 @@ class Entries:
     @property
     def places(self) -> tuple[tuple[int, int, int], int, tuple[int, int]]:
         """Where they are, as in `kernels._rows_tile`."""
-        weights = 0 if self.weights is None else self.weights.ctypes.data
+        weights = 0 if self.weights is None else compiled_code().address(self.weights)
         scales = (0, 0) if self.scales is None else _place(*self.scales)[:2]
         return _place(*self.data), weights, scales
 
@@ -79,13 +79,14 @@ class Lines:
     """
 
     calls: tuple[int, int, int, int]
+    at: int
     numbers: np.ndarray
+    weight: float
 
-    def frame(self, entries: Entries, block: int, *more: int) -> np.ndarray:
+    def frame(self, entries: Entries, block: int, *more: int) -> tuple[int, ...]:
         """As `kernels._rows_tile` takes it, of some entries; more is for `kernels._sweep`."""
         X, weights, scales = entries.places
-        at = self.numbers.ctypes.data
-        return np.array((*self.calls, at, *X, weights, *scales, block, *more), np.int64)
+        return *self.calls, self.at, *X, weights, *scales, block, *more
 
 
 class CompiledPass(Pass):
@@ -128,27 +129,22 @@ class CompiledPass(Pass):
     def _run(self, loss: Loss, sides: _Sides) -> Any:
         """A function of a block, and of arrays to add to, that returns the block's value."""
         code, real = compiled_code(), self.storage.dtype
-        tile = code.rows_tile if sides.own_rows else code.columns_tile
-        run, lines, weight = (
-            tile(real).run,
-            self.lines(loss),
-            code.FORMULAS[type(loss)].weight(loss),
-        )
-        size, read = self.storage.tiling.block, self._read
+        tile = (code.rows_tile if sides.own_rows else code.columns_tile)(real).address
+        run, address, lines = code.on_tile().run, code.address, self.lines(loss)
+        size, read, weight = self.storage.tiling.block, self._read, lines.weight
         parts = sides.parts
         sizes = len(parts[1]), len(parts[2]), parts[3].shape[1]
-        places = [part.ctypes.data for part in parts]
+        places = [address(part) for part in parts]
 
         def work(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
             assert parts  # held while they are read, as entries and lines are
-            entries = read(block)
-            frame = lines.frame(entries, size)
-            (row, column), end = block.corner, block.end
-            total = run(
-                frame.ctypes.data, row, column, end[0] - row, end[1] - column, block.rows.start,
-                *sizes, gram.shape[1], *places, gradient.ctypes.data, gram.ctypes.data,
-            )  # fmt: skip
-            return float(weight * total)
+            entries, (row, column), end = read(block), block.corner, block.end
+            given = np.array((
+                tile, row, column, end[0] - row, end[1] - column, block.rows.start, *sizes,
+                gram.shape[1], *places, address(gradient), address(gram),
+                *lines.frame(entries, size),
+            ))  # fmt: skip
+            return float(weight * run(address(given)))
 
         return work
 
@@ -156,7 +152,9 @@ class CompiledPass(Pass):
         """What a pass does to a line of entries."""
         numbers = _numbers(loss, self.storage.dtype)
         assert numbers is not None
-        return Lines(self._calls(loss, numbers), numbers)
+        code = compiled_code()
+        weight = code.FORMULAS[type(loss)].weight(loss)
+        return Lines(self._calls(loss, numbers), code.address(numbers), numbers, weight)
 
     def whole(self) -> Entries:
         """All the data, as one block."""
@@ -213,7 +211,7 @@ class CompiledPass(Pass):
 def _place(matrix: np.ndarray, at: tuple[int, int]) -> tuple[int, int, int]:
     """Where an entry of a matrix is, and how far it is to the next row and entry, in bytes."""
     step, width = matrix.shape[1] * matrix.itemsize, matrix.itemsize
-    return matrix.ctypes.data + at[0] * step + at[1] * width, step, width
+    return compiled_code().address(matrix) + at[0] * step + at[1] * width, step, width
 
 
 @lru_cache

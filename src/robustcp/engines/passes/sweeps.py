@@ -57,14 +57,14 @@ class Sweep(Small):
         real, matrix = storage.dtype, storage.as_matrix
         assert matrix is not None
         self._held = way.whole(), way.lines(loss)  # the frame has their addresses
-        self._weight = code.FORMULAS[type(loss)].weight(loss)
+        self._weight = self._held[1].weight
         functions = (code.rows_tile, code.columns_tile, code.solve)
-        self._frame = self._held[1].frame(
+        self._frame = np.array(self._held[1].frame(
             self._held[0], storage.tiling.block,
             *(function(real).address for function in functions),
             storage.split, len(storage.shape), *self._begins,
-        )  # fmt: skip
-        self._run, self._at = code.sweep(real).run, self._frame.ctypes.data
+        ))  # fmt: skip
+        self._run, self._address = code.sweep(real).run, code.address
         self._rows, self._lines = max(storage.shape), 3 * max(matrix.shape)
 
     def _swept(
@@ -85,25 +85,23 @@ class Sweep(Small):
         return NormalEquations(gram[:count], gradient[:count], float(self._weight * value))
 
     def _room(self, stack: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For the normal equations of any mode."""
         rank = stack.shape[1]
-        packed = rank * (rank + 1) // 2
-        gradient, gram = (
-            np.empty((self._rows, rank), stack.dtype),
-            np.empty((self._rows, packed), stack.dtype),
-        )
-        return gradient, gram
+        gradient = np.empty((self._rows, rank), stack.dtype)
+        return gradient, np.empty((self._rows, rank * (rank + 1) // 2), stack.dtype)
 
     def _call(
         self, stack: np.ndarray, turns: np.ndarray, count: int, known: int, last: int,
         numbers: tuple[float, float], gradient: np.ndarray, gram: np.ndarray,
     ) -> float:  # fmt: skip
         """See `kernels._sweep`."""
-        rank = stack.shape[1]
+        rank, address = stack.shape[1], self._address
         work = np.empty(self._lines * rank, stack.dtype)
-        arrays = np.array(numbers, stack.dtype), stack, gradient, gram, work
+        reals = np.array(numbers, stack.dtype)
         value: float = self._run(
-            self._at, turns.ctypes.data, count, known, last, rank, *(A.ctypes.data for A in arrays)
-        )
+            address(self._frame), address(turns), count, known, last, rank, address(reals),
+            address(stack), address(gradient), address(gram), address(work),
+        )  # fmt: skip
         return value
 
 
