@@ -61,13 +61,12 @@ class Acceleration(ABC):
         swept: Factors,
         modes: Sequence[int],
         damping: float,
-        gradient: Array | None,
+        first: float,
         algebra: Algebra,
     ) -> Aim | None:
         """Where a sweep of some modes leads; None if there is nothing beyond its end.
 
-        `gradient` is that of the first mode at the old factors, if it is known: minus the
-        derivative of the loss.
+        `first` is by how much the first of them should lower the loss; NaN if it is not known.
         """
 
     @property
@@ -97,7 +96,7 @@ class Plain(Acceleration):
         swept: Factors,
         modes: Sequence[int],
         damping: float,
-        gradient: Array | None,
+        first: float,
         algebra: Algebra,
     ) -> Aim | None:
         return None
@@ -113,7 +112,7 @@ class Momentum(Acceleration):
         swept: Factors,
         modes: Sequence[int],
         damping: float,
-        gradient: Array | None,
+        first: float,
         algebra: Algebra,
     ) -> Aim | None:
         return Aim(swept)
@@ -178,7 +177,7 @@ class Joint(Momentum):
         swept: Factors,
         modes: Sequence[int],
         damping: float,
-        gradient: Array | None,
+        first: float,
         algebra: Algebra,
     ) -> Aim | None:
         if len(modes) < 2:
@@ -196,11 +195,7 @@ class Joint(Momentum):
         for mode, change in zip(modes, E, strict=True):
             factors[mode] = swept[mode] + swept[mode] @ _like(change, swept[mode])
         held = 0.5 * damping * system.damped(E) / (total + lower)
-        fall = math.nan
-        if gradient is not None and own[0] > 0:
-            xp = array_namespace(gradient)
-            first = 0.5 * float(xp.sum(gradient * steps[0]))  # of a quadratic function
-            fall = first / float(own[0]) * (total + lower)
+        fall = first / float(own[0]) * (total + lower) if own[0] > 0 else math.nan
         return Aim(tuple(factors), lower / total, held, fall)
 
     @property

@@ -29,7 +29,7 @@ from robustcp.priors import Prior
 from robustcp.schedules import Level, Schedule, Skip
 from robustcp.sizes import Problem
 from robustcp.units import Units
-from robustcp.updates import Kept, MajorizeMinimize, Update
+from robustcp.updates import Kept, MajorizeMinimize, Swept, Update
 
 #: Where rows are badly determined, sweeps go slowly along valleys: what ends a level, relatively.
 SLOWLY = 0.01
@@ -273,17 +273,18 @@ class Solver:
     def advance(self, state: State) -> State:
         """One more sweep."""
         stage, objective = self._stage(state), self.objective_of(state)
-        swept, kept = stage.update.sweep(objective, state.factors, state.ahead)
+        swept = stage.update.sweep(objective, state.factors, state.ahead)
         moved = self._leap(state, objective, swept)
         if "factors" not in moved:
-            end = self._balanced(swept, state.prior)
+            end = self._balanced(swept.factors, state.prior)
             moved |= {"swept": end, "momentum": 1, **self._accept(state, objective, end)}
         if "factors" not in moved:  # only rounding makes a plain sweep rise: this is the lowest
             moved |= {"swept": state.swept, "momentum": 0, "fall": 0.0}
         value = moved.get("objective", state.objective)
         return replace(
-            state, **moved, kept=kept, sweep=state.sweep + 1, level_sweep=state.level_sweep + 1,
-            stages=state.counted(), trace=(*state.trace, self.reported(value, state.loss)),
+            state, **moved, kept=swept.kept, stages=state.counted(), sweep=state.sweep + 1,
+            level_sweep=state.level_sweep + 1,
+            trace=(*state.trace, self.reported(value, state.loss)),
         )  # fmt: skip
 
     def level_done(self, state: State) -> bool:
@@ -378,13 +379,14 @@ class Solver:
 
     # Steps
 
-    def _leap(self, state: State, objective: Objective, swept: Factors) -> dict[str, Any]:
+    def _leap(self, state: State, objective: Objective, swept: Swept) -> dict[str, Any]:
         """What changes in a state that goes beyond the end of a sweep, if that is not higher up."""
         acceleration, algebra = self._stage(state).acceleration, objective.engine.algebra
         if objective.at_once is not None and state.level_sweep < PATIENT:
             acceleration = acceleration.cheap
-        gradient = None if state.ahead is None else state.ahead.gradient
-        aim = acceleration.aim(state.factors, swept, self.modes, state.damping, gradient, algebra)
+        aim = acceleration.aim(
+            state.factors, swept.factors, self.modes, state.damping, swept.fall, algebra
+        )
         if aim is None:
             return {}
         end = self._balanced(objective.feasible(aim.factors), state.prior)

@@ -6,6 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from array_api_compat import array_namespace
+
 from robustcp._typing import Array, Factors
 from robustcp.normal import NormalEquations
 from robustcp.objective import Objective
@@ -23,10 +25,31 @@ class Block:
     factor : array
     kept : tuple of int
         Rows that could not be solved and keep their last value.
+    fall : float
+        By how much it should lower the loss, as far as that is quadratic; NaN if it is not known.
     """
 
     factor: Array
     kept: tuple[int, ...] = ()
+    fall: float = math.nan
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep makes of all factors that are solved for.
+
+    Attributes
+    ----------
+    factors : tuple of arrays
+    kept : tuple of (int, tuple of int)
+        Modes with rows that could not be solved, and those rows.
+    fall : float
+        That of the first factor that was updated, see `Block`.
+    """
+
+    factors: Factors
+    kept: Kept = ()
+    fall: float = math.nan
 
 
 class Update(ABC):
@@ -40,19 +63,20 @@ class Update(ABC):
 
     def sweep(
         self, objective: Objective, factors: Factors, ahead: NormalEquations | None = None
-    ) -> tuple[Factors, Kept]:
-        """All factors that are solved for, updated in turn; also which rows were left out.
+    ) -> Swept:
+        """All factors that are solved for, updated in turn.
 
         `ahead` are the first mode's normal equations, if they are known.
         """
-        kept = []
+        kept, falls = [], []
         for mode in objective.modes:
             block = self.block(objective, factors, mode, ahead)
             factors = (*factors[:mode], block.factor, *factors[mode + 1 :])
             ahead = None
+            falls.append(block.fall)
             if block.kept:
                 kept.append((mode, block.kept))
-        return factors, tuple(kept)
+        return Swept(factors, tuple(kept), falls[0])
 
     @abstractmethod
     def block(
@@ -81,9 +105,12 @@ class MajorizeMinimize(Update):
 
     def sweep(
         self, objective: Objective, factors: Factors, ahead: NormalEquations | None = None
-    ) -> tuple[Factors, Kept]:
+    ) -> Swept:
         if self.inner == 1 and objective.at_once is not None:
-            return objective.at_once.swept(factors, objective.modes, objective.mu, ahead), ()
+            new = objective.at_once.swept(factors, objective.modes, objective.mu, ahead)
+            first = objective.modes[0]
+            fall = math.nan if ahead is None else _fall(ahead, factors[first], new[first])
+            return Swept(new, fall=fall)
         return super().sweep(objective, factors, ahead)
 
     def evaluate(
@@ -106,16 +133,23 @@ class MajorizeMinimize(Update):
         mode: int,
         ahead: NormalEquations | None = None,
     ) -> Block:
-        before = math.inf
+        before, fall = math.inf, 0.0
         for _ in range(self.inner):
             old, value, solved = factors[mode], 0.0, []
             for rows in objective.row_blocks(mode, old.shape[1]):
                 equations = ahead or objective.equations(factors, mode, rows)
                 value += equations.value
                 solved.append(objective.solved(equations, factors, mode, rows))
+                fall += _fall(equations, old[rows, :], solved[-1])
             new = solved[0] if len(solved) == 1 else objective.engine.xp.concat(solved, axis=0)
             factors = (*factors[:mode], new, *factors[mode + 1 :])
             if before - value < self.inner_tol * value:
                 break
             before, ahead = value, None
-        return Block(factors[mode])
+        return Block(factors[mode], fall=fall)
+
+
+def _fall(equations: NormalEquations, old: Array, new: Array) -> float:
+    """By how much new rows lower the majorizer if they are where it is lowest."""
+    xp = array_namespace(old)
+    return 0.5 * float(xp.sum(equations.gradient * (new - old)))
