@@ -252,8 +252,8 @@ def cpal1(
         are relative to the data's scale, so that a fit of c * X is c times the fit of X.
     smoothing : {"continuation", "fixed"}
         "continuation" begins with a large epsilon and comes down to the one asked for; sweeps
-        are extrapolated when that lowers the objective. "fixed" is the algorithm as published,
-        with epsilon and mu in the data's raw units.
+        are carried on beyond their end when that lowers the objective. "fixed" is the algorithm
+        as published, with epsilon and mu in the data's raw units.
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the
         relative fall of the loss below which they end early.
