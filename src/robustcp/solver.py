@@ -33,8 +33,9 @@ from robustcp.updates import Kept, MajorizeMinimize, Swept, Update
 
 #: Where rows are badly determined, sweeps go slowly along valleys: what ends a level, relatively.
 SLOWLY = 0.01
-#: Of small data, sweeps cost less than what may save some: it begins after so many in a level.
-PATIENT = 30
+#: With so few entries, sweeps cost less than what may save some: it begins after that many in a
+#: level.
+SMALL, PATIENT = 1 << 15, 30
 #: The level of a state that has not begun.
 NOWHERE = -1
 
@@ -382,7 +383,7 @@ class Solver:
     def _leap(self, state: State, objective: Objective, swept: Swept) -> dict[str, Any]:
         """What changes in a state that goes beyond the end of a sweep, if that is not higher up."""
         acceleration, algebra = self._stage(state).acceleration, objective.engine.algebra
-        if objective.at_once is not None and state.level_sweep < PATIENT:
+        if self.problem.engine.count <= SMALL and state.level_sweep < PATIENT:
             acceleration = acceleration.cheap
         aim = acceleration.aim(
             state.factors, swept.factors, self.modes, state.damping, swept.fall, algebra
