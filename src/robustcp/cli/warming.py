@@ -60,6 +60,7 @@ def _passes(code: Any, real: np.dtype[Any]) -> None:
     ):  # fmt: skip
         function(real)
     code.on_tile()
+    code.joint_step()
     code.before(real, real, True)
     code.after(real, True)
 

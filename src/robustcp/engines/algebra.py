@@ -174,9 +174,13 @@ class CompiledAlgebra(Algebra):
     def joint_step(
         self, system: JointSystem, right: np.ndarray, damping: float
     ) -> tuple[np.ndarray, float]:
-        E, rest = np.zeros_like(right), right.copy()
-        fall = compiled_code().joint_step(
-            system.grams, system.diagonal, system.beside, system.inverse, damping, PRECISE, rest, E
+        code, (modes, rank, _) = compiled_code(), right.shape
+        given = system.grams, system.diagonal, system.beside, system.inverse, (damping, PRECISE)
+        arrays = [np.ascontiguousarray(A, float) for A in given]
+        rest, E = np.array(right, float), np.zeros(right.shape)
+        results = rest, E, np.empty((5, *right.shape))
+        fall: float = code.joint_step().run(
+            *map(code.address, arrays), modes, rank, *map(code.address, results)
         )
         return E, fall
 

@@ -6,11 +6,13 @@ To give a loss a compiled pass, write its formula for one line of residuals and 
 three go through `weighed`. Exponential and logarithm are written out: a call would keep the loop
 around it from becoming vector instructions.
 
-Compiling takes longer than many a fit, and most of it is Python that goes over the source. So a
-pass is compiled once for all losses, data types, weights and scales: what is done to a line of
-entries is a function of its own, a `Line`, that the pass is given the address of. For the same
-reason there are few slices here, and none is assigned to: each check that two shapes agree would
-compile the making of the message.
+Compiling takes longer than many a fit. So what most fits need is C functions of numbers and
+addresses (see `Function`): each is compiled once for a type of factors, for all losses, types of
+data, weights and scales, and calls the others by their addresses. If it called them by name, they
+would be compiled again as a part of it. Pointers have little code to them beside arrays, where
+each slice and each new array takes a while; and to assign to a slice would compile the making of
+the message for shapes that do not agree. An array of which only the address is used must be given
+to `_hold` after that, or it is freed before.
 """
 
 import ctypes
@@ -126,21 +128,16 @@ def folder():
     return collapse_lines._cache.cache_path
 
 
-def _compiled(function, fastmath=_FAST):
+def _compiled(function):
     """Compiled, without Python's lock, and kept on disk."""
-    options = {"fastmath": fastmath, "error_model": "numpy", "no_cfunc_wrapper": True}
-    return _for_types(_kept(njit(nogil=True, **options)(function), function))
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    return _for_types(_kept(dispatcher, function))
 
 
 def _part(function):
     """Compiled, for compiled code alone."""
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return _for_types(njit(**wrappers, **_OPTIONS)(function))
-
-
-def _exact(function):
-    """The same, in the order of operations that is written: for very large and small numbers."""
-    return _compiled(function, fastmath=False)
 
 
 @njit(**_INLINE)
@@ -760,62 +757,56 @@ def _nonnegative_rows(gram, gradient, rows, numbers, shared, first, last, rank, 
 
 
 @_part
-def _times_each(A, B, C):
+def _times_each(A, B, C, modes, rank):
     """C_n = A_n B_n, square matrices."""
-    rank = A.shape[1]
-    for n in range(len(A)):
-        for i in range(rank):
+    for i in range(modes * rank):
+        B_n = i // rank * rank * rank
+        for j in range(rank):
+            C[i * rank + j] = 0.0
+        for k in range(rank):
             for j in range(rank):
-                C[n, i, j] = 0.0
-            for k in range(rank):
-                for j in range(rank):
-                    C[n, i, j] += A[n, i, k] * B[n, k, j]
+                C[i * rank + j] += A[i * rank + k] * B[B_n + k * rank + j]
 
 
-@_part
-def _inner(A, B):
-    total = 0.0
-    for n in range(len(A)):
-        for i in range(A.shape[1]):
-            for j in range(A.shape[1]):
-                total += A[n, i, j] * B[n, i, j]
-    return total
+def _joint_step(G, D, P, inverse, numbers, modes, rank, r, E, work):
+    """`JointSystem.solved`: E from zero, r the right side to begin with; and the fall.
 
-
-@_compiled
-def joint_step(G, D, P, inverse, damping, precise, r, E):
-    """`JointSystem.solved`: E from zero, r the right side to begin with; and the fall."""
-    modes, rank = len(r), r.shape[1]
-    z, q, Gz = np.empty_like(r), np.empty_like(r), np.empty_like(r)
-    p, Gp = np.zeros_like(r), np.zeros_like(r)
+    Numbers are the damping and how precise it is to be; `work` has room for five such as r.
+    """
+    size, square = modes * rank * rank, rank * rank
+    at, width = _address(work), 8 * size
+    z, q, Gz = work, _pointer(at + width, work), _pointer(at + 2 * width, work)
+    p, Gp = _pointer(at + 3 * width, work), _pointer(at + 4 * width, work)
+    for k in range(size):
+        p[k] = Gp[k] = 0.0
     fall, rz, enough = 0.0, 1.0, -1.0
-    for _ in range(r.size):
-        _times_each(r, inverse, z)
-        _times_each(G, z, Gz)
-        old, rz = rz, _inner(Gz, r)
+    for _ in range(size):
+        _times_each(r, inverse, z, modes, rank)
+        _times_each(G, z, Gz, modes, rank)
+        old, rz = rz, 0.0
+        for k in range(size):
+            rz += Gz[k] * r[k]
         if enough < 0:
-            enough = precise * precise * rz
+            enough = numbers[1] * numbers[1] * rz
         if not rz > enough:
             break
-        for n in range(modes):
-            for i in range(rank):
-                for j in range(rank):
-                    p[n, i, j] = z[n, i, j] + rz / old * p[n, i, j]
-                    Gp[n, i, j] = Gz[n, i, j] + rz / old * Gp[n, i, j]
-        _times_each(p, D, q)
-        for n in range(modes):
-            for i in range(rank):
-                for j in range(rank):
-                    q[n, i, j] *= 1 + damping
-                    for m in range(modes):
-                        q[n, i, j] += P[n, m, i, j] * Gp[m, j, i]
-        step = rz / _inner(Gp, q)
+        for k in range(size):
+            p[k] = z[k] + rz / old * p[k]
+            Gp[k] = Gz[k] + rz / old * Gp[k]
+        _times_each(p, D, q, modes, rank)
+        curvature = 0.0
+        for k in range(size):
+            n, i, j = k // square, k // rank % rank, k % rank
+            total = q[k] * (1 + numbers[0])
+            for m in range(modes):
+                total += P[(n * modes + m) * square + k % square] * Gp[m * square + j * rank + i]
+            q[k] = total
+            curvature += Gp[k] * total
+        step = rz / curvature
         fall += 0.5 * step * rz
-        for n in range(modes):
-            for i in range(rank):
-                for j in range(rank):
-                    E[n, i, j] += step * p[n, i, j]
-                    r[n, i, j] -= step * q[n, i, j]
+        for k in range(size):
+            E[k] += step * p[k]
+            r[k] -= step * q[k]
     return fall
 
 
@@ -1260,6 +1251,13 @@ def nonnegative(real):
 def sweep(real):
     """See `_sweep`."""
     return _c_function(_sweep, (_INTS, _INTS, *[_INT] * 4, *_pointers(*[real] * 5)))
+
+
+@cache
+def joint_step():
+    """See `_joint_step`."""
+    arrays = _pointers(*["float64"] * 8)
+    return _c_function(_joint_step, (*arrays[:5], _INT, _INT, *arrays[5:]))
 
 
 @cache
