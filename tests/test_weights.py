@@ -119,6 +119,17 @@ def test_two_is_twice_in_least_squares():
     np.testing.assert_allclose(fit.trace, twice.trace, rtol=1e-10)
 
 
+def test_two_is_twice_in_cpals():
+    sim = robustcp.simulate((8, 7, 6), 2, eta=0.0, gamma=0.0, rng=0)
+    X, w = sim.data, np.ones(8)
+    w[1] = 2.0
+    factors = sim.truth.absorbed()
+    begin = (np.concatenate([factors[0], factors[0][1:2]]), *factors[1:])
+    twice = cpals(np.concatenate([X, X[1:2]]), 2, init=begin, tol=1e-14)
+    fit = cpals(X, 2, init=factors, entry_weights=[w, None, None], tol=1e-14)
+    assert fit.objective == pytest.approx(twice.objective, rel=1e-8)
+
+
 # Any shape, storage and kind of weights
 
 

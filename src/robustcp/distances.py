@@ -191,12 +191,13 @@ def distances_of(
     counts = np.asarray(engine.counts(mode), dtype=np.float64)
     known = counts > 0
     shares = engine.flagged(factors, limit)[mode] / np.maximum(counts, 1)
-    few = shares <= MINORITY
+    touched = (shares > 0) & (shares <= MINORITY)
     before = _Projected.of(engine, factors, mode, LeastSquares(), constraint)
-    after = _Projected.of(engine, factors, mode, _Without(limit), constraint).where(few, before)
+    after = _Projected.of(engine, factors, mode, _Without(limit), constraint)
+    after = after.where(touched, before)
     cells = math.prod(engine.shape) / engine.shape[mode]
     seen = np.where(known, counts, np.nan) * sigma**2 / cells
-    kept = np.where(few & (shares > 0), (1 - shares) * _variance_within(limit / sigma), 1.0)
+    kept = np.where(touched, (1 - shares) * _variance_within(limit / sigma), 1.0)
     residual = np.sqrt(after.squares / (seen * kept))
     residual_before = np.sqrt(before.squares / seen)
     shape, note = _shape(after.scores[known], before.gram / sigma**2 / max(known.sum(), 1))
