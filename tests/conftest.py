@@ -18,6 +18,14 @@ settings.register_profile("fixed", derandomize=True, deadline=None, max_examples
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
+
+
+def pytest_configure(config):
+    """Kernels for GPUs are tried in Triton's interpreter, unless they are tried on a GPU."""
+    if config.option.markexpr != "gpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
 LIBRARIES = ("numpy", "array_api_strict", "torch")
 
 

@@ -26,8 +26,8 @@ class NormalEquations:
         Upper triangles, packed row by row (see `pack_indices`).
     gradient : array, (rows, R)
         The *descent* direction: minus the derivative of the loss.
-    value : float
-        The loss at the current factors.
+    value : float, or an array of one
+        The loss at the current factors; it may still be on its way from a device.
 
     Two of them over disjoint data add up to the one over all of it.
     """

@@ -268,7 +268,8 @@ class OnPart(Start):
         cold = Cold(self.kind)
         if part is None:
             return cold(problem, rank, rng, constraints)
-        trial = Trial(problem.on(problem.engine.subtensor(part)), constraints_on(constraints, part))
+        small = problem.engine.subtensor(part).at_hand
+        trial = Trial(problem.on(small), constraints_on(constraints, part))
         begun = cold(trial.problem, rank, rng, constraints).factors
         found = trial.follow(begun, SHARES[0], 1e-5, 200)
         return Begun(extended(problem, part, found, constraints), good=True)
@@ -298,11 +299,12 @@ class Screened(Start):
             return Cold(self.kind)(problem, rank, rng, constraints)
         part, agreed = _look(engine, rank, rng) if self.count is None else None, False
         if part is not None:
-            trial = Trial(problem.on(engine.subtensor(part)), constraints_on(constraints, part))
+            small = engine.subtensor(part).at_hand
+            trial = Trial(problem.on(small), constraints_on(constraints, part))
             blocks, agreed = self._followed(trial, rank, rng, AUTO[: FIRST + 1])
         if not agreed:
             part = _part(engine, rank, rng)
-            small = engine if part is None else engine.subtensor(part)
+            small = (engine if part is None else engine.subtensor(part)).at_hand
             on_part = constraints if part is None else constraints_on(constraints, part)
             trial = Trial(problem.on(small), on_part)
             sizes = AUTO if self.count is None else (self.count,)
@@ -342,7 +344,7 @@ class Screened(Start):
             found = extended(problem, part, found, constraints)
             if fibres is not None:
                 fibres = fibres_of(engine, found, first_look(engine, found, problem.resolution))
-        return Begun(found, good=True, best=number, fibres=fibres, sound=sound)
+        return Begun(_in(engine, found), good=True, best=number, fibres=fibres, sound=sound)
 
     def _followed(
         self, trial: Trial, rank: int, rng: np.random.Generator, sizes: Sequence[int]
@@ -850,6 +852,11 @@ def constraints_on(constraints: Constraints, part: list[np.ndarray | None]) -> C
     )
 
 
+def _in(engine: Engine, factors: Factors) -> Factors:
+    """Factors in the library and on the device of an engine."""
+    return tuple(engine.asarray(to_host(A)) for A in factors)
+
+
 def extended(
     problem: Problem,
     part: list[np.ndarray | None],
@@ -858,6 +865,7 @@ def extended(
 ) -> Factors:
     """Factors of the whole from those of a part: each mode by regression on the others' part."""
     engine, whole = problem.engine, []
+    factors = _in(engine, factors)
     beyond_half = most_are_outliers(engine.subtensor(part), factors, problem.resolution)
     for mode, chosen in enumerate(part):
         if chosen is None:

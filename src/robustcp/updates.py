@@ -76,7 +76,7 @@ class Update(ABC):
             falls.append(block.fall)
             if block.kept:
                 kept.append((mode, block.kept))
-        return Swept(factors, tuple(kept), falls[0])
+        return Swept(factors, tuple(kept), float(falls[0]))
 
     @abstractmethod
     def block(
@@ -109,7 +109,7 @@ class MajorizeMinimize(Update):
         if self.inner == 1 and objective.at_once is not None:
             new = objective.at_once.swept(factors, objective.modes, objective.mu, ahead)
             first = objective.modes[0]
-            fall = math.nan if ahead is None else _fall(ahead, factors[first], new[first])
+            fall = math.nan if ahead is None else float(_fall(ahead, factors[first], new[first]))
             return Swept(new, fall=fall)
         return super().sweep(objective, factors, ahead)
 
@@ -124,7 +124,7 @@ class MajorizeMinimize(Update):
         if len(objective.row_blocks(mode, rank)) > 1:
             return objective.value(factors), None
         equations = objective.equations(factors, mode)
-        return equations.value, equations
+        return float(equations.value), equations
 
     def block(
         self,
@@ -134,7 +134,7 @@ class MajorizeMinimize(Update):
         ahead: NormalEquations | None = None,
     ) -> Block:
         before, fall = math.inf, 0.0
-        for _ in range(self.inner):
+        for left in reversed(range(self.inner)):
             old, value, solved = factors[mode], 0.0, []
             for rows in objective.row_blocks(mode, old.shape[1]):
                 equations = ahead or objective.equations(factors, mode, rows)
@@ -143,13 +143,12 @@ class MajorizeMinimize(Update):
                 fall += _fall(equations, old[rows, :], solved[-1])
             new = solved[0] if len(solved) == 1 else objective.engine.xp.concat(solved, axis=0)
             factors = (*factors[:mode], new, *factors[mode + 1 :])
-            if before - value < self.inner_tol * value:
+            if left == 0 or before - value < self.inner_tol * value:
                 break
             before, ahead = value, None
         return Block(factors[mode], fall=fall)
 
 
-def _fall(equations: NormalEquations, old: Array, new: Array) -> float:
-    """By how much new rows lower the majorizer if they are where it is lowest."""
-    xp = array_namespace(old)
-    return 0.5 * float(xp.sum(equations.gradient * (new - old)))
+def _fall(equations: NormalEquations, old: Array, new: Array) -> Array:
+    """By how much new rows lower the majorizer if they are where it is lowest; a number."""
+    return 0.5 * array_namespace(old).sum(equations.gradient * (new - old))

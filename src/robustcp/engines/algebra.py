@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from array_api_compat import array_namespace, device, is_numpy_namespace
 
 from robustcp._typing import Array
 from robustcp.engines.arrays import to_host
-from robustcp.engines.installed import compiled_code
+from robustcp.engines.installed import compiled_code, fused_code
 from robustcp.engines.joint import PRECISE, JointSystem
 from robustcp.engines.threads import Tiles
 from robustcp.engines.tiles import ranges
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: Rows of a factor that are worked on at once.
 ROWS = 1 << 14
+#: What kernels solve for on a GPU, at most.
+FUSED_RANKS = 32
 
 
 class Algebra:
@@ -189,6 +191,55 @@ class CompiledAlgebra(Algebra):
         if count <= ROWS:
             return [work(0, count)]
         return list(self._tiles.map(lambda part: work(part.start, part.stop), ranges(count, ROWS)))
+
+
+class FusedAlgebra(Algebra):
+    """By kernels, on a GPU: nothing waits for the device but what the host asks for."""
+
+    def solved(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
+        return self._rows(equations, rows, mu, nonnegative=False)
+
+    def nonnegative(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
+        return self._rows(equations, rows, mu, nonnegative=True)
+
+    def _rows(
+        self, equations: NormalEquations, rows: Array, mu: float, *, nonnegative: bool
+    ) -> Array:
+        count, rank = rows.shape
+        if rank > FUSED_RANKS:
+            by_library = super().nonnegative if nonnegative else super().solved
+            return by_library(equations, rows, mu)
+        xp, rows = array_namespace(rows), rows.contiguous()
+        gram, gradient = (
+            A if A.stride(1) == 1 else A.contiguous() for A in (equations.gram, equations.gradient)
+        )
+        shared, new = gram.shape[0] == 1 and count > 1, xp.empty_like(rows)
+        fused_code(device(rows)).solve_rows[(count,)](
+            gram, gradient, rows, _numbers_of(mu, lift(rows), rows.dtype, device(rows), xp), new,
+            0 if shared else gram.stride(0), gradient.stride(0), rank,
+            R=max(16, 1 << (rank - 1).bit_length()), SHARED=shared, NONNEGATIVE=nonnegative,
+            num_warps=1 if rank <= 16 else 4,
+        )  # fmt: skip
+        return new
+
+    def column_norms(self, A: Array) -> Array:
+        xp = array_namespace(A)
+        return xp.astype(xp.linalg.vector_norm(xp.astype(A, xp.float64), axis=0), A.dtype)
+
+    def joint_step(
+        self, system: JointSystem, right: np.ndarray, damping: float
+    ) -> tuple[np.ndarray, float]:
+        return algebra(np).joint_step(system, right, damping)
+
+    def products(self, As: Sequence[Array], Bs: Sequence[Array]) -> np.ndarray:
+        xp = array_namespace(As[0])
+        found = xp.stack([A.T @ B for A, B in zip(As, Bs, strict=True)])
+        return np.asarray(to_host(found), dtype=np.float64)
+
+
+@lru_cache
+def _numbers_of(mu: float, lift: float, dtype: Any, at: Any, xp: Any) -> Array:
+    return xp.asarray([mu, lift], dtype=dtype, device=at)
 
 
 @cache

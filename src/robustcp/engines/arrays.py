@@ -33,12 +33,19 @@ def check_dtype(array: Array) -> None:
 
 
 def working_dtype(array: Array) -> Any:
-    """float32 for 16- and 32-bit floats; float64 for everything else, integers included."""
+    """float32 for 16- and 32-bit floats; float64 for everything else, integers included.
+
+    On a GPU, where double precision is slow, float32 also for integers of up to 16 bits.
+    """
     xp = array_api_compat.array_namespace(array)
     if isinstance(array, np.ndarray):
         short = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    elif xp.isdtype(array.dtype, "real floating"):
+        short = xp.finfo(array.dtype).bits <= 32
+    elif getattr(array_api_compat.device(array), "type", "cpu") == "cuda":
+        short = xp.isdtype(array.dtype, "bool") or xp.iinfo(array.dtype).bits <= 16
     else:
-        short = xp.isdtype(array.dtype, "real floating") and xp.finfo(array.dtype).bits <= 32
+        short = False
     return xp.float32 if short else xp.float64
 
 

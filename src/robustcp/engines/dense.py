@@ -12,7 +12,7 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines.algebra import Algebra, algebra
+from robustcp.engines.algebra import Algebra, FusedAlgebra, algebra
 from robustcp.engines.arrays import to_host
 from robustcp.engines.base import Engine, Sample, Sweeping, View
 from robustcp.engines.passes import Passes
@@ -25,6 +25,8 @@ from robustcp.normal import NormalEquations
 
 #: Normal equations of one block of rows may take this many bytes, or this share of the data.
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
+#: Data on a device with no more entries is faster on the host, where calls cost less.
+AT_HAND = 1 << 19
 
 
 class DenseEngine(Engine):
@@ -95,6 +97,8 @@ class DenseEngine(Engine):
 
     @property
     def algebra(self) -> Algebra:
+        if self._passes.fused:
+            return FusedAlgebra()
         return algebra(self.xp, self._compiled, self._storage.tiles.threads)
 
     def asarray(self, array: Any) -> Array:
@@ -120,6 +124,14 @@ class DenseEngine(Engine):
                     part = self.xp.take(part, at, axis=mode)
         view = storage.view.part(indices)
         return self._like(Storage(part, storage.tiling, storage.tiles, view))
+
+    @property
+    def at_hand(self) -> DenseEngine:
+        storage = self._storage
+        if storage.on_host or math.prod(self.shape) > AT_HAND:
+            return self
+        host = DenseEngine(to_host(self.array), compiled=self._compiled, tiling=storage.tiling)
+        return host.viewed(self.view)
 
     # Passes
 
@@ -169,11 +181,7 @@ class DenseEngine(Engine):
 
     def _some(self, factors: Factors | None, flat: np.ndarray) -> Iterator[Array]:
         xp, storage = self.xp, self._storage
-        for piece in ranges(len(flat), max(1, len(flat) // 4)):
-            here = [
-                xp.asarray(index, device=storage.device)
-                for index in np.unravel_index(flat[piece], self.shape)
-            ]
+        for here in storage.sampled(flat):
             r = storage.converted(storage.array[tuple(here)], self.dtype)
             if factors is not None:
                 rows = (xp.take(A, i, axis=0) for A, i in zip(factors, here, strict=True))

@@ -17,7 +17,7 @@ from robustcp.engines.base import View
 from robustcp.engines.places import Places
 from robustcp.engines.scales import TileScales
 from robustcp.engines.threads import Tiles
-from robustcp.engines.tiles import Tile, TileFactors, Tiling, boxes, even_split, pass_tiles
+from robustcp.engines.tiles import Tile, TileFactors, Tiling, boxes, even_split, pass_tiles, ranges
 from robustcp.engines.weights import TileWeights, Weights
 from robustcp.normal import pack_indices
 
@@ -80,6 +80,7 @@ class Storage:
         self.device = array_api_compat.device(data)
         self.view, self.tiling, self.tiles = view, tiling, tiles
         self._packs: dict[int, tuple[Array, Array]] = {}
+        self._sampled: list[list[Array]] = []
         self.order = storage_order(data)
         self.weights = self._weights(view)
         self.stored = self.xp.permute_dims(data, self.order)
@@ -89,7 +90,7 @@ class Storage:
         half = -(-math.prod(self.shape) // 2)
         self.tile_entries = (
             min(tiling.entries, max(tiling.smallest, half))
-            if str(self.device) == "cpu"
+            if self.on_host
             else tiling.device_entries
         )
         shape, every = tuple(int(size) for size in data.shape), slice(0, self.shape[0])
@@ -206,6 +207,19 @@ class Storage:
             return None
         return np.asarray(data).reshape(math.prod(data.shape[: self.split]), -1)
 
+    @property
+    def on_host(self) -> bool:
+        return str(self.device) == "cpu"
+
+    @cached_property
+    def one_matrix(self) -> Array | None:
+        """The matrix without a copy, if the array is like that, of the working type and as it is
+        seen but for a power of two."""
+        data, plain = self.stored, self.view.limit == self.view.wild == math.inf
+        if not plain or data.dtype != self.dtype or not data.is_contiguous():
+            return None
+        return self.xp.reshape(data, (math.prod(data.shape[: self.split]), -1))
+
     # Tiles
 
     def map(self, work: Callable[[Any], Any], tiles: Sequence[Any]) -> Iterator[Any]:
@@ -293,6 +307,18 @@ class Storage:
     def tile_factors(self, stored: Sequence[Array]) -> TileFactors:
         """Factors in storage order, as tiles need them."""
         return TileFactors(self.xp, stored, self.split, self.pack(stored[0].shape[1]))
+
+    def sampled(self, flat: np.ndarray) -> Iterator[list[Array]]:
+        """Indices of the sampled entries: in pieces on the host, kept on a device."""
+        if self.on_host:
+            for piece in ranges(len(flat), max(1, len(flat) // 4)):
+                at = np.unravel_index(flat[piece], self.array.shape)
+                yield [self.xp.asarray(index, device=self.device) for index in at]
+            return
+        if not self._sampled:
+            at = np.unravel_index(flat, self.array.shape)
+            self._sampled.append([self.xp.asarray(index, device=self.device) for index in at])
+        yield from self._sampled
 
     def pack(self, rank: int) -> tuple[Array, Array]:
         """Rows and columns of the packed upper triangle, as arrays of the library."""

@@ -27,7 +27,8 @@ class Unfolded:
 
         def work(tile: Tile) -> Array:
             T = self._unfold(tile, mode)
-            return T @ T.T if V is None else T @ (T.T @ V)
+            found = T @ T.T if V is None else T @ (T.T @ V)
+            return storage.xp.astype(found, storage.xp.float64)
 
         tiles = boxes(storage.shape, storage.tile_entries, keep=n)
         return to_host(sum(storage.map(work, tiles)))
@@ -35,7 +36,7 @@ class Unfolded:
     def cogram(self, mode: int) -> np.ndarray:
         def work(tile: Tile) -> Array:
             T = self._unfold(tile, mode)
-            return T.T @ T
+            return self._storage.xp.astype(T.T @ T, self._storage.xp.float64)
 
         return to_host(sum(self._storage.map(work, self._row_tiles(mode))))
 
@@ -53,13 +54,15 @@ class Unfolded:
         V, n = self._double(basis), self._storage.order.index(mode)
 
         def work(tile: Tile) -> Array:
-            return self._unfold(tile, mode).T @ V[tile[n], :]
+            found = self._unfold(tile, mode).T @ V[tile[n], :]
+            return self._storage.xp.astype(found, self._storage.xp.float64)
 
         return to_host(sum(self._storage.map(work, self._row_tiles(mode))))
 
     def _double(self, array: np.ndarray) -> Array:
-        xp, host = self._storage.xp, np.ascontiguousarray(array)
-        return xp.asarray(host, dtype=xp.float64, device=self._storage.device)
+        storage, host = self._storage, np.ascontiguousarray(array)
+        dtype = storage.xp.float64 if storage.on_host else storage.dtype
+        return storage.xp.asarray(host, dtype=dtype, device=storage.device)
 
     def _row_tiles(self, mode: int) -> list[Tile]:
         """Tiles that hold whole rows of an unfolding."""
@@ -73,6 +76,7 @@ class Unfolded:
 
     def _unfold(self, tile: Tile, mode: int) -> Array:
         storage = self._storage
-        x = storage.seen(tile, storage.xp.float64)
+        # On a device products are summed up in float64, and made as the data is.
+        x = storage.seen(tile, storage.xp.float64 if storage.on_host else storage.dtype)
         x = storage.xp.moveaxis(storage.filled(x, storage.holes(x)), storage.order.index(mode), 0)
         return storage.xp.reshape(x, (x.shape[0], -1))

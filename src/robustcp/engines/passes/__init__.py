@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 
 from robustcp.engines.base import Sweeping
-from robustcp.engines.installed import compiled_code
+from robustcp.engines.installed import compiled_code, fused_code
 from robustcp.engines.passes.base import Pass
 from robustcp.engines.passes.compiled import CompiledPass
-from robustcp.engines.passes.least_squares import LeastSquaresPass
+from robustcp.engines.passes.fused import FusedPass
+from robustcp.engines.passes.least_squares import LeastSquaresPass, MatrixSquares
 from robustcp.engines.passes.plain import PlainPass
 from robustcp.engines.passes.sweeps import SquaresSweep, Sweep
 from robustcp.engines.storage import Storage
@@ -26,20 +27,33 @@ class Passes:
 
     def __init__(self, storage: Storage, *, compiled: bool) -> None:
         self._storage = storage
+        fused = fused_code(storage.device) if compiled else None
         compiled = compiled and compiled_code() is not None and storage.as_matrix is not None
         self._plain = PlainPass(storage)
-        self._squares = LeastSquaresPass(storage, compiled=compiled)
         self._compiled = CompiledPass(storage) if compiled else None
+        self._fused = None if fused is None else FusedPass(storage, fused)
+        self._squares: LeastSquaresPass | None = None
+        if self._fused is not None and storage.one_matrix is not None:
+            self._squares = MatrixSquares(storage, self._fused)
+        elif self._fused is None and storage.dtype == storage.xp.float64:
+            # In float32 too many digits would cancel.
+            self._squares = LeastSquaresPass(storage, self._plain, compiled=compiled)
+
+    @property
+    def fused(self) -> bool:
+        """Whether kernels of a GPU are used."""
+        return self._fused is not None
 
     def of(self, loss: Loss, *, whole: bool = True) -> Pass:
         """The pass for a loss, over the whole of a mode or some of its rows."""
         storage = self._storage
-        # In float32 too many digits would cancel.
-        precise = storage.dtype == storage.xp.float64
-        if loss.quadratic and whole and precise and storage.separable and storage.harmless:
+        shared = loss.quadratic and storage.separable and storage.harmless
+        if self._squares is not None and whole and shared:
             return self._squares
         if self._compiled is not None and self._compiled.takes(loss):
             return self._compiled
+        if self._fused is not None and self._fused.takes(loss):
+            return self._fused
         return self._plain
 
     def sweep(self, loss: Loss) -> Sweeping | None:

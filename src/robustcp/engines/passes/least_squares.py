@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from robustcp._typing import Array
 from robustcp.engines.installed import compiled_code
 from robustcp.engines.passes.base import Pass
-from robustcp.engines.passes.plain import PlainPass
 from robustcp.engines.storage import Storage
 from robustcp.engines.tiles import Tile, boxes, khatri_rao, ranges
 from robustcp.losses import Loss
@@ -32,9 +32,12 @@ class LeastSquaresPass(Pass):
     Gaps that weights of modes make are none: what is there is multiplied by 0.
     """
 
-    def __init__(self, storage: Storage, *, compiled: bool) -> None:
+    #: Below this share of the squares of the data, most digits of a value have cancelled.
+    cancelled: ClassVar[float] = 1e-7
+
+    def __init__(self, storage: Storage, plain: Pass, *, compiled: bool = False) -> None:
         super().__init__(storage)
-        self._compiled = compiled
+        self._plain, self._compiled = plain, compiled
         self._known: dict[bool, tuple[list[Array], Array]] = {}
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
@@ -45,19 +48,18 @@ class LeastSquaresPass(Pass):
         w = storage.row_weights(n)
         if w is not None:
             projected, fitted = w[:, None] * projected, w[:, None] * fitted
-        value = float(storage.xp.sum((0.5 * fitted - projected) * u))
+        xp = storage.xp
+        value = float(xp.sum((0.5 * fitted - projected) * u, dtype=xp.float64))
         value = self.whole_value(value, factors, loss)
         return NormalEquations(self.grams(product, n, rows), projected - fitted, value)
 
     def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
         """The value from what it is without the squares of the data: <m, m> / 2 - <x, m>."""
         whole = self._half_square + value
-        if whole < 1e-7 * self._half_square:  # most digits have cancelled
-            return self.value(factors, loss)
-        return whole
+        return self.value(factors, loss) if whole < self.cancelled * self._half_square else whole
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
-        return PlainPass(self.storage).value(factors, loss)
+        return self._plain.value(factors, loss)
 
     @cached_property
     def _half_square(self) -> float:
@@ -91,7 +93,7 @@ class LeastSquaresPass(Pass):
         others = factors[split:] if own_rows else factors[:split]
         known = self._known.get(own_rows)
         if known is not None and all(
-            A.shape == B.shape and bool(xp.all(A == B))
+            A is B or (A.shape == B.shape and storage.on_host and bool(xp.all(A == B)))
             for A, B in zip(others, known[0], strict=True)
         ):
             return known[1]
@@ -108,7 +110,8 @@ class LeastSquaresPass(Pass):
                 total = storage.zeros(lines, rank)
             total[first : first + part.shape[0], :] += part
         if lines * rank <= max(CACHED_ENTRIES, CACHED_SHARE * math.prod(storage.shape)):
-            self._known[own_rows] = [xp.asarray(A, copy=True) for A in others], total
+            kept = [xp.asarray(A, copy=True) if storage.on_host else A for A in others]
+            self._known[own_rows] = kept, total
         return total
 
     def _plain_lines(self, factors: Sequence[Array], own_rows: bool) -> Iterator[tuple[int, Array]]:
@@ -148,3 +151,28 @@ class LeastSquaresPass(Pass):
         as_it_is = storage.array.dtype == storage.dtype
         most = tiling.compiled_entries if as_it_is else storage.tile_entries
         return storage.map(work, ranges(matrix.shape[0], max(1, most // matrix.shape[1])))
+
+
+class MatrixSquares(LeastSquaresPass):
+    """The same by two products of the whole matrix, on a GPU; also in float32.
+
+    Where the model is so close to the data that digits cancel, residuals are passed over.
+    """
+
+    cancelled = 1e-3
+
+    def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
+        found = super().normal(factors, n, loss, rows)
+        if found.value >= self.cancelled * self._half_square:
+            return found
+        return self._plain.normal(factors, n, loss, rows)
+
+    def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
+        return self._half_square + value
+
+    def _plain_lines(self, factors: Sequence[Array], own_rows: bool) -> Iterator[tuple[int, Array]]:
+        storage, split = self.storage, self.storage.split
+        X, unit = storage.one_matrix, math.ldexp(1.0, -storage.view.exponent)
+        assert X is not None
+        K = khatri_rao(factors[split:] if own_rows else factors[:split])
+        yield 0, (X if own_rows else X.T) @ (K * unit)
