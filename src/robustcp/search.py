@@ -21,7 +21,7 @@ from robustcp.engines import Engine, Fibres, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
 from robustcp.metrics import factor_match_score, held_by_few
-from robustcp.noise import Noise, entropy_of, fibres_of, first_look, structure_of
+from robustcp.noise import Noise, entropy_of, fibres_of, first_look, structure_of, typical
 from robustcp.posterior import Entries, Posterior
 from robustcp.priors import RowPrior
 from robustcp.schedules import (
@@ -35,6 +35,7 @@ from robustcp.schedules import (
 )
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
+from robustcp.spectral import compressed
 
 #: Where the search says, at the level INFO, why it goes on.
 LOG = logging.getLogger("robustcp.search")
@@ -232,9 +233,10 @@ class Given(Start):
 
 @dataclass(frozen=True)
 class Cold(Start):
-    """Factors of a kind: "nvecs" (as "auto"), "clipped", "random" or "positive".
+    """Factors of a kind: "nvecs" (as "auto"), "clipped", "spectral", "random" or "positive".
 
     Singular vectors are those of the data; "clipped" cuts it at the size of ordinary entries.
+    "spectral" is for few entries, see `compressed`, which are cut at their median magnitude.
     """
 
     kind: str
@@ -247,6 +249,8 @@ class Cold(Start):
             factors = starting.random(engine, rank, rng)
             if self.kind == "positive":
                 factors = tuple(engine.xp.abs(A) for A in factors)
+        elif self.kind == "spectral":  # there is nothing left of their size that misleads
+            factors = compressed(engine.saturated(typical(engine.sample().values)), rank, rng)
         else:
             clipped = self.kind == "clipped"
             source = engine.saturated(problem.ordinary) if clipped else problem.tame
@@ -403,6 +407,8 @@ class Screened(Start):
         small, large = SHARES
         if self.kind == "auto" and _observed_share(engine) > 0.4:
             yield from (("clipped", small), ("positive", large), ("nvecs", large))
+        elif self.kind == "auto":
+            yield from (("spectral", small), ("positive", small), ("spectral", large))
         elif self.kind == "nvecs":
             yield "nvecs", small
         while True:  # data that is mostly of one sign is reached more easily from positive factors
