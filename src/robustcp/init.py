@@ -88,8 +88,12 @@ def hollow(engine: Engine, mode: int, count: int, rng: np.random.Generator) -> n
             gram = engine.gram(mode)
             np.fill_diagonal(gram, 0.0)
             return _leading(gram, count)[0]
-        squares = engine.slab_sums(lambda x: x * x)[mode][:, None]
+        squares = engine.slab_sums(lambda x: _filled(engine.xp, x) ** 2)[mode][:, None]
         return _block_krylov(lambda V: engine.gram(mode, V) - squares * V, size, count, rng)[0]
+
+
+def _filled(xp: Any, x: Array) -> Array:
+    return xp.where(xp.isnan(x), xp.zeros_like(x), x)
 
 
 def _block_krylov(

@@ -45,6 +45,8 @@ AUTO = (2, 2, 2, 6, 8)
 #: Chains of births that are followed, how many births at a time, and the most of them: where rows
 #: have few entries, and where nothing else is found after the first blocks.
 CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 8, 1
+#: Entries, times births, that are worth it where rows have few entries.
+BIRTH_ENTRIES = MANY_BIRTHS << 13
 #: On so many entries, or else on a part of so many; and not for more components.
 CHAIN_ENTRIES, CHAIN_PART, FEW_COMPONENTS = 1 << 16, 1 << 14, 8
 #: Starts for data of which most entries are outliers: their kinds, and the quantiles that lead.
@@ -64,6 +66,8 @@ USELESS = 0.005
 FEW_ROWS, HELD = 0.05, 0.9
 #: A start whose cost, per entry, is higher than that of the best by this is not followed further.
 HOPELESS = 0.05
+#: Starts that are followed to the end, if so many are needed: entries, times starts, and the least.
+FOLLOWED, FEWEST = 1 << 20, 3
 #: The cosine of columns that are alike; the size of a component that is yet to find its place.
 ALIKE, SMALL = 0.8, 0.1
 #: The factor match score, without weights, of models that are the same.
@@ -317,7 +321,8 @@ class Screened(Start):
             [end.entropy + unit for end in ends],
             models=[_in_data(problem, end) for end in ends],
         )
-        chosen, enough = _worth_following(blocks), rank
+        most = max(FEWEST, int(FOLLOWED / engine.count))
+        chosen, enough = _worth_following(blocks)[:most], rank
         if self.count is None and len(ends) >= SOME:
             enough = trial.reduced(chosen[0])[0].shape[1]
         first, *others = (
@@ -356,12 +361,15 @@ class Screened(Start):
         small = trial.problem.engine
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
         if trial.thin(rank):
-            LOG.info("rows with few entries; components come and go until two chains agree")
             chains = CHAINS if self.count is None else max(1, self.count - 2)
-            plain = 2 if self.count is None else min(2, self.count - chains)
+            plain = 4 if self.count is None else min(2, self.count - chains)
             begun = zip(rng.spawn(plain), self._kinds(small), strict=False)
             ends = [trial.end(rank, n, *kind, own) for n, (own, kind) in enumerate(begun)]
-            return [ends, trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)], False
+            if self.count is None and trial.found([ends]):
+                return [ends], True
+            LOG.info("rows with few entries; components come and go until two chains agree")
+            births = min(MANY_BIRTHS, int(BIRTH_ENTRIES / small.count))
+            return [ends, trial.evolved(rank, rng.spawn(chains), births, together)], False
         kinds = enumerate(self._kinds(small))
         blocks: list[list[End]] = []
         for block, size in enumerate(sizes):

@@ -27,8 +27,8 @@ from robustcp.solver import Solver, Stage
 MANY = 1 << 20
 #: Entries that are worked on at once, times the columns of their products.
 AT_ONCE = 1 << 20
-#: Cores of more entries are not formed.
-LARGEST = 1 << 16
+#: Cores of more entries, times the rank, are not fitted.
+LARGEST = 1 << 18
 #: Starts of the fit of a core, and their sweeps.
 STARTS, SWEEPS = 5, 100
 
@@ -36,7 +36,7 @@ STARTS, SWEEPS = 5, 100
 def compressed(engine: Engine, rank: int, rng: np.random.Generator) -> Factors:
     """Factors from the core of the data; random ones, if that would be large."""
     sizes = [min(rank, size) for size in engine.shape]
-    if math.prod(sizes) > LARGEST:
+    if rank * math.prod(sizes) > LARGEST:
         return random(engine, rank, rng)
     bases = [hollow(engine, mode, size, rng) for mode, size in enumerate(sizes)]
     core = _core(engine, bases)
