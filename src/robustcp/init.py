@@ -17,6 +17,8 @@ from robustcp.sizes import unit_exponent
 
 #: Up to this size the smaller Gram matrix of an unfolding is formed; beyond it one iterates.
 GRAM_LIMIT = 1024
+#: Restarts of the iteration where noise is larger than what more of them bring.
+ROUGHLY = 2
 
 
 def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None = None) -> Array:
@@ -89,7 +91,11 @@ def hollow(engine: Engine, mode: int, count: int, rng: np.random.Generator) -> n
             np.fill_diagonal(gram, 0.0)
             return _leading(gram, count)[0]
         squares = engine.slab_sums(lambda x: _filled(engine.xp, x) ** 2)[mode][:, None]
-        return _block_krylov(lambda V: engine.gram(mode, V) - squares * V, size, count, rng)[0]
+
+        def product(V: np.ndarray) -> np.ndarray:
+            return engine.gram(mode, V) - squares * V
+
+        return _block_krylov(product, size, count, rng, ROUGHLY)[0]
 
 
 def _filled(xp: Any, x: Array) -> Array:
@@ -97,14 +103,18 @@ def _filled(xp: Any, x: Array) -> Array:
 
 
 def _block_krylov(
-    product: Callable[[np.ndarray], np.ndarray], size: int, count: int, rng: np.random.Generator
+    product: Callable[[np.ndarray], np.ndarray],
+    size: int,
+    count: int,
+    rng: np.random.Generator,
+    restarts: int = 5,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Leading eigenvectors of a symmetric matrix from a restarted block Krylov space.
 
     A few products with it span a space that holds the leading vectors to many digits when
     the spectrum falls; vectors of a flat spectrum (noise) are as good as any and not waited for.
     """
-    depth, restarts = 5, 5
+    depth = 5
     width = min(size // depth, count + 8)
     Q = np.linalg.qr(rng.standard_normal((size, max(width, count))))[0]
     for _ in range(restarts):
