@@ -93,7 +93,7 @@ def hollow(engine: Engine, mode: int, count: int, rng: np.random.Generator) -> n
         squares = engine.slab_sums(lambda x: _filled(engine.xp, x) ** 2)[mode][:, None]
 
         def product(V: np.ndarray) -> np.ndarray:
-            return engine.gram(mode, V) - squares * V
+            return np.asarray(engine.gram(mode, V) - squares * V)
 
         return _block_krylov(product, size, count, rng, ROUGHLY)[0]
 
