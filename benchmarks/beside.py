@@ -50,7 +50,7 @@ def solution(quick: bool) -> list[Case]:
 
 def observed(quick: bool) -> list[Case]:
     count, size, rank = (20_000, 40, 3) if quick else (2_000_000, 2000, 5)
-    name = f"cp, {count:,} of {size}^3 rank {rank}"
+    name = f"cp, {count:,} of {size}^3 rank {rank}, positive factors"
     data = problems.listed(count, size, rank)
     return [Case(name, data, "cp", rank, 1 if quick else 2, "<= 0.2")]
 

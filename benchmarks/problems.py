@@ -19,10 +19,13 @@ def start_for(X: np.ndarray, rank: int, seed: int = 1) -> list[np.ndarray]:
     return [rng.standard_normal((size, rank)) for size in X.shape]
 
 
-def listed(count: int, size: int, rank: int) -> dict[str, np.ndarray]:
-    """Some entries of a cube, 10% of them with artifacts, as indices and values."""
+def listed(count: int, size: int, rank: int, lowest: float = 0.0) -> dict[str, np.ndarray]:
+    """Some entries of a cube, 10% of them with artifacts, as indices and values; and its factors.
+
+    These are uniform between `lowest` and 1: from positive ones, models are found by every version.
+    """
     rng = np.random.default_rng(0)
-    factors = [rng.standard_normal((size, rank)) for _ in range(3)]
+    factors = rng.uniform(lowest, 1.0, (3, size, rank))
     flat = rng.choice(size**3, count, replace=False, shuffle=False)
     indices = np.stack(np.unravel_index(flat, (size,) * 3), axis=1)
     model = np.ones((count, rank))
@@ -32,7 +35,8 @@ def listed(count: int, size: int, rank: int) -> dict[str, np.ndarray]:
     sigma = 0.1 * values.std()
     values = values + sigma * rng.standard_normal(count)
     values += 50 * sigma * (rng.random(count) < 0.1)
-    return {"indices": indices, "values": values, "shape": np.array((size,) * 3)}
+    shape = np.array((size,) * 3)
+    return {"indices": indices, "values": values, "shape": shape, "factors": factors}
 
 
 def as_data(arrays: Any) -> Any:

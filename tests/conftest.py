@@ -19,7 +19,6 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
-
 def pytest_configure(config):
     """Kernels for GPUs are tried in Triton's interpreter, unless they are tried on a GPU."""
     if config.option.markexpr != "gpu":

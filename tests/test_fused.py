@@ -185,6 +185,13 @@ def test_losses_that_nobody_compiled_go_through_the_library():
     assert not fused.takes(Wrapped(L1()))
 
 
+def test_nor_do_numbers_that_single_precision_does_not_hold():
+    _, fused = passes(normal(4, 5, 6, dtype=torch.float32))
+    assert fused.takes(L1(1e-30))
+    assert not fused.takes(L1(1e-50))
+    assert not fused.takes(Cauchy(1e-30))
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "bool"])
 def test_integers_are_read_as_they_are(dtype):
     X = torch.asarray(np.random.default_rng(6).integers(0, 120, (20, 7, 18))).to(

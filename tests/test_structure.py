@@ -32,7 +32,7 @@ LAYERS = (
     ("objective", "updates", "acceleration"),
     ("schedules", "solver", "stages"),
     ("doubts",),
-    ("init", "search", "cases", "plans"),
+    ("init", "spectral", "search", "cases", "plans"),
     ("parallel",),
     ("covariance", "regression", "outlying", "distances", "summaries", "uncertainty", "fitted"),
     ("checkpoints", "estimate", "methods", "baselines"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from robustcp.sizes import unit_exponent
 
 #: Up to this size the smaller Gram matrix of an unfolding is formed; beyond it one iterates.
 GRAM_LIMIT = 1024
+#: Restarts of the iteration where noise is larger than what more of them bring.
+ROUGHLY = 2
 
 
 def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None = None) -> Array:
@@ -55,7 +59,7 @@ def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None
     generator = _checks.generator(rng)
     with single_blas_thread:
         if min(size, rest) > GRAM_LIMIT:
-            U, spectrum = _block_krylov(engine, mode, count, generator)
+            U, spectrum = _block_krylov(partial(engine.gram, mode), size, count, generator)
         elif size <= rest:
             U, spectrum = _leading(engine.gram(mode), count)
         else:
@@ -74,27 +78,54 @@ def _leading(gram: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return vectors[:, : -count - 1 : -1], values[: -count - 1 : -1]
 
 
-def _block_krylov(
-    engine: Engine, mode: int, count: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Leading left singular vectors from a restarted block Krylov space.
+def hollow(engine: Engine, mode: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """The leading eigenvectors of X_n X_n' without its diagonal, on the host.
 
-    A few products with X_n X_n' span a space that holds the leading vectors to many digits when
-    the spectrum falls; vectors of a flat spectrum (noise) are as good as any and not waited for.
+    Where few entries are known the diagonal says which rows have large or many entries, and
+    what is beside it how they go together.
     """
     size = engine.shape[mode]
-    depth, restarts = 5, 5
+    with single_blas_thread:
+        if size <= GRAM_LIMIT:
+            gram = engine.gram(mode)
+            np.fill_diagonal(gram, 0.0)
+            return _leading(gram, count)[0]
+        squares = engine.slab_sums(lambda x: _filled(engine.xp, x) ** 2)[mode][:, None]
+
+        def product(V: np.ndarray) -> np.ndarray:
+            return np.asarray(engine.gram(mode, V) - squares * V)
+
+        return _block_krylov(product, size, count, rng, ROUGHLY)[0]
+
+
+def _filled(xp: Any, x: Array) -> Array:
+    return xp.where(xp.isnan(x), xp.zeros_like(x), x)
+
+
+def _block_krylov(
+    product: Callable[[np.ndarray], np.ndarray],
+    size: int,
+    count: int,
+    rng: np.random.Generator,
+    restarts: int = 5,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Leading eigenvectors of a symmetric matrix from a restarted block Krylov space.
+
+    A few products with it span a space that holds the leading vectors to many digits when
+    the spectrum falls; vectors of a flat spectrum (noise) are as good as any and not waited for.
+    """
+    depth = 5
     width = min(size // depth, count + 8)
     Q = np.linalg.qr(rng.standard_normal((size, max(width, count))))[0]
     for _ in range(restarts):
-        basis, images = Q, engine.gram(mode, Q)
+        basis, images = Q, product(Q)
         for _ in range(depth - 1):
             new = images[:, -Q.shape[1] :]
             for _ in range(2):  # twice is enough to be orthogonal to rounding
                 new = new - basis @ (basis.T @ new)
                 new = np.linalg.qr(new)[0]
             basis = np.concatenate([basis, new], axis=1)
-            images = np.concatenate([images, engine.gram(mode, new)], axis=1)
+            images = np.concatenate([images, product(new)], axis=1)
         turn, values = _leading(basis.T @ images, Q.shape[1])
         Q = np.linalg.qr(basis @ turn)[0]
         residual = np.linalg.norm(images @ turn - (basis @ turn) * values, axis=0)[:count]

@@ -46,15 +46,32 @@ def factor_match_score(
     >>> round(factor_match_score(model, other, weights=False, skip=0), 12)
     1.0
     """
-    from scipy.optimize import linear_sum_assignment
-
     ours, theirs = unit_columns(estimate), unit_columns(truth)
     score = _cosines(ours, theirs, skip)
     if weights:
         w, v = ours.weights[:, None], theirs.weights[None, :]
         larger = np.maximum(w, v)
         score *= np.where(larger > 0, np.minimum(w, v) / np.where(larger > 0, larger, 1.0), 0.0)
-    return float(score[linear_sum_assignment(score, maximize=True)].mean())
+    return float(score[paired(score)].mean())
+
+
+def paired(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns in pairs, so that their scores add up to as much as they can.
+
+    Where each row likes another column best, that is it; SciPy, which takes a while to import, is
+    asked only otherwise.
+
+    >>> import numpy as np
+    >>> paired(np.array([[0.2, 0.9], [0.8, 0.1]]))
+    (array([0, 1]), array([1, 0]))
+    """
+    best = score.argmax(axis=1)
+    if np.unique(best).size == len(score) and not np.isnan(score).any():
+        return np.arange(len(score)), best
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(score, maximize=True)
+    return rows, columns
 
 
 def congruence(estimate: Any, truth: Any, *, skip: int | None = None) -> np.ndarray:
@@ -112,11 +129,9 @@ def aligned(
     >>> np.allclose(found.factors[0], model.normalized().factors[0]), congruences.round(6)
     (True, array([1., 1.]))
     """
-    from scipy.optimize import linear_sum_assignment
-
     ours, theirs = on_host(estimate), on_host(reference)
     score = _cosines(ours, theirs, skip)
-    rows, columns = linear_sum_assignment(score, maximize=True)
+    rows, columns = paired(score)
     by_column = np.argsort(columns)
     partners, places = rows[by_column], columns[by_column]
     rest = [r for r in range(ours.rank) if r not in set(partners.tolist())]

@@ -21,7 +21,7 @@ from robustcp.engines import Engine, Fibres, to_host
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
 from robustcp.metrics import factor_match_score, held_by_few
-from robustcp.noise import Noise, entropy_of, fibres_of, first_look, structure_of
+from robustcp.noise import Noise, entropy_of, fibres_of, first_look, structure_of, typical
 from robustcp.posterior import Entries, Posterior
 from robustcp.priors import RowPrior
 from robustcp.schedules import (
@@ -35,6 +35,7 @@ from robustcp.schedules import (
 )
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
+from robustcp.spectral import compressed
 
 #: Where the search says, at the level INFO, why it goes on.
 LOG = logging.getLogger("robustcp.search")
@@ -44,6 +45,8 @@ AUTO = (2, 2, 2, 6, 8)
 #: Chains of births that are followed, how many births at a time, and the most of them: where rows
 #: have few entries, and where nothing else is found after the first blocks.
 CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 8, 1
+#: Entries, times births, that are worth it where rows have few entries.
+BIRTH_ENTRIES = MANY_BIRTHS << 13
 #: On so many entries, or else on a part of so many; and not for more components.
 CHAIN_ENTRIES, CHAIN_PART, FEW_COMPONENTS = 1 << 16, 1 << 14, 8
 #: Starts for data of which most entries are outliers: their kinds, and the quantiles that lead.
@@ -63,6 +66,8 @@ USELESS = 0.005
 FEW_ROWS, HELD = 0.05, 0.9
 #: A start whose cost, per entry, is higher than that of the best by this is not followed further.
 HOPELESS = 0.05
+#: Starts that are followed to the end, if so many are needed: entries, times starts, and the least.
+FOLLOWED, FEWEST = 1 << 20, 3
 #: The cosine of columns that are alike; the size of a component that is yet to find its place.
 ALIKE, SMALL = 0.8, 0.1
 #: The factor match score, without weights, of models that are the same.
@@ -232,9 +237,10 @@ class Given(Start):
 
 @dataclass(frozen=True)
 class Cold(Start):
-    """Factors of a kind: "nvecs" (as "auto"), "clipped", "random" or "positive".
+    """Factors of a kind: "nvecs" (as "auto"), "clipped", "spectral", "random" or "positive".
 
     Singular vectors are those of the data; "clipped" cuts it at the size of ordinary entries.
+    "spectral" is for few entries, see `compressed`, which are cut at their median magnitude.
     """
 
     kind: str
@@ -247,6 +253,8 @@ class Cold(Start):
             factors = starting.random(engine, rank, rng)
             if self.kind == "positive":
                 factors = tuple(engine.xp.abs(A) for A in factors)
+        elif self.kind == "spectral":  # there is nothing left of their size that misleads
+            factors = compressed(engine.saturated(typical(engine.sample().values)), rank, rng)
         else:
             clipped = self.kind == "clipped"
             source = engine.saturated(problem.ordinary) if clipped else problem.tame
@@ -315,7 +323,8 @@ class Screened(Start):
             [end.entropy + unit for end in ends],
             models=[_in_data(problem, end) for end in ends],
         )
-        chosen, enough = _worth_following(blocks), rank
+        most = max(FEWEST, int(FOLLOWED / engine.count))
+        chosen, enough = _worth_following(blocks)[:most], rank
         if self.count is None and len(ends) >= SOME:
             enough = trial.reduced(chosen[0])[0].shape[1]
         first, *others = (
@@ -354,12 +363,15 @@ class Screened(Start):
         small = trial.problem.engine
         together = small.tiles.side_by_side if small.count >= WORTH_THREADS else _in_turn
         if trial.thin(rank):
-            LOG.info("rows with few entries; components come and go until two chains agree")
             chains = CHAINS if self.count is None else max(1, self.count - 2)
-            plain = 2 if self.count is None else min(2, self.count - chains)
+            plain = 4 if self.count is None else min(2, self.count - chains)
             begun = zip(rng.spawn(plain), self._kinds(small), strict=False)
             ends = [trial.end(rank, n, *kind, own) for n, (own, kind) in enumerate(begun)]
-            return [ends, trial.evolved(rank, rng.spawn(chains), MANY_BIRTHS, together)], False
+            if self.count is None and trial.found([ends]):
+                return [ends], True
+            LOG.info("rows with few entries; components come and go until two chains agree")
+            births = min(MANY_BIRTHS, int(BIRTH_ENTRIES / small.count))
+            return [ends, trial.evolved(rank, rng.spawn(chains), births, together)], False
         kinds = enumerate(self._kinds(small))
         blocks: list[list[End]] = []
         for block, size in enumerate(sizes):
@@ -405,6 +417,8 @@ class Screened(Start):
         small, large = SHARES
         if self.kind == "auto" and _observed_share(engine) > 0.4:
             yield from (("clipped", small), ("positive", large), ("nvecs", large))
+        elif self.kind == "auto":
+            yield from (("spectral", small), ("positive", small), ("spectral", large))
         elif self.kind == "nvecs":
             yield "nvecs", small
         while True:  # data that is mostly of one sign is reached more easily from positive factors

@@ -23,6 +23,7 @@ from robustcp.engines import (
     to_host,
 )
 from robustcp.losses import Loss, as_loss
+from robustcp.metrics import paired
 from robustcp.noise import degrees_of_freedom_correction, fibres_of
 from robustcp.parallel import Progress, side_by_side
 from robustcp.priors import Known, Prior, RowPrior
@@ -543,8 +544,6 @@ def _came_back(
     have the signs of the fit's. None for that mode. Rows without entries have no say: columns are
     as large as the fit's in the others.
     """
-    from scipy.optimize import linear_sum_assignment
-
     modes = [n for n in range(len(fit.shape)) if n != mode]
     ours = {n: _unit(A * seen[n][:, None]) for n, A in enumerate(_unit_factors(fit)) if n != mode}
     each = {n: np.empty((len(models), *U.shape)) for n, (U, _) in ours.items()}
@@ -553,7 +552,7 @@ def _came_back(
         units = {n: _unit(model[n] * seen[n][:, None])[0] for n in modes}
         cosines = {n: U.T @ units[n] for n, (U, _) in ours.items()}
         congruence = math.prod(np.abs(cosine) for cosine in cosines.values())
-        rows, columns = linear_sum_assignment(congruence, maximize=True)
+        rows, columns = paired(congruence)
         back[k] = congruence[rows, columns] >= SAME
         for n, (_, sizes) in ours.items():
             signed = np.where(cosines[n][rows, columns] < 0, -sizes, sizes)

@@ -1,12 +1,17 @@
-"""Whether there is compiled code, and where."""
+"""Whether there is compiled code, and where; what it is told of a loss."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import warnings
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
+
+import numpy as np
+
+from robustcp.losses import Loss
 
 #: Where Triton's kernels run; tests of them in its interpreter say "cpu".
 KERNELS_RUN_ON = "cuda"
@@ -38,3 +43,16 @@ def _kernels() -> Any:
     except Exception as error:  # a Triton that does not go with this PyTorch, for one
         warnings.warn(f"Triton is installed but cannot be used ({error})", stacklevel=2)
         return None
+
+
+@lru_cache
+def numbers_of(loss: Loss, dtype: Any) -> np.ndarray | None:
+    """The parameters of a loss that has a formula, in the type of the factors.
+
+    None if they are beyond its range.
+    """
+    formula = compiled_code().LISTED_FORMULAS[type(loss)]
+    with np.errstate(over="ignore", under="ignore"):
+        numbers = np.array(formula.numbers(loss), dtype)
+    in_range = numbers[0] != 0 and bool(np.all(numbers < math.inf))
+    return numbers if in_range else None

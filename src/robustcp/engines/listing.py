@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from robustcp._typing import Factors
-from robustcp.engines.installed import compiled_code
+from robustcp.engines.installed import compiled_code, numbers_of
 from robustcp.engines.threads import Tiles
 from robustcp.engines.tiles import ranges
 from robustcp.losses import Loss
@@ -286,14 +285,14 @@ class CompiledListed(ListedPass):
     def takes(self, loss: Loss) -> bool:
         """Whether there is compiled code for a loss with such parameters."""
         known = type(loss) in compiled_code().LISTED_FORMULAS
-        return known and _numbers(loss, self.entries.x.values.dtype) is not None
+        return known and numbers_of(loss, self.entries.x.values.dtype) is not None
 
     def work(
         self, factors: Factors, mode: int, loss: Loss, low: int,
         gradient: np.ndarray, gram: np.ndarray,
     ) -> Any:  # fmt: skip
         real, w = self.entries.x.values.dtype, self.entries.w
-        numbers, formula = _numbers(loss, real), compiled_code().LISTED_FORMULAS[type(loss)]
+        numbers, formula = numbers_of(loss, real), compiled_code().LISTED_FORMULAS[type(loss)]
         assert numbers is not None
         line = formula.line(real, w is not None, len(numbers))
         weights, weight = None if w is None else w.of(mode), formula.weight(loss)
@@ -336,16 +335,6 @@ class CompiledListed(ListedPass):
             return float(total)
 
         return run
-
-
-@lru_cache
-def _numbers(loss: Loss, dtype: Any) -> np.ndarray | None:
-    """The parameters of a loss in the type of the data; None if they are beyond its range."""
-    formula = compiled_code().LISTED_FORMULAS[type(loss)]
-    with np.errstate(over="ignore", under="ignore"):
-        numbers = np.array(formula.numbers(loss), dtype)
-    in_range = numbers[0] != 0 and bool(np.all(numbers < math.inf))
-    return numbers if in_range else None
 
 
 class ListedPasses:

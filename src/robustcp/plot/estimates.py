@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.metrics import congruence, on_host
+from robustcp.metrics import congruence, on_host, paired
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
 
@@ -40,8 +40,6 @@ def truth_against_estimates(
     -------
     matplotlib Axes
     """
-    from scipy.optimize import linear_sum_assignment
-
     ax = axes_or_new(ax, (8, 3.6))
     true = on_host(truth)
     column = true.factors[mode][:, component]
@@ -49,7 +47,7 @@ def truth_against_estimates(
     ax.bar(index, column, width=0.8, color="0.85", label="truth")
     for (label, estimate), (colour, line, marker) in zip(estimates.items(), STYLES, strict=False):
         model = on_host(estimate)
-        rows, partners = linear_sum_assignment(congruence(true, model), maximize=True)
+        rows, partners = paired(congruence(true, model))
         found = model.factors[mode][:, dict(zip(rows, partners, strict=True)).get(component, 0)]
         found = found * (1.0 if found @ column >= 0 else -1.0)
         ax.plot(

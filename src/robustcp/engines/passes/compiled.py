@@ -7,7 +7,6 @@ it some twenty calls.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -17,7 +16,7 @@ import numpy as np
 
 from robustcp._typing import Array
 from robustcp.engines.base import View
-from robustcp.engines.installed import compiled_code
+from robustcp.engines.installed import compiled_code, numbers_of
 from robustcp.engines.passes.base import Part, Pass
 from robustcp.engines.scales import MatrixScales
 from robustcp.engines.tiles import Tiling, khatri_rao, ranges
@@ -95,7 +94,7 @@ class CompiledPass(Pass):
     def takes(self, loss: Loss) -> bool:
         """Whether there is compiled code for a loss with such parameters."""
         known = type(loss) in compiled_code().FORMULAS
-        return known and _numbers(loss, self.storage.dtype) is not None
+        return known and numbers_of(loss, self.storage.dtype) is not None
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
         sides = _Sides(factors, self.storage.split, n, self.storage.dtype)
@@ -150,7 +149,7 @@ class CompiledPass(Pass):
 
     def lines(self, loss: Loss) -> Lines:
         """What a pass does to a line of entries."""
-        numbers = _numbers(loss, self.storage.dtype)
+        numbers = numbers_of(loss, self.storage.dtype)
         assert numbers is not None
         code = compiled_code()
         weight = code.FORMULAS[type(loss)].weight(loss)
@@ -212,16 +211,6 @@ def _place(matrix: np.ndarray, at: tuple[int, int]) -> tuple[int, int, int]:
     """Where an entry of a matrix is, and how far it is to the next row and entry, in bytes."""
     step, width = matrix.shape[1] * matrix.itemsize, matrix.itemsize
     return compiled_code().address(matrix) + at[0] * step + at[1] * width, step, width
-
-
-@lru_cache
-def _numbers(loss: Loss, dtype: Any) -> np.ndarray | None:
-    """The parameters of a loss in the type of the factors; None if they are beyond its range."""
-    formula = compiled_code().FORMULAS[type(loss)]
-    with np.errstate(over="ignore", under="ignore"):
-        numbers = np.array(formula.numbers(loss), dtype)
-    in_range = numbers[0] != 0 and bool(np.all(numbers < math.inf))
-    return numbers if in_range else None
 
 
 class _Sides:

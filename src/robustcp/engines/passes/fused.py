@@ -86,7 +86,13 @@ class FusedPass(Pass):
         scales = self.storage.scales
         plain = scales is None or scales.slabs is None or scales.slabs.array is None
         few = scales is None or not scales.held or _width(scales.held) <= RANKS
-        return plain and few and self._code.formula_of(loss) is not None
+        formula = self._code.formula_of(loss)
+        return plain and few and formula is not None and self._holds(formula.numbers(loss))
+
+    def _holds(self, numbers: Sequence[float]) -> bool:
+        """Whether the type of the factors holds some numbers."""
+        info = self.storage.xp.finfo(self.storage.dtype)
+        return all(n == 0 or info.smallest_normal <= abs(n) <= info.max for n in numbers)
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
         rank = _width(factors)

@@ -16,12 +16,13 @@ to `_hold` after that, or it is freed before.
 """
 
 import ctypes
+import gc
 import logging
 import math
 import types
 from collections import ChainMap
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -1196,13 +1197,26 @@ class Function:
 _held: list[CFunc] = []
 
 
+@contextmanager
+def _uncollected():
+    """Compiling makes many objects that stay: to look among them for garbage takes a while."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _c_function(function, arguments, keep=True, fastmath=_FAST):
     """A function compiled for some types of arguments, and kept on disk."""
     options = {**_OPTIONS, "fastmath": fastmath}
     compiled = CFunc(function, (arguments, numba_types.float64), {}, options)
     if keep:
         _kept(compiled, function)
-    compiled.compile()
+    with _uncollected():
+        compiled.compile()
     _held.append(compiled)
     address: Any = compiled.address
     kind = ctypes.CFUNCTYPE(ctypes.c_double, *[ctypes.c_int64] * len(arguments))
