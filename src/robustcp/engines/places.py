@@ -39,7 +39,7 @@ class Places:
     def sampled(self) -> np.ndarray | None:
         """Flat indices of the entries that a sample is made of; None for all."""
         total = math.prod(self._shape)
-        if total <= 2 * self._most:
+        if total <= 3 * self._most:
             return None
         flat = np.random.default_rng(0).integers(total, size=self._most)
         flat.sort()
