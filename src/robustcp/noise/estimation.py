@@ -19,6 +19,7 @@ import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Sample
+from robustcp.engines.installed import compiled_code
 from robustcp.noise.core import (
     LOW,
     NORMAL_LOW,
@@ -54,6 +55,10 @@ CHANCE = 0.65
 CHANCE_OF_LOGS = 1.23
 #: Counts have at least this mean, in steps.
 LEAST_MEAN = 0.01
+#: A floor of this share of a standard deviation does not show: its fourth power does not.
+NEGLIGIBLE = 0.03
+#: The lowest magnitude of which there is a logarithm.
+TINY = 1e-300
 #: In units of its estimate, a standard deviation is not below this.
 LOWEST = 0.3
 
@@ -327,7 +332,13 @@ def _deviations(
 
 def _floored(variance: np.ndarray | float, least: float) -> np.ndarray:
     """Standard deviations that do not go below the least one, smoothly."""
-    return np.sqrt(np.hypot(variance, least**2))
+    floor = least * least
+    if floor == 0:
+        return np.sqrt(variance)
+    # sqrt(hypot(variance, floor)), which takes longer
+    high = np.maximum(variance, floor)
+    ratio = np.minimum(variance, floor) / high
+    return np.asarray(np.sqrt(high * np.sqrt(1.0 + ratio * ratio)))
 
 
 def change(residuals: Residuals, one: Noise, other: Noise) -> float:
@@ -403,7 +414,34 @@ def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
     r, least = np.abs(residuals.values), residuals.resolution.entry
     if not r.size:
         return common(residuals)
-    logs = np.log(np.maximum(r, max(1e-2 * least, 1e-3 * median(r))))
+    floor = max(1e-2 * least, 1e-3 * median(r))
+    effects = _main_effects if compiled_code() is None else _compiled_effects
+    slabs, z = effects(residuals, modes, floor)
+    unit = core_of(z, least).sigma
+    logs, lowest = 0.0, 0.0
+    for mode, scales in enumerate(slabs):
+        if scales is not None:
+            each = np.log(scales)
+            logs += float(residuals.counts(mode) @ each) / r.size
+            lowest += float(each.min())
+    if least < NEGLIGIBLE * unit * math.exp(lowest):
+        sigma = unit * math.exp(logs)
+    else:
+        s = unit * _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
+        sigma = float(np.exp(np.mean(np.log(_floored(s * s, least)))))
+    if all(scales is None for scales in slabs):
+        return Noise(unit, (1.0, 0.0, 0.0), slabs, least)
+    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), slabs, least)
+
+
+Slabs = tuple[np.ndarray | None, ...]
+
+
+def _main_effects(
+    residuals: Residuals, modes: Sequence[int], floor: float
+) -> tuple[Slabs, np.ndarray]:
+    """Scales of slabs from the logarithms of magnitudes, and residuals in their units."""
+    logs = np.log(np.maximum(np.abs(residuals.values), floor))
     slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
     for mode in modes:
         size, index = residuals.shape[mode], residuals.indices[mode]
@@ -415,13 +453,30 @@ def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
         if found.std() >= UNEVEN:
             slabs[mode] = np.exp(found)
             logs = logs - found[index]
-    if all(v is None for v in slabs):
-        sigma = core_of(residuals.values, least).sigma
-        return Noise(sigma, (1.0, 0.0, 0.0), tuple(slabs), least)
-    s = _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
-    unit = core_of(residuals.values / s, least).sigma
-    sigma = float(np.exp(np.mean(np.log(_floored(unit**2 * s**2, least)))))
-    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), tuple(slabs), least)
+    return tuple(slabs), residuals.values / _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
+
+
+def _compiled_effects(
+    residuals: Residuals, modes: Sequence[int], floor: float
+) -> tuple[Slabs, np.ndarray]:
+    """The same by compiled code."""
+    code, slabs = compiled_code(), [None] * len(residuals.shape)
+    if not modes:
+        return tuple(slabs), residuals.values
+    values = np.ascontiguousarray(residuals.values)
+    counts = [residuals.counts(mode).astype(np.float64) for mode in modes]
+    indices = [np.ascontiguousarray(residuals.indices[mode], np.int64) for mode in modes]
+    each, sizes = np.concatenate(counts), np.array([count.size for count in counts])
+    at = np.array([code.address(index) for index in indices])
+    most = (max(median(count), 1e-9) for count in counts)
+    numbers = np.array((max(floor, TINY), CHANCE_OF_LOGS, UNEVEN, *most))
+    scales, z = np.empty(each.size), np.empty(values.size)
+    places = map(code.address, (at, sizes, each, numbers, scales, z))
+    used = code.main_effects().run(code.address(values), values.size, len(modes), *places)
+    found: list[np.ndarray | None] = list(slabs)
+    for n, (mode, own) in enumerate(zip(modes, np.split(scales, sizes.cumsum()[:-1]), strict=True)):
+        found[mode] = own if int(used) >> n & 1 else None
+    return tuple(found), z
 
 
 def entropy(residuals: Residuals, noise: Noise) -> float:
