@@ -117,9 +117,8 @@ class Objective:
         """What is added to the loss."""
         total = 0.0
         if self.mu != 0:
-            xp, norms = self.engine.xp, self.engine.algebra.column_norms
-            total = sum(float(xp.sum(norms(factors[mode]) ** 2)) for mode in self.modes)
-            total *= 0.5 * self.mu
+            square = self.engine.algebra.square
+            total = 0.5 * self.mu * sum(square(factors[mode]) for mode in self.modes)
         if self.prior is not None:
             total += self.prior.value(factors)
         costs = self._costs(factors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
@@ -112,6 +113,26 @@ class Algebra:
         top = xp.where(top > 0, top, xp.ones_like(top))
         return top * xp.sqrt(xp.sum((A / top[None, :]) ** 2, axis=0))
 
+    def square(self, A: Array) -> float:
+        """The sum of the squares of all entries."""
+        return float(array_namespace(A).sum(A * A))
+
+    def balanced(self, factors: Sequence[Array], roots: Sequence[Any] = ()) -> list[Array]:
+        """The same model with equal column norms, or equal products of these and the roots.
+
+        Where a column is 0 the others of its component stay as they are.
+        """
+        xp = array_namespace(factors[0])
+        norms = [self.column_norms(A) for A in factors]
+        if roots:
+            norms = [norm * root for norm, root in zip(norms, roots, strict=True)]
+        mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms)
+        if not bool(xp.all(mean > 0)):
+            some, one = mean > 0, xp.ones_like(mean)
+            mean = xp.where(some, mean, one)
+            norms = [xp.where(some, norm, one) for norm in norms]
+        return [self.times(A, mean / norm) for A, norm in zip(factors, norms, strict=True)]
+
     def times(self, A: Array, sizes: Array) -> Array:
         """Each column times a number."""
         return A * sizes[None, :]
@@ -165,6 +186,18 @@ class CompiledAlgebra(Algebra):
 
         found = self._each(norms, len(A))
         return found[0] if len(found) == 1 else self.column_norms(np.stack(found))
+
+    def square(self, A: Array) -> float:
+        return float(np.vdot(A, A))
+
+    def balanced(self, factors: Sequence[Array], roots: Sequence[Any] = ()) -> list[Array]:
+        ends = np.cumsum([len(A) for A in factors])
+        if roots or ends[-1] > ROWS:
+            return super().balanced(factors, roots)
+        code, stack = compiled_code(), np.concatenate(factors)
+        address, begins = code.address, ends.tolist()
+        code.balance(stack.dtype).run(address(stack), address(ends), len(ends), stack.shape[1])
+        return [stack[a:b] for a, b in zip((0, *begins), begins, strict=False)]
 
     def times(self, A: Array, sizes: Array) -> Array:
         new = np.empty(A.shape, A.dtype)

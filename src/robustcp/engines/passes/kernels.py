@@ -1116,6 +1116,32 @@ def _column_norms(A, first, last, columns, norms):
     return 0.0
 
 
+def _balance(stack, ends, modes, rank):
+    """Columns of factors that are stacked get equal norms, component by component; see `Algebra`.
+
+    `ends` are the ends of their rows.
+    """
+    for r in range(rank):
+        logs, begin = 0.0, 0
+        for n in range(2 * modes):
+            if n == modes:
+                logs, begin = math.exp(logs / modes), 0
+            top, total = 0.0, 0.0
+            for i in range(begin, ends[n % modes]):
+                top = max(top, abs(np.float64(stack[i * rank + r])))
+            for i in range(begin, ends[n % modes]):
+                x = stack[i * rank + r] / top if top > 0 else 0.0
+                total += x * x
+            norm = top * math.sqrt(total)
+            if n < modes:
+                logs += math.log(norm)
+            elif logs > 0:
+                for i in range(begin, ends[n % modes]):
+                    stack[i * rank + r] *= logs / norm
+            begin = ends[n % modes]
+    return 0.0
+
+
 @_part
 def _shrunk(effects, entries, size, most, chance):
     """Effects from sums: means, shrunk by what may be chance, around 0; returns their spread.
@@ -1408,6 +1434,12 @@ def inverse_scales(real):
     """See `_inverse_scales`."""
     arrays = *_pointers(*[real] * 5), *_pointers(np.float64)
     return _c_function(_inverse_scales, (*[_INT] * 5, *arrays))
+
+
+@cache
+def balance(real):
+    """See `_balance`."""
+    return _c_function(_balance, (*_pointers(real), _INTS, _INT, _INT), fastmath=False)
 
 
 @cache
