@@ -380,7 +380,7 @@ def entropy_of(engine: Engine, factors: Factors, resolution: Resolution) -> floa
     residuals = Residuals.of(engine, factors, resolution).some(FEWER)
     if resolution.small:
         return cost_of_counts(residuals)
-    return entropy(residuals, rough(residuals, residuals.modes))
+    return entropy(residuals)
 
 
 def cost_of_counts(residuals: Residuals) -> float:
@@ -411,27 +411,31 @@ def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
     The scales are geometric means of magnitudes, which add up as logarithms do: the main effects
     of an analysis of variance. Modes whose slabs hardly differ have none.
     """
+    return _rough(residuals, modes)[0]
+
+
+def _rough(residuals: Residuals, modes: Sequence[int]) -> tuple[Noise, np.ndarray]:
+    """The same, and residuals in standard deviations."""
     r, least = np.abs(residuals.values), residuals.resolution.entry
     if not r.size:
-        return common(residuals)
+        return common(residuals), r
     floor = max(1e-2 * least, 1e-3 * median(r))
     effects = _main_effects if compiled_code() is None else _compiled_effects
     slabs, z = effects(residuals, modes, floor)
     unit = core_of(z, least).sigma
-    logs, lowest = 0.0, 0.0
+    if all(scales is None for scales in slabs):
+        return Noise(unit, (1.0, 0.0, 0.0), slabs, least), z / unit
+    logs = lowest = 0.0
     for mode, scales in enumerate(slabs):
         if scales is not None:
             each = np.log(scales)
             logs += float(residuals.counts(mode) @ each) / r.size
             lowest += float(each.min())
-    if least < NEGLIGIBLE * unit * math.exp(lowest):
-        sigma = unit * math.exp(logs)
-    else:
-        s = unit * _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
-        sigma = float(np.exp(np.mean(np.log(_floored(s * s, least)))))
-    if all(scales is None for scales in slabs):
-        return Noise(unit, (1.0, 0.0, 0.0), slabs, least)
-    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), slabs, least)
+    sigma, z = unit * math.exp(logs), z / unit
+    if least > NEGLIGIBLE * unit * math.exp(lowest):
+        s = _deviations(residuals, (unit**2, 0.0, 0.0), slabs, least)
+        sigma, z = float(np.exp(np.mean(np.log(s)))), residuals.values / s
+    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), slabs, least), z
 
 
 Slabs = tuple[np.ndarray | None, ...]
@@ -479,17 +483,16 @@ def _compiled_effects(
     return tuple(found), z
 
 
-def entropy(residuals: Residuals, noise: Noise) -> float:
-    """The entropy of residuals, per entry, of any shape but of scales that are those of a noise.
+def entropy(residuals: Residuals) -> float:
+    """The entropy of residuals, per entry, of any shape but of scales as slabs have them.
 
     The mean of log s plus the entropy of r / s, from a histogram with bins that grow beyond the
     noise. No entry counts more than another, so that nothing large, no slab and no leverage can
     buy a low value: it is lowest where most residuals are most alike.
     """
-    s = deviations(residuals, noise)
-    if not s.size:
+    noise, z = _rough(residuals, residuals.modes)
+    if not z.size:
         return 0.0
-    z = residuals.values / s
     size = np.abs(z)
     unit = max(quantile(size, LOW) / NORMAL_LOW, LOWEST_UNIT)  # so that bins resolve any peak
     bins = _bins(size / unit)
@@ -497,8 +500,8 @@ def entropy(residuals: Residuals, noise: Noise) -> float:
     share = np.bincount(bins, minlength=2 * WIDTHS.size) / z.size
     full = np.flatnonzero(share)
     share, width = share[full], WIDTHS[full % WIDTHS.size]
-    level = math.log(noise.sigma) if noise.even else float(np.mean(np.log(s)))
-    return level + math.log(unit) - float(np.sum(share * np.log(share / width)))
+    unit *= noise.sigma  # the geometric mean
+    return math.log(unit) - float(np.sum(share * np.log(share / width)))
 
 
 def _bins(size: np.ndarray) -> np.ndarray:
