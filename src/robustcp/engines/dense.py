@@ -162,6 +162,10 @@ class DenseEngine(Engine):
 
         return Sample(values if known is None else values[known], locate)
 
+    def entries(self, factors: Factors | None = None) -> Sample:
+        whole = self._storage.places.sampled is None and self._storage.weights is None
+        return self.sample(factors) if whole and self.view.scales is None else super().entries(factors)
+
     def _all(self, factors: Factors | None) -> Iterator[Array]:
         read = self._reader(factors)
         for tile in self._storage.pass_tiles():

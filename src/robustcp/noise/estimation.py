@@ -28,7 +28,7 @@ from robustcp.noise.core import (
     degrees_of_freedom_correction,
 )
 from robustcp.noise.model import COMMON, Kind, Noise
-from robustcp.quantiles import median, quantile
+from robustcp.quantiles import median, quantile, quantile_of_sorted
 from robustcp.sizes import Resolution
 from robustcp.units import Units
 
@@ -155,8 +155,13 @@ class Residuals:
     @cached_property
     def groups(self) -> np.ndarray:
         """Which of the groups of entries with a signal of about the same size each is in."""
-        shares = np.linspace(0, 1, GROUPS + 1)[1:-1]
-        return np.searchsorted(np.quantile(self.size, shares), self.size)
+        order = np.argsort(self.size)
+        ordered = self.size[order]
+        edges = [quantile_of_sorted(ordered, k / GROUPS) for k in range(1, GROUPS)]
+        ends = ordered.searchsorted(edges, side="right")
+        found = np.empty(self.size.size, dtype=np.intp)
+        found[order] = np.repeat(np.arange(GROUPS), np.diff(ends, prepend=0, append=order.size))
+        return found
 
     @cached_property
     def group_means(self) -> np.ndarray:
@@ -262,16 +267,15 @@ def _differing(some: Residuals, noise: Noise) -> tuple[list[int], bool]:
     z = np.minimum(np.abs(some.values) / deviations(some, noise), 2.5)
     by_mode = np.zeros(len(some.shape))
     for mode in some.modes:
-        by_mode[mode] = _spread(z, some.indices[mode], some.shape[mode])
+        by_mode[mode] = _spread(z, some.indices[mode], some.counts(mode))
     modes = [int(n) for n in np.argsort(by_mode)[::-1] if by_mode[n] >= UNEVEN]
-    return modes, _spread(z, some.groups, GROUPS) >= UNEVEN
+    return modes, _spread(z, some.groups, np.bincount(some.groups, minlength=GROUPS)) >= UNEVEN
 
 
-def _spread(z: np.ndarray, group: np.ndarray, size: int) -> float:
+def _spread(z: np.ndarray, group: np.ndarray, count: np.ndarray) -> float:
     """The standard deviation of the log scales of groups, of what is not chance; 0 if it may be."""
-    count = np.bincount(group, minlength=size)
     full = count > 1
-    mean = np.bincount(group, z, minlength=size)[full] / count[full]
+    mean = np.bincount(group, z, minlength=count.size)[full] / count[full]
     count, free = count[full], int(full.sum()) - 1
     whole, variance = float(np.average(mean, weights=count)), float(z.var())
     if free < 1 or variance == 0 or whole == 0:
