@@ -489,11 +489,9 @@ class Trial:
         """
         wide = number % 3 == 2 or number >= 6
         begin = Cold(kind)(self.problem, rank + wide, rng, self.constraints).factors
-        if number % 2:
-            factors = self._run([self._redescent], self.follow(begin, share, 1e-3, 60))
-        else:
-            down = EvenedOut(Continuation(*self._span(share)), self.problem.resolution)
-            factors = self._run([self._stage(down, 1), self._redescent], begin)
+        plain = Continuation(*self._span(share))
+        down = plain if number % 2 else EvenedOut(plain, self.problem.resolution)
+        factors = self._run([self._stage(down, 1), self._redescent], begin)
         if wide:
             factors = self._run([self._redescent], self.pruned(factors).factors)
         return End(factors, self.cost(factors))
