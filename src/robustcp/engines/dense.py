@@ -163,8 +163,10 @@ class DenseEngine(Engine):
         return Sample(values if known is None else values[known], locate)
 
     def entries(self, factors: Factors | None = None) -> Sample:
-        whole = self._storage.places.sampled is None and self._storage.weights is None
-        return self.sample(factors) if whole and self.view.scales is None else super().entries(factors)
+        plain = self._storage.weights is None and self.view.scales is None
+        if plain and self._storage.places.sampled is None:  # a sample is all of them
+            return self.sample(factors)
+        return super().entries(factors)
 
     def _all(self, factors: Factors | None) -> Iterator[Array]:
         read = self._reader(factors)
