@@ -842,7 +842,7 @@ def _mostly_positive(engine: Engine) -> bool:
     if _observed_share(engine) <= 0.4:
         return False
     values = engine.sample().values
-    return int(np.sum(values > 0)) > POSITIVE * np.count_nonzero(values)
+    return bool(np.sum(values > 0) > POSITIVE * np.count_nonzero(values))
 
 
 def _look(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:

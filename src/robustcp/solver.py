@@ -162,6 +162,12 @@ class State:
         """What residuals cost in this level."""
         return Level(self.loss, self.noise, self.prior, self.fibres)
 
+    def with_sweep(self, **changes: Any) -> State:
+        """As `replace`, in a third of its time: nothing here is made from the other fields."""
+        other = object.__new__(State)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
     def counted(self) -> tuple[tuple[str, int], ...]:
         """The stages so far, with one more sweep of the last."""
         name, sweeps = self.stages[-1]
@@ -282,8 +288,8 @@ class Solver:
         if "factors" not in moved:  # only rounding makes a plain sweep rise: this is the lowest
             moved |= {"swept": state.swept, "momentum": 0, "fall": 0.0}
         value = moved.get("objective", state.objective)
-        return replace(
-            state, **moved, kept=swept.kept, stages=state.counted(), sweep=state.sweep + 1,
+        return state.with_sweep(
+            **moved, kept=swept.kept, stages=state.counted(), sweep=state.sweep + 1,
             level_sweep=state.level_sweep + 1,
             trace=(*state.trace, self._in_data(value + objective.excess, state.loss)),
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -191,13 +191,13 @@ class CompiledAlgebra(Algebra):
         return float(np.vdot(A, A))
 
     def balanced(self, factors: Sequence[Array], roots: Sequence[Any] = ()) -> list[Array]:
-        ends = np.cumsum([len(A) for A in factors])
+        ends, parts = _parts(tuple(map(len, factors)))
         if roots or ends[-1] > ROWS:
             return super().balanced(factors, roots)
         code, stack = compiled_code(), np.concatenate(factors)
-        address, begins = code.address, ends.tolist()
+        address = code.address
         code.balance(stack.dtype).run(address(stack), address(ends), len(ends), stack.shape[1])
-        return [stack[a:b] for a, b in zip((0, *begins), begins, strict=False)]
+        return [stack[part] for part in parts]
 
     def times(self, A: Array, sizes: Array) -> Array:
         new = np.empty(A.shape, A.dtype)
@@ -222,6 +222,13 @@ class CompiledAlgebra(Algebra):
         if count <= ROWS:
             return [work(0, count)]
         return list(self._tiles.map(lambda part: work(part.start, part.stop), ranges(count, ROWS)))
+
+
+@lru_cache
+def _parts(sizes: tuple[int, ...]) -> tuple[np.ndarray, list[slice]]:
+    """The ends of factors of some sizes in a stack, and their places."""
+    ends = np.cumsum(sizes)
+    return ends, list(map(slice, (ends - sizes).tolist(), ends.tolist()))
 
 
 @cache
