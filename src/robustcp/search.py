@@ -43,7 +43,7 @@ LOG = logging.getLogger("robustcp.search")
 #: How many starts "auto" tries at once: more only if those before do not agree.
 AUTO = (2, 2, 2, 6, 8)
 #: If more than this share of the entries is positive, the first starts are tried in this order.
-POSITIVE, LEADING = 0.9, (3, 1, 5, 0, 2, 4)
+POSITIVE, LEADING = 0.9, (3, 1, 2, 0)
 #: Chains of births that are followed, how many births at a time, and the most of them: where rows
 #: have few entries, and where nothing else is found after the first blocks.
 CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 8, 1
