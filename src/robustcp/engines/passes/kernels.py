@@ -51,6 +51,8 @@ _N, _T = ord("N"), ord("T")
 _BEGINS = 17
 #: A variance that stands for none.
 _TINY = 1e-80
+#: A logarithm that no norm has.
+_DEAD = -1e4
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
 _ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
@@ -191,6 +193,13 @@ def _log(y):
     p = p * q + 1 / 3.0
     p = p * q + 1.0
     return 2.0 * s * p + n * _LN2
+
+
+@njit(**_INLINE)
+def _exp(y):
+    """exp(y); that of the C library may differ between code that was compiled now and before."""
+    e = _exp_of_minus(abs(y), 700.0)
+    return 1 / e if y > 0 else e
 
 
 @njit(**_INLINE)
@@ -1125,7 +1134,7 @@ def _balance(stack, ends, modes, rank):
         logs, begin = 0.0, 0
         for n in range(2 * modes):
             if n == modes:
-                logs, begin = math.exp(logs / modes), 0
+                logs, begin = _exp(logs / modes) if logs > _DEAD else 0.0, 0
             top, total = 0.0, 0.0
             for i in range(begin, ends[n % modes]):
                 top = max(top, abs(np.float64(stack[i * rank + r])))
@@ -1134,7 +1143,7 @@ def _balance(stack, ends, modes, rank):
                 total += x * x
             norm = top * math.sqrt(total)
             if n < modes:
-                logs += math.log(norm)
+                logs += _log(norm) if norm > _TINY * _TINY else 2 * modes * _DEAD
             elif logs > 0:
                 for i in range(begin, ends[n % modes]):
                     stack[i * rank + r] *= logs / norm
@@ -1142,7 +1151,7 @@ def _balance(stack, ends, modes, rank):
     return 0.0
 
 
-@_part
+@njit(**_INLINE)
 def _shrunk(effects, entries, size, most, chance):
     """Effects from sums: means, shrunk by what may be chance, around 0; returns their spread.
 
@@ -1205,7 +1214,7 @@ def _main_effects(values, count, modes, at, sizes, counts, numbers, scales, z):
             for k in range(size):
                 effects[k] = 0.0
     for k in range(begin):
-        scales[k] = math.exp(-scales[k])
+        scales[k] = _exp(-scales[k])
     for i in range(count):
         z[i] = values[i]
     begin = 0
