@@ -56,7 +56,7 @@ def steps(code: Any) -> Iterator[tuple[str, Callable[[], object]]]:
 def _passes(code: Any, real: np.dtype[Any]) -> None:
     for function in (
         code.rows_tile, code.columns_tile, code.solve, code.nonnegative, code.sweep,
-        code.inverse_scales, code.balance, code.column_norms, code.differences,
+        code.inverse_scales, code.column_norms, code.differences,
     ):  # fmt: skip
         function(real)
     code.on_tile()

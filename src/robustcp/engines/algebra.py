@@ -191,12 +191,18 @@ class CompiledAlgebra(Algebra):
         return float(np.vdot(A, A))
 
     def balanced(self, factors: Sequence[Array], roots: Sequence[Any] = ()) -> list[Array]:
-        ends, parts = _parts(tuple(map(len, factors)))
-        if roots or ends[-1] > ROWS:
+        parts, numbers = _parts(tuple(map(len, factors)))
+        if roots or numbers.size > ROWS:
             return super().balanced(factors, roots)
         code, stack = compiled_code(), np.concatenate(factors)
-        address = code.address
-        code.balance(stack.dtype).run(address(stack), address(ends), len(ends), stack.shape[1])
+        rank, norms = stack.shape[1], np.empty((len(parts), stack.shape[1]), stack.dtype)
+        run, at, to = code.column_norms(stack.dtype).run, code.address(stack), code.address(norms)
+        for n, part in enumerate(parts):
+            run(at, part.start, part.stop, rank, to + n * rank * norms.itemsize)
+        if not (norms > 0).all():
+            return super().balanced(factors)
+        logs = np.log(norms)
+        stack *= np.exp(logs.mean(axis=0) - logs)[numbers]
         return [stack[part] for part in parts]
 
     def times(self, A: Array, sizes: Array) -> Array:
@@ -225,10 +231,11 @@ class CompiledAlgebra(Algebra):
 
 
 @lru_cache
-def _parts(sizes: tuple[int, ...]) -> tuple[np.ndarray, list[slice]]:
-    """The ends of factors of some sizes in a stack, and their places."""
+def _parts(sizes: tuple[int, ...]) -> tuple[list[slice], np.ndarray]:
+    """Where factors of some sizes are in a stack, and the number of each row's factor."""
     ends = np.cumsum(sizes)
-    return ends, list(map(slice, (ends - sizes).tolist(), ends.tolist()))
+    parts = list(map(slice, (ends - sizes).tolist(), ends.tolist()))
+    return parts, np.repeat(np.arange(len(sizes)), sizes)
 
 
 @cache

@@ -51,8 +51,6 @@ _N, _T = ord("N"), ord("T")
 _BEGINS = 17
 #: A variance that stands for none.
 _TINY = 1e-80
-#: A logarithm that no norm has.
-_DEAD = -1e4
 _LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
 _ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
@@ -1125,32 +1123,6 @@ def _column_norms(A, first, last, columns, norms):
     return 0.0
 
 
-def _balance(stack, ends, modes, rank):
-    """Columns of factors that are stacked get equal norms, component by component; see `Algebra`.
-
-    `ends` are the ends of their rows.
-    """
-    for r in range(rank):
-        logs, begin = 0.0, 0
-        for n in range(2 * modes):
-            if n == modes:
-                logs, begin = _exp(logs / modes) if logs > _DEAD else 0.0, 0
-            top, total = 0.0, 0.0
-            for i in range(begin, ends[n % modes]):
-                top = max(top, abs(np.float64(stack[i * rank + r])))
-            for i in range(begin, ends[n % modes]):
-                x = stack[i * rank + r] / top if top > 0 else 0.0
-                total += x * x
-            norm = top * math.sqrt(total)
-            if n < modes:
-                logs += _log(norm) if norm > _TINY * _TINY else 2 * modes * _DEAD
-            elif logs > 0:
-                for i in range(begin, ends[n % modes]):
-                    stack[i * rank + r] *= logs / norm
-            begin = ends[n % modes]
-    return 0.0
-
-
 @njit(**_INLINE)
 def _shrunk(effects, entries, size, most, chance):
     """Effects from sums: means, shrunk by what may be chance, around 0; returns their spread.
@@ -1443,12 +1415,6 @@ def inverse_scales(real):
     """See `_inverse_scales`."""
     arrays = *_pointers(*[real] * 5), *_pointers(np.float64)
     return _c_function(_inverse_scales, (*[_INT] * 5, *arrays))
-
-
-@cache
-def balance(real):
-    """See `_balance`."""
-    return _c_function(_balance, (*_pointers(real), _INTS, _INT, _INT), fastmath=False)
 
 
 @cache
