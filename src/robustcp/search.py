@@ -402,10 +402,11 @@ class Screened(Start):
         """Starts by number, with their kinds and first smoothing (see `Trial.end`).
 
         For data that is mostly positive, those from positive factors that the plain 1-norm leads
-        are first: these end at the same model most often.
+        are first: these end at the same model most often. Where a number of starts is asked for,
+        those that differ most are first.
         """
         numbered = ((number, *kind) for number, kind in enumerate(self._kinds(engine)))
-        if self.kind == "auto" and _mostly_positive(engine):
+        if self.kind == "auto" and self.count is None and _mostly_positive(engine):
             first = list(itertools.islice(numbered, len(LEADING)))
             yield from (first[number] for number in LEADING)
         yield from numbered
