@@ -22,7 +22,7 @@ from robustcp.engines.algebra import ROWS, CompiledAlgebra, algebra
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import Tiles
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss
-from robustcp.noise import Noise
+from robustcp.noise import Noise, Residuals, core, estimation
 from robustcp.normal import NormalEquations
 from robustcp.schedules import Refinement, Skip
 from robustcp.sizes import Resolution
@@ -218,6 +218,21 @@ class TestSolve:
         A[0, 0] = 0.0
         norms = algebra(np, compiled).column_norms(A)
         np.testing.assert_allclose(norms, np.sqrt([5, 6]) * 1e-310, rtol=1e-6)
+
+    @pytest.mark.parametrize("size", [1.0, 1e160, 1e-160])
+    def test_balanced_factors_have_equal_norms_and_the_same_model(self, compiled, size):
+        rng = np.random.default_rng(0)
+        A, B, C = (rng.standard_normal((n, 4)) for n in (5, 7, 6))
+        A, B = A * [1.0, size, 1.0, 1e3], B * [1.0, 1 / size, 1.0, 1.0]
+        C[:, 2] = 0.0
+        new = algebra(np, compiled).balanced([A, B, C])
+        norms = np.array([np.linalg.norm(D, axis=0) for D in new])
+        np.testing.assert_allclose(norms[:, [0, 1, 3]], norms[[0, 0, 0]][:, [0, 1, 3]], rtol=1e-9)
+        old, same = (
+            np.einsum("ir,jr->ijr", *some[:2])[:, :, None] * some[2] for some in ((A, B, C), new)
+        )
+        np.testing.assert_allclose(same, old, rtol=1e-9)
+        np.testing.assert_array_equal(new[0][:, 2], A[:, 2])  # its component is 0 elsewhere
 
 
 class TestLongModes:
@@ -453,3 +468,40 @@ def test_refinement_is_left_out_if_there_is_no_telling_what_the_noise_is(beyond,
     with pytest.raises(Skip, match=f"would reject {beyond:.0%}"):
         Refinement(Resolution(1e-9, 1e-9))._check(noise, None)
     Refinement(Resolution(1e-9, 1e-9))._check(replace(noise, beyond=0.4), None)
+
+
+class TestFirstLooks:
+    """Compiled parts of a first look at the noise, beside those of NumPy."""
+
+    @pytest.mark.parametrize("shape", [(20, 20, 20), (7, 30, 11), (4, 60, 9, 5)])
+    @pytest.mark.parametrize("missing", [0.0, 0.3])
+    @pytest.mark.parametrize("least", [1e-9, 0.5])
+    def test_main_effects_and_cores(self, shape, missing, least):
+        rng = np.random.default_rng(len(shape))
+        scale = np.exp(0.5 * rng.standard_normal(shape[0]))
+        X = rng.standard_normal(shape) * scale.reshape(-1, *[1] * (len(shape) - 1))
+        X[rng.random(shape) < 0.2] *= 8
+        X[rng.random(shape) < missing] = np.nan
+        if missing:
+            X[2] = np.nan  # a slab without any
+        zero = tuple(np.zeros((n, 1)) for n in shape)
+        found = Residuals.of(as_engine(X), zero, Resolution(entry=least, least=least))
+        plain, compiled = (
+            how(found, found.modes, 1e-3)
+            for how in (estimation._main_effects, estimation._compiled_effects)
+        )
+        assert missing or plain[0][0] is not None
+        for one, other in zip(plain[0], compiled[0], strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                np.testing.assert_allclose(other, one, rtol=1e-10)
+        np.testing.assert_allclose(compiled[1], plain[1], rtol=1e-10)
+        some = core._Sorted.of(plain[1], least, 1 << 16)
+        for rounds in ((False, True), (True,)):
+            np.testing.assert_allclose(
+                some._compiled(1.3, rounds), some._settled(1.3, rounds), rtol=1e-9
+            )
+        noise, z = estimation._rough(found, found.modes)
+        s = estimation.deviations(found, noise)
+        np.testing.assert_allclose(z, found.values / s, rtol=1e-6)
+        assert noise.sigma == pytest.approx(np.exp(np.mean(np.log(s))), rel=1e-6)

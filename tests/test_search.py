@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
 from robustcp import KruskalTensor, as_engine, cp, cpals, factor_match_score, load, save, simulate
 from robustcp.noise import Residuals, entropy_of, first_look
-from robustcp.noise.estimation import entropy
+from robustcp.noise.estimation import entropy, rough
 from robustcp.schedules import EvenedOut, Redescent
-from robustcp.search import End, Starts, _worth_following
+from robustcp.search import End, Screened, Starts, _worth_following
 from robustcp.sizes import Problem
 from robustcp.studies.kinds import KINDS
 
@@ -84,13 +86,24 @@ class TestEntropy:
             Problem.of(as_engine(np.ones((3, 3, 3)))).resolution,
         )  # fmt: skip
         none = residuals.some(0)
-        assert entropy(none, first_look_of(none)) == 0.0
+        assert entropy(none) == 0.0
+        assert rough(none, none.modes).even
 
 
-def first_look_of(residuals):
-    from robustcp.noise.estimation import rough
-
-    return rough(residuals, residuals.modes)
+class TestOrder:
+    def test_of_positive_data_two_plain_starts_from_positive_factors_are_first(self):
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((12, 11, 10))
+        mixed, positive = (
+            list(islice(Screened("auto", None)._in_order(as_engine(Y)), 12)) for Y in (X, np.abs(X))
+        )
+        assert sorted(mixed) == sorted(positive)  # none is missed
+        assert [number for number, *_ in mixed] == list(range(12))
+        assert [kind for _, kind, _ in positive[:2]] == ["positive", "positive"]
+        assert [number % 2 for number, *_ in positive[:2]] == [1, 1]
+        few = np.where(rng.random(X.shape) < 0.7, np.nan, np.abs(X))  # too few to tell
+        asked = Screened("auto", None)._in_order(as_engine(few))
+        assert next(iter(asked))[0] == 0
 
 
 class TestFirstLook:

@@ -44,7 +44,8 @@ def test_a_first_fit_compiles_little_says_so_once_and_keeps_it(tmp_path):
     assert sorted(set(compiled)) == sorted(compiled)  # nothing for two types
     assert set(compiled) <= {
         "_rows_tile", "_columns_tile", "_on_tile", "_sweep", "_joint_step", "_solve_rows",
-        "_column_norms", "_inverse_scales", "_standardized", "_restored",
+        "_column_norms", "_inverse_scales", "_standardized", "_restored", "_main_effects",
+        "_core_rounds",
         *(f"_formula_line_{formula.name}" for formula in kernels.FORMULAS.values()),
     }  # fmt: skip
     assert "_sweep" in compiled

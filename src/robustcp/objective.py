@@ -83,10 +83,14 @@ class Objective:
         return self.engine.normal(factors, mode, self.loss, rows)
 
     @cached_property
+    def free(self) -> bool:
+        """Whether all factors are allowed."""
+        return all(self.constraints[n] == Free() for n in self.modes)
+
+    @cached_property
     def at_once(self) -> Sweeping | None:
         """Whole sweeps, where the engine has them and nothing but the data has a say."""
-        alone = self.prior is None and all(self.constraints[n] == Free() for n in self.modes)
-        return self.engine.sweep(self.loss) if alone else None
+        return self.engine.sweep(self.loss) if self.free and self.prior is None else None
 
     def row_blocks(self, mode: int, rank: int) -> Sequence[slice]:
         """Parts of a mode's rows that can be solved one after the other."""
@@ -117,9 +121,8 @@ class Objective:
         """What is added to the loss."""
         total = 0.0
         if self.mu != 0:
-            xp, norms = self.engine.xp, self.engine.algebra.column_norms
-            total = sum(float(xp.sum(norms(factors[mode]) ** 2)) for mode in self.modes)
-            total *= 0.5 * self.mu
+            square = self.engine.algebra.square
+            total = 0.5 * self.mu * sum(square(factors[mode]) for mode in self.modes)
         if self.prior is not None:
             total += self.prior.value(factors)
         costs = self._costs(factors)
@@ -151,7 +154,7 @@ class Objective:
 
     def feasible(self, factors: Factors) -> Factors:
         """The nearest factors that are allowed."""
-        return feasible(factors, self.constraints, self.modes)
+        return factors if self.free else feasible(factors, self.constraints, self.modes)
 
 
 def _squared_norms(factors: Factors) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -42,6 +43,8 @@ LOG = logging.getLogger("robustcp.search")
 
 #: How many starts "auto" tries at once: more only if those before do not agree.
 AUTO = (2, 2, 2, 6, 8)
+#: If more than this share of the entries is positive, the first starts are tried in this order.
+POSITIVE, LEADING = 0.9, (3, 1, 2, 0)
 #: Chains of births that are followed, how many births at a time, and the most of them: where rows
 #: have few entries, and where nothing else is found after the first blocks.
 CHAINS, BIRTHS, AWHILE, PATIENCE, MANY_BIRTHS, FEW_BIRTHS, FIRST = 2, 4, 20, 32, 80, 8, 1
@@ -365,20 +368,17 @@ class Screened(Start):
         if trial.thin(rank):
             chains = CHAINS if self.count is None else max(1, self.count - 2)
             plain = 4 if self.count is None else min(2, self.count - chains)
-            begun = zip(rng.spawn(plain), self._kinds(small), strict=False)
-            ends = [trial.end(rank, n, *kind, own) for n, (own, kind) in enumerate(begun)]
+            begun = zip(rng.spawn(plain), self._in_order(small), strict=False)
+            ends = [trial.end(rank, *kind, own) for own, kind in begun]
             if self.count is None and trial.found([ends]):
                 return [ends], True
             LOG.info("rows with few entries; components come and go until two chains agree")
             births = min(MANY_BIRTHS, int(BIRTH_ENTRIES / small.count))
             return [ends, trial.evolved(rank, rng.spawn(chains), births, together)], False
-        kinds = enumerate(self._kinds(small))
+        kinds = iter(self._in_order(small))
         blocks: list[list[End]] = []
         for block, size in enumerate(sizes):
-            starts = [
-                (number, kind, share, generator)
-                for generator, (number, (kind, share)) in zip(rng.spawn(size), kinds, strict=False)
-            ]
+            starts = [(*kind, own) for own, kind in zip(rng.spawn(size), kinds, strict=False)]
             blocks.append(together(lambda start: trial.end(rank, *start), starts))
             if block + 1 < len(sizes):
                 blocks += self._without_artifacts(trial, blocks, rank, rng, together)
@@ -408,9 +408,22 @@ class Screened(Start):
         if fibres is None:
             return []
         LOG.info("a component lives on a few slabs; starting without %s", fibres.words)
-        kinds = enumerate(self._kinds(trial.problem.engine))
-        starts = [(k, *kind, own) for own, (k, kind) in zip(rng.spawn(2), kinds, strict=False)]
+        kinds = self._in_order(trial.problem.engine)
+        starts = [(*kind, own) for own, kind in zip(rng.spawn(2), kinds, strict=False)]
         return [together(lambda start: trial.end_without(fibres, rank, *start), starts)]
+
+    def _in_order(self, engine: Engine) -> Iterable[tuple[int, str, float]]:
+        """Starts by number, with their kinds and first smoothing (see `Trial.end`).
+
+        For data that is mostly positive, those from positive factors that the plain 1-norm leads
+        are first: these end at the same model most often. Where a number of starts is asked for,
+        those that differ most are first.
+        """
+        numbered = ((number, *kind) for number, kind in enumerate(self._kinds(engine)))
+        if self.kind == "auto" and self.count is None and _mostly_positive(engine):
+            first = list(itertools.islice(numbered, len(LEADING)))
+            yield from (first[number] for number in LEADING)
+        yield from numbered
 
     def _kinds(self, engine: Engine) -> Iterable[tuple[str, float]]:
         """Kinds of starts and their first smoothing, best guesses first, without end."""
@@ -421,7 +434,7 @@ class Screened(Start):
             yield from (("spectral", small), ("positive", small), ("spectral", large))
         elif self.kind == "nvecs":
             yield "nvecs", small
-        while True:  # data that is mostly of one sign is reached more easily from positive factors
+        while True:
             yield from (
                 ("positive", small), ("random", large), ("positive", large), ("random", small)
             )  # fmt: skip
@@ -493,11 +506,9 @@ class Trial:
         """
         wide = number % 3 == 2 or number >= 6
         begin = Cold(kind)(self.problem, rank + wide, rng, self.constraints).factors
-        if number % 2:
-            factors = self._run([self._redescent], self.follow(begin, share, 1e-3, 60))
-        else:
-            down = EvenedOut(Continuation(*self._span(share)), self.problem.resolution)
-            factors = self._run([self._stage(down, 1), self._redescent], begin)
+        plain = Continuation(*self._span(share))
+        down = plain if number % 2 else EvenedOut(plain, self.problem.resolution)
+        factors = self._run([self._stage(down, 1), self._redescent], begin)
         if wide:
             factors = self._run([self._redescent], self.pruned(factors).factors)
         return End(factors, self.cost(factors))
@@ -841,6 +852,14 @@ def _in_turn(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 def _observed_share(engine: Engine) -> float:
     return 1.0 if engine.complete else engine.count / math.prod(engine.shape)
+
+
+def _mostly_positive(engine: Engine) -> bool:
+    """Whether most entries that are not 0 are positive, of data that is mostly observed."""
+    if _observed_share(engine) <= 0.4:
+        return False
+    values = engine.sample().values
+    return bool(np.sum(values > 0) > POSITIVE * np.count_nonzero(values))
 
 
 def _look(engine: Engine, rank: int, rng: np.random.Generator) -> list[np.ndarray | None] | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-
-from array_api_compat import array_namespace
+from typing import Any
 
 from robustcp._typing import Array, Factors
 from robustcp.normal import NormalEquations
@@ -109,7 +108,9 @@ class MajorizeMinimize(Update):
         if self.inner == 1 and objective.at_once is not None:
             new = objective.at_once.swept(factors, objective.modes, objective.mu, ahead)
             first = objective.modes[0]
-            fall = math.nan if ahead is None else float(_fall(ahead, factors[first], new[first]))
+            fall = math.nan
+            if ahead is not None:
+                fall = float(_fall(ahead, factors[first], new[first], objective.engine.xp))
             return Swept(new, fall=fall)
         return super().sweep(objective, factors, ahead)
 
@@ -140,7 +141,7 @@ class MajorizeMinimize(Update):
                 equations = ahead or objective.equations(factors, mode, rows)
                 value += equations.value
                 solved.append(objective.solved(equations, factors, mode, rows))
-                fall += _fall(equations, old[rows, :], solved[-1])
+                fall += _fall(equations, old[rows, :], solved[-1], objective.engine.xp)
             new = solved[0] if len(solved) == 1 else objective.engine.xp.concat(solved, axis=0)
             factors = (*factors[:mode], new, *factors[mode + 1 :])
             if left == 0 or before - value < self.inner_tol * value:
@@ -149,6 +150,6 @@ class MajorizeMinimize(Update):
         return Block(factors[mode], fall=fall)
 
 
-def _fall(equations: NormalEquations, old: Array, new: Array) -> Array:
+def _fall(equations: NormalEquations, old: Array, new: Array, xp: Any) -> Array:
     """By how much new rows lower the majorizer if they are where it is lowest; a number."""
-    return 0.5 * array_namespace(old).sum(equations.gradient * (new - old))
+    return 0.5 * xp.sum(equations.gradient * (new - old))

@@ -61,6 +61,8 @@ def _passes(code: Any, real: np.dtype[Any]) -> None:
         function(real)
     code.on_tile()
     code.joint_step()
+    code.main_effects()
+    code.core_rounds()
     code.before(real, real, True)
     code.after(real, True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeVar
@@ -114,6 +115,26 @@ class Algebra:
         top = xp.where(top > 0, top, xp.ones_like(top))
         return top * xp.sqrt(xp.sum((A / top[None, :]) ** 2, axis=0))
 
+    def square(self, A: Array) -> float:
+        """The sum of the squares of all entries."""
+        return float(array_namespace(A).sum(A * A))
+
+    def balanced(self, factors: Sequence[Array], roots: Sequence[Any] = ()) -> list[Array]:
+        """The same model with equal column norms, or equal products of these and the roots.
+
+        Where a column is 0 the others of its component stay as they are.
+        """
+        xp = array_namespace(factors[0])
+        norms = [self.column_norms(A) for A in factors]
+        if roots:
+            norms = [norm * root for norm, root in zip(norms, roots, strict=True)]
+        mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms)
+        if not bool(xp.all(mean > 0)):
+            some, one = mean > 0, xp.ones_like(mean)
+            mean = xp.where(some, mean, one)
+            norms = [xp.where(some, norm, one) for norm in norms]
+        return [self.times(A, mean / norm) for A, norm in zip(factors, norms, strict=True)]
+
     def times(self, A: Array, sizes: Array) -> Array:
         """Each column times a number."""
         return A * sizes[None, :]
@@ -167,6 +188,24 @@ class CompiledAlgebra(Algebra):
 
         found = self._each(norms, len(A))
         return found[0] if len(found) == 1 else self.column_norms(np.stack(found))
+
+    def square(self, A: Array) -> float:
+        return float(np.vdot(A, A))
+
+    def balanced(self, factors: Sequence[Array], roots: Sequence[Any] = ()) -> list[Array]:
+        parts, numbers = _parts(tuple(map(len, factors)))
+        if roots or numbers.size > ROWS:
+            return super().balanced(factors, roots)
+        code, stack = compiled_code(), np.concatenate(factors)
+        rank, norms = stack.shape[1], np.empty((len(parts), stack.shape[1]), stack.dtype)
+        run, at, to = code.column_norms(stack.dtype).run, code.address(stack), code.address(norms)
+        for n, part in enumerate(parts):
+            run(at, part.start, part.stop, rank, to + n * rank * norms.itemsize)
+        if not (norms > 0).all():
+            return super().balanced(factors)
+        logs = np.log(norms)
+        stack *= np.exp(logs.mean(axis=0) - logs)[numbers]
+        return [stack[part] for part in parts]
 
     def times(self, A: Array, sizes: Array) -> Array:
         new = np.empty(A.shape, A.dtype)
@@ -240,6 +279,14 @@ class FusedAlgebra(Algebra):
 @lru_cache
 def _numbers_of(mu: float, lift: float, dtype: Any, at: Any, xp: Any) -> Array:
     return xp.asarray([mu, lift], dtype=dtype, device=at)
+
+
+@lru_cache
+def _parts(sizes: tuple[int, ...]) -> tuple[list[slice], np.ndarray]:
+    """Where factors of some sizes are in a stack, and the number of each row's factor."""
+    ends = np.cumsum(sizes)
+    parts = list(map(slice, (ends - sizes).tolist(), ends.tolist()))
+    return parts, np.repeat(np.arange(len(sizes)), sizes)
 
 
 @cache

@@ -65,6 +65,11 @@ class View:
             x = xp.where(xp.abs(x) > self.wild, xp.full_like(x, math.nan), x)
         return x if self.limit == math.inf else xp.clip(x, -self.limit, self.limit)
 
+    @property
+    def plain(self) -> bool:
+        """Whether the data is seen as it is, but for weights and scales."""
+        return self.exponent == 0 and self.limit == self.wild == math.inf
+
     def size(self, size: float) -> float:
         """A magnitude as it is seen, or what bounds it."""
         return min(math.ldexp(size, -self.exponent), self.limit, self.wild)

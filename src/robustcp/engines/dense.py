@@ -174,6 +174,12 @@ class DenseEngine(Engine):
 
         return Sample(values if known is None else values[known], locate)
 
+    def entries(self, factors: Factors | None = None) -> Sample:
+        plain = self._storage.weights is None and self.view.scales is None
+        if plain and self._storage.places.sampled is None:  # a sample is all of them
+            return self.sample(factors)
+        return super().entries(factors)
+
     def _all(self, factors: Factors | None) -> Iterator[Array]:
         read = self._reader(factors)
         for tile in self._storage.pass_tiles():

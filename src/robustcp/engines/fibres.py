@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,8 +52,11 @@ class Fibres:
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """In which fibre along a mode each entry is, and the shape of an array of those fibres."""
         sizes = tuple(1 if n == mode else size for n, size in enumerate(shape))
-        at = tuple(0 * k if n == mode else k for n, k in enumerate(indices))
-        return np.ravel_multi_index(at, sizes), sizes
+        number: Any = 0
+        for n, (size, at) in enumerate(zip(sizes, indices, strict=True)):
+            if n != mode:
+                number = number * size + at
+        return np.asarray(number), sizes
 
     def at(self, indices: Sequence[np.ndarray]) -> np.ndarray:
         """Whether some entries are in one of the fibres."""

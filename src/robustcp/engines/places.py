@@ -49,7 +49,7 @@ class Places:
     def located(self) -> tuple[np.ndarray, ...]:
         """The indices of the entries that a sample is made of, missing ones included."""
         at = self._all if self.sampled is None else self.sampled
-        return np.unravel_index(at, self._shape)
+        return tuple(map(np.ascontiguousarray, np.unravel_index(at, self._shape)))
 
     @cached_property
     def _all(self) -> np.ndarray:

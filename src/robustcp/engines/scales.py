@@ -289,7 +289,7 @@ class MatrixScales:
         arrays = *(np.ascontiguousarray(A, h.dtype) for A in given), self._numbers
         code.inverse_scales(h.dtype).run(
             code.gemm(h.dtype), *h.shape, rank, self._slabs is None,
-            *(A.ctypes.data for A in arrays),
+            *map(code.address, arrays),
         )  # fmt: skip
         return h
 

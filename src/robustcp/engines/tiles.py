@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -78,17 +79,24 @@ def pass_tiles(
 
     They are the same for any number of threads.
     """
+    return _pass_tiles(tuple(shape), split, n, rows.start, rows.stop, tiling, entries)
+
+
+@lru_cache(maxsize=64)
+def _pass_tiles(
+    shape: tuple[int, ...], split: int, n: int, start: int, stop: int, tiling: Tiling, entries: int
+) -> list[Tile]:
     sizes = list(shape)
-    sizes[n] = rows.stop - rows.start
+    sizes[n] = stop - start
     columns = boxes(sizes[split:], max(1, entries // tiling.rows))
     width = math.prod(length(part) for part in columns[0])
     leading = boxes(sizes[:split], max(1, entries // width))
     tiles = [(*a, *b) for a in leading for b in columns]
-    if rows.start == 0:
+    if start == 0:
         return tiles
 
     def shift(tile: Tile) -> Tile:
-        part = slice(tile[n].start + rows.start, tile[n].stop + rows.start)
+        part = slice(tile[n].start + start, tile[n].stop + start)
         return (*tile[:n], part, *tile[n + 1 :])
 
     return [shift(tile) for tile in tiles]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustcp.engines import Engine
+from robustcp.engines.installed import compiled_code
 from robustcp.quantiles import median, quantile_of_sorted
 
 #: The core of the noise is looked at within this many sigmas.
@@ -89,7 +90,6 @@ class _Sorted:
     unit: float
     least: float
     magnitudes: np.ndarray
-    squares: np.ndarray
     sides: tuple[np.ndarray, np.ndarray]
 
     @classmethod
@@ -100,20 +100,21 @@ class _Sorted:
         magnitudes = np.sort(np.abs(r))
         unit = max(quantile_of_sorted(magnitudes, 0.5), least) or float(magnitudes[-1]) or 1.0
         magnitudes /= unit
-        squares = np.zeros(magnitudes.size + 1)
-        with np.errstate(over="ignore"):
-            np.cumsum(magnitudes * magnitudes, out=squares[1:])
         sides = r[above:] / unit, r[:below][::-1] / -unit
-        return cls(unit, max(least / unit, 1e-100), magnitudes, squares, sides)
+        return cls(unit, max(least / unit, 1e-100), magnitudes, sides)
 
     def quantile(self, share: float) -> float:
         """Of the magnitudes."""
         return quantile_of_sorted(self.magnitudes, share)
 
-    def _within(self, bound: float) -> tuple[float, float]:
-        """The share of residuals within a bound, and their squares, by the number of all."""
-        count = int(self.magnitudes.searchsorted(bound))
-        return count / self.magnitudes.size, float(self.squares[count]) / self.magnitudes.size
+    def _within(self, bound: float) -> float:
+        """The share of residuals within a bound."""
+        return int(self.magnitudes.searchsorted(bound)) / self.magnitudes.size
+
+    def _square_within(self, bound: float) -> float:
+        """Their squares, by the number of all."""
+        some = self.magnitudes[: self.magnitudes.searchsorted(bound)]
+        return float(some @ some) / self.magnitudes.size
 
     def _beside(self, sigma: float) -> tuple[float, float]:
         """The density of outliers above and below."""
@@ -129,30 +130,44 @@ class _Sorted:
 
     def core(self, begin: float, rounds: Sequence[bool]) -> Core:
         """The core that is found from some sigma, in rounds with outliers taken off or not."""
-        sigma = max(begin, self.least)
-        above = below = floors = 0.0
+        settled = self._settled if compiled_code() is None else self._compiled
+        sigma, above, below = settled(max(begin, self.least), rounds)
+        count = self.magnitudes.size
+        clean = (self._within(CORE * sigma) - CORE * sigma * (above + below)) / CORE_CHANCE
+        clean = min(1.0, max(clean, 1 / count))
+        peak = clean / (sigma * math.sqrt(2 * math.pi))
+        rare = max(1e-4, 1 / count)
+        beyond = 1.0 - self._within(4.685 * sigma)
+        heights = [float(max(height / peak, rare)) for height in (above, below)]
+        return Core(sigma * self.unit, heights[0], heights[1], float(clean), beyond)
+
+    def _settled(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
+        """Sigma after the rounds, and the density of outliers above and below."""
+        above = below = 0.0
         for subtract in rounds:
             for _ in range(100):
                 if subtract:
                     above, below = self._beside(sigma)
-                    floors = above + below
-                share, square = self._within(CORE * sigma)
-                mass = share - CORE * sigma * floors
-                square -= (CORE * sigma) ** 3 / 3 * floors
+                mass = self._within(CORE * sigma) - CORE * sigma * (above + below)
+                square = self._square_within(CORE * sigma)
+                square -= (CORE * sigma) ** 3 / 3 * (above + below)
                 if mass <= 0 or square <= 0:
                     break
                 new = max(math.sqrt(square / mass / CORE_SQUARE), self.least)
                 if abs(new - sigma) <= 1e-4 * sigma:
                     break
                 sigma = new
-        count = self.magnitudes.size
-        clean = (self._within(CORE * sigma)[0] - CORE * sigma * floors) / CORE_CHANCE
-        clean = min(1.0, max(clean, 1 / count))
-        peak = clean / (sigma * math.sqrt(2 * math.pi))
-        rare = max(1e-4, 1 / count)
-        beyond = 1.0 - self._within(4.685 * sigma)[0]
-        heights = [float(max(height / peak, rare)) for height in (above, below)]
-        return Core(sigma * self.unit, heights[0], heights[1], float(clean), beyond)
+        return sigma, above, below
+
+    def _compiled(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
+        """The same by compiled code."""
+        code, found = compiled_code(), np.empty(3)
+        numbers = np.array((sigma, self.least, CORE, CORE_SQUARE, *EDGES))
+        sorted_ones = (self.magnitudes, *self.sides)
+        places = [given for x in sorted_ones for given in (code.address(x), x.size)]
+        code.core_rounds().run(*places, code.address(numbers), len(rounds), code.address(found))
+        sigma, above, below = found.tolist()
+        return sigma, above, below
 
 
 def typical(residuals: np.ndarray) -> float:

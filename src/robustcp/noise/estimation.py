@@ -19,6 +19,7 @@ import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import Engine, Sample
+from robustcp.engines.installed import compiled_code
 from robustcp.noise.core import (
     LOW,
     NORMAL_LOW,
@@ -27,7 +28,7 @@ from robustcp.noise.core import (
     degrees_of_freedom_correction,
 )
 from robustcp.noise.model import COMMON, Kind, Noise
-from robustcp.quantiles import median, quantile
+from robustcp.quantiles import median, quantile, quantile_of_sorted
 from robustcp.sizes import Resolution
 from robustcp.units import Units
 
@@ -54,6 +55,10 @@ CHANCE = 0.65
 CHANCE_OF_LOGS = 1.23
 #: Counts have at least this mean, in steps.
 LEAST_MEAN = 0.01
+#: A floor of this share of a standard deviation does not show: its fourth power does not.
+NEGLIGIBLE = 0.03
+#: The lowest magnitude of which there is a logarithm.
+TINY = 1e-300
 #: In units of its estimate, a standard deviation is not below this.
 LOWEST = 0.3
 
@@ -150,8 +155,13 @@ class Residuals:
     @cached_property
     def groups(self) -> np.ndarray:
         """Which of the groups of entries with a signal of about the same size each is in."""
-        shares = np.linspace(0, 1, GROUPS + 1)[1:-1]
-        return np.searchsorted(np.quantile(self.size, shares), self.size)
+        order = np.argsort(self.size)
+        ordered = self.size[order]
+        edges = [quantile_of_sorted(ordered, k / GROUPS) for k in range(1, GROUPS)]
+        ends = ordered.searchsorted(edges, side="right")
+        found = np.empty(self.size.size, dtype=np.intp)
+        found[order] = np.repeat(np.arange(GROUPS), np.diff(ends, prepend=0, append=order.size))
+        return found
 
     @cached_property
     def group_means(self) -> np.ndarray:
@@ -257,16 +267,15 @@ def _differing(some: Residuals, noise: Noise) -> tuple[list[int], bool]:
     z = np.minimum(np.abs(some.values) / deviations(some, noise), 2.5)
     by_mode = np.zeros(len(some.shape))
     for mode in some.modes:
-        by_mode[mode] = _spread(z, some.indices[mode], some.shape[mode])
+        by_mode[mode] = _spread(z, some.indices[mode], some.counts(mode))
     modes = [int(n) for n in np.argsort(by_mode)[::-1] if by_mode[n] >= UNEVEN]
-    return modes, _spread(z, some.groups, GROUPS) >= UNEVEN
+    return modes, _spread(z, some.groups, np.bincount(some.groups, minlength=GROUPS)) >= UNEVEN
 
 
-def _spread(z: np.ndarray, group: np.ndarray, size: int) -> float:
+def _spread(z: np.ndarray, group: np.ndarray, count: np.ndarray) -> float:
     """The standard deviation of the log scales of groups, of what is not chance; 0 if it may be."""
-    count = np.bincount(group, minlength=size)
     full = count > 1
-    mean = np.bincount(group, z, minlength=size)[full] / count[full]
+    mean = np.bincount(group, z, minlength=count.size)[full] / count[full]
     count, free = count[full], int(full.sum()) - 1
     whole, variance = float(np.average(mean, weights=count)), float(z.var())
     if free < 1 or variance == 0 or whole == 0:
@@ -327,7 +336,13 @@ def _deviations(
 
 def _floored(variance: np.ndarray | float, least: float) -> np.ndarray:
     """Standard deviations that do not go below the least one, smoothly."""
-    return np.sqrt(np.hypot(variance, least**2))
+    floor = least * least
+    if floor == 0:
+        return np.sqrt(variance)
+    # sqrt(hypot(variance, floor)), which takes longer
+    high = np.maximum(variance, floor)
+    ratio = np.minimum(variance, floor) / high
+    return np.asarray(np.sqrt(high * np.sqrt(1.0 + ratio * ratio)))
 
 
 def change(residuals: Residuals, one: Noise, other: Noise) -> float:
@@ -369,7 +384,7 @@ def entropy_of(engine: Engine, factors: Factors, resolution: Resolution) -> floa
     residuals = Residuals.of(engine, factors, resolution).some(FEWER)
     if resolution.small:
         return cost_of_counts(residuals)
-    return entropy(residuals, rough(residuals, residuals.modes))
+    return entropy(residuals)
 
 
 def cost_of_counts(residuals: Residuals) -> float:
@@ -400,10 +415,41 @@ def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
     The scales are geometric means of magnitudes, which add up as logarithms do: the main effects
     of an analysis of variance. Modes whose slabs hardly differ have none.
     """
+    return _rough(residuals, modes)[0]
+
+
+def _rough(residuals: Residuals, modes: Sequence[int]) -> tuple[Noise, np.ndarray]:
+    """The same, and residuals in standard deviations."""
     r, least = np.abs(residuals.values), residuals.resolution.entry
     if not r.size:
-        return common(residuals)
-    logs = np.log(np.maximum(r, max(1e-2 * least, 1e-3 * median(r))))
+        return common(residuals), r
+    floor = max(1e-2 * least, 1e-3 * median(r))
+    effects = _main_effects if compiled_code() is None else _compiled_effects
+    slabs, z = effects(residuals, modes, floor)
+    unit = core_of(z, least).sigma
+    if all(scales is None for scales in slabs):
+        return Noise(unit, (1.0, 0.0, 0.0), slabs, least), z / unit
+    logs = lowest = 0.0
+    for mode, scales in enumerate(slabs):
+        if scales is not None:
+            each = np.log(scales)
+            logs += float(residuals.counts(mode) @ each) / r.size
+            lowest += float(each.min())
+    sigma, z = unit * math.exp(logs), z / unit
+    if least > NEGLIGIBLE * unit * math.exp(lowest):
+        s = _deviations(residuals, (unit**2, 0.0, 0.0), slabs, least)
+        sigma, z = float(np.exp(np.mean(np.log(s)))), residuals.values / s
+    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), slabs, least), z
+
+
+Slabs = tuple[np.ndarray | None, ...]
+
+
+def _main_effects(
+    residuals: Residuals, modes: Sequence[int], floor: float
+) -> tuple[Slabs, np.ndarray]:
+    """Scales of slabs from the logarithms of magnitudes, and residuals in their units."""
+    logs = np.log(np.maximum(np.abs(residuals.values), floor))
     slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
     for mode in modes:
         size, index = residuals.shape[mode], residuals.indices[mode]
@@ -415,26 +461,42 @@ def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
         if found.std() >= UNEVEN:
             slabs[mode] = np.exp(found)
             logs = logs - found[index]
-    if all(v is None for v in slabs):
-        sigma = core_of(residuals.values, least).sigma
-        return Noise(sigma, (1.0, 0.0, 0.0), tuple(slabs), least)
-    s = _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
-    unit = core_of(residuals.values / s, least).sigma
-    sigma = float(np.exp(np.mean(np.log(_floored(unit**2 * s**2, least)))))
-    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), tuple(slabs), least)
+    return tuple(slabs), residuals.values / _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
 
 
-def entropy(residuals: Residuals, noise: Noise) -> float:
-    """The entropy of residuals, per entry, of any shape but of scales that are those of a noise.
+def _compiled_effects(
+    residuals: Residuals, modes: Sequence[int], floor: float
+) -> tuple[Slabs, np.ndarray]:
+    """The same by compiled code."""
+    code, slabs = compiled_code(), [None] * len(residuals.shape)
+    if not modes:
+        return tuple(slabs), residuals.values
+    values = np.ascontiguousarray(residuals.values)
+    counts = [residuals.counts(mode).astype(np.float64) for mode in modes]
+    indices = [np.ascontiguousarray(residuals.indices[mode], np.int64) for mode in modes]
+    each, sizes = np.concatenate(counts), np.array([count.size for count in counts])
+    at = np.array([code.address(index) for index in indices])
+    most = (max(median(count), 1e-9) for count in counts)
+    numbers = np.array((max(floor, TINY), CHANCE_OF_LOGS, UNEVEN, *most))
+    scales, z = np.empty(each.size), np.empty(values.size)
+    places = map(code.address, (at, sizes, each, numbers, scales, z))
+    used = code.main_effects().run(code.address(values), values.size, len(modes), *places)
+    found: list[np.ndarray | None] = list(slabs)
+    for n, (mode, own) in enumerate(zip(modes, np.split(scales, sizes.cumsum()[:-1]), strict=True)):
+        found[mode] = own if int(used) >> n & 1 else None
+    return tuple(found), z
+
+
+def entropy(residuals: Residuals) -> float:
+    """The entropy of residuals, per entry, of any shape but of scales as slabs have them.
 
     The mean of log s plus the entropy of r / s, from a histogram with bins that grow beyond the
     noise. No entry counts more than another, so that nothing large, no slab and no leverage can
     buy a low value: it is lowest where most residuals are most alike.
     """
-    s = deviations(residuals, noise)
-    if not s.size:
+    noise, z = _rough(residuals, residuals.modes)
+    if not z.size:
         return 0.0
-    z = residuals.values / s
     size = np.abs(z)
     unit = max(quantile(size, LOW) / NORMAL_LOW, LOWEST_UNIT)  # so that bins resolve any peak
     bins = _bins(size / unit)
@@ -442,8 +504,8 @@ def entropy(residuals: Residuals, noise: Noise) -> float:
     share = np.bincount(bins, minlength=2 * WIDTHS.size) / z.size
     full = np.flatnonzero(share)
     share, width = share[full], WIDTHS[full % WIDTHS.size]
-    level = math.log(noise.sigma) if noise.even else float(np.mean(np.log(s)))
-    return level + math.log(unit) - float(np.sum(share * np.log(share / width)))
+    unit *= noise.sigma  # the geometric mean
+    return math.log(unit) - float(np.sum(share * np.log(share / width)))
 
 
 def _bins(size: np.ndarray) -> np.ndarray:

@@ -85,7 +85,10 @@ def _judged(
     total = math.prod(sizes)
     if not left.all():
         number, z = number[left], z[left]
-    count = np.bincount(number, minlength=total)
+    if z.size == math.prod(shape):
+        count = np.full(total, shape[mode])
+    else:
+        count = np.bincount(number, minlength=total)
     some = count >= FEW
     if int(some.sum()) < FEWEST:
         return 0.0, np.zeros(sizes, dtype=bool)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from robustcp._typing import Array
-from robustcp.engines.base import View
 from robustcp.engines.installed import compiled_code, numbers_of
 from robustcp.engines.passes.base import Part, Pass
 from robustcp.engines.scales import MatrixScales
@@ -179,8 +178,7 @@ class CompiledPass(Pass):
         )
         weights = self.storage.weights
         zeros = weights is not None and weights.zeros
-        plain = replace(self.storage.view, weights=None, scales=None)
-        return native and not zeros and plain == View()
+        return native and not zeros and self.storage.view.plain
 
     def _read(self, block: Block) -> Entries:
         """The data, weights and inverse scales of a block."""

@@ -374,7 +374,7 @@ def over_all(
     data = X + at.to(tl.int64)[:, None] * (row_stride * ROW_BY)
     if TURNED:
         data += only.to(tl.int64)[:, None] * own_stride
-    by, weight, beyond, signal_a, signal_q = 1.0, 1.0, 0, 0.0, 0.0
+    beyond, signal_a = 0, 0.0
     if SIGNAL:
         signal_a = _rows_of(SIGNAL_A, at, in_rows, signals, RS)
         signal_a *= _rows_of(SIGNAL_P, outer + only, only >= 0, RS, RS) if TURNED else 1.0
@@ -382,7 +382,7 @@ def over_all(
     end = tl.minimum(outer, begin + outer_each)
     for tile in range(first_tile, tl.minimum(tl.cdiv(inner, BT), first_tile + tiles_each)):
         t = tile * BT + tl.arange(0, BT)
-        in_tile = t < inner
+        in_tile, signal_q = t < inner, 0.0
         q, inside = _rows_of(Q, t, in_tile, rank, R), in_rows[:, None] & in_tile[None, :]
         qt, here = tl.trans(q), data + t.to(tl.int64)[None, :] * tile_stride
         if GRAM:
@@ -391,7 +391,7 @@ def over_all(
         if SIGNAL:
             signal_q = tl.trans(_rows_of(SIGNAL_Q, t, in_tile, signals, RS))
         for o in tl.range(begin, end, num_stages=STAGES):
-            p = tl.load(P + o * width + r)
+            p, by, weight = tl.load(P + o * width + r), 1.0, 1.0
             offset = tl.multiple_of(tl.load(PLACES + o), PLACES_BY)
             x = tl.load(here + offset, mask=inside, other=0).to(real)
             x = _seen(x, unit, shrink, limit, wild, GAPS, SHRUNK, CUT)

@@ -195,6 +195,13 @@ def _log(y):
 
 
 @njit(**_INLINE)
+def _exp(y):
+    """exp(y); that of the C library may differ between code that was compiled now and before."""
+    e = _exp_of_minus(abs(y), 700.0)
+    return 1 / e if y > 0 else e
+
+
+@njit(**_INLINE)
 def _inverse_root(y):
     """1 / sqrt(y), large for 0: Newton's method, faster than square root and division."""
     z = np.int64(_ROOT_BITS - (np.float64(y).view(np.int64) >> 1)).view(np.float64)
@@ -1117,6 +1124,135 @@ def _column_norms(A, first, last, columns, norms):
     return 0.0
 
 
+@njit(**_INLINE)
+def _shrunk(effects, entries, size, most, chance):
+    """Effects from sums: means, shrunk by what may be chance, around 0; returns their spread.
+
+    An estimate from more than `most` entries counts as one from so many for the mean of all.
+    """
+    total, count, whole, weights, true, level, square = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for k in range(size):
+        total += effects[k]
+        count += entries[k]
+    for k in range(size):
+        effects[k] = effects[k] / entries[k] if entries[k] > 0 else total / count
+        weight = min(max(entries[k], 1e-9), most)
+        whole += weight * effects[k]
+        weights += weight
+    for k in range(size):
+        effects[k] -= whole / weights
+        true += effects[k] * effects[k] - min(chance / max(entries[k], 1e-9), 1.0)
+    true = max(true / size, 0.0)
+    for k in range(size):
+        effects[k] *= true / (true + chance / max(entries[k], 1e-9))
+        level += effects[k] / size
+    for k in range(size):
+        effects[k] -= level
+        square += effects[k] * effects[k] / size
+    return math.sqrt(square)
+
+
+def _main_effects(values, count, modes, at, sizes, counts, numbers, scales, z):
+    """Scales of slabs, as `robustcp.noise` looks for them first; and z, values in their units.
+
+    Magnitudes are not below a floor. Their logarithms are the sum of effects of slabs: of mode
+    after mode these are the means of what is left, shrunk by what may be chance. Modes whose slabs
+    hardly differ have none.
+
+    at, sizes : for each mode, where the slabs of the values are, and how many slabs there are
+    counts : how many values each slab has; of all modes, one after the other
+    numbers : the floor; the variance of one logarithm by chance; how much slabs must differ; for
+        each mode, see `_shrunk`, `most`
+    scales : as counts, gets the scales
+
+    Returns the sum of 2^n over the modes n that have scales.
+    """
+    found = 0.0
+    for i in range(count):
+        z[i] = _log(max(abs(values[i]), numbers[0]))
+    begin = 0
+    for m in range(modes):
+        index, effects = _pointer(at[m], at), _pointer(_address(scales) + 8 * begin, scales)
+        entries, size = _pointer(_address(counts) + 8 * begin, counts), sizes[m]
+        begin += size
+        for k in range(size):
+            effects[k] = 0.0
+        for i in range(count):
+            effects[index[i]] += z[i]
+        if _shrunk(effects, entries, size, numbers[3 + m], numbers[1]) >= numbers[2]:
+            found += 2.0**m
+            for i in range(count):
+                z[i] -= effects[index[i]]
+        else:
+            for k in range(size):
+                effects[k] = 0.0
+    for k in range(begin):
+        scales[k] = _exp(-scales[k])
+    for i in range(count):
+        z[i] = values[i]
+    begin = 0
+    for m in range(modes):
+        index, effects = _pointer(at[m], at), _pointer(_address(scales) + 8 * begin, scales)
+        begin += sizes[m]
+        for i in range(count):
+            z[i] *= effects[index[i]]
+    for k in range(begin):
+        scales[k] = 1 / scales[k]
+    return found
+
+
+@njit(**_INLINE)
+def _below(x, count, bound):
+    """How many of some numbers in order are below a bound."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if x[middle] < bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _core_rounds(magnitudes, count, above, many_above, below, many_below, numbers, rounds, found):
+    """The rounds of `robustcp.noise.core`, of magnitudes in order and those of either side.
+
+    numbers : where sigma begins; its least value; how many sigmas the core is; the mean square
+        of a normal variable there; the three edges of the windows for outliers
+    rounds : 2 for such without outliers taken off and then with, 1 for the latter alone
+    found : gets sigma, and the densities above and below
+    """
+    sigma, least, core, square_there = numbers[0], numbers[1], numbers[2], numbers[3]
+    high = low = 0.0
+    for turn in range(2 - rounds, 2):
+        for _ in range(100):
+            if turn == 1:
+                size = count * sigma
+                near = size * (numbers[5] - numbers[4])
+                far = size * (numbers[6] - numbers[5])
+                a, b, c = sigma * numbers[4], sigma * numbers[5], sigma * numbers[6]
+                middle = _below(above, many_above, b)
+                first = (middle - _below(above, many_above, a)) / near
+                high = min(first, (_below(above, many_above, c) - middle) / far)
+                middle = _below(below, many_below, b)
+                first = (middle - _below(below, many_below, a)) / near
+                low = min(first, (_below(below, many_below, c) - middle) / far)
+            within, square = _below(magnitudes, count, core * sigma), 0.0
+            for i in range(within):
+                square += magnitudes[i] * magnitudes[i]
+            mass = within / count - core * sigma * (high + low)
+            square = square / count - (core * sigma) ** 3 / 3 * (high + low)
+            if mass <= 0 or square <= 0:
+                break
+            new = max(math.sqrt(square / mass / square_there), least)
+            done = abs(new - sigma) <= 1e-4 * sigma
+            if done:
+                break
+            sigma = new
+    found[0], found[1], found[2] = sigma, high, low
+    return 0.0
+
+
 #: The formula and how many numbers it takes, in the two templates; `Formula.line` fills them in.
 row: Any = None
 size = 0
@@ -1272,6 +1408,20 @@ def joint_step():
     """See `_joint_step`."""
     arrays = _pointers(*["float64"] * 8)
     return _c_function(_joint_step, (*arrays[:5], _INT, _INT, *arrays[5:]))
+
+
+@cache
+def main_effects():
+    """See `_main_effects`."""
+    real = _pointers(*["float64"] * 5)
+    return _c_function(_main_effects, (real[0], _INT, _INT, _INTS, _INTS, *real[1:]))
+
+
+@cache
+def core_rounds():
+    """See `_core_rounds`."""
+    real = _pointers("float64")
+    return _c_function(_core_rounds, (*[*real, _INT] * 3, *real, _INT, *real))
 
 
 @cache

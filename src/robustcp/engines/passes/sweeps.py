@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,9 @@ class Small(Sweeping):
     def __init__(self, storage: Storage) -> None:
         self._order, self._dtype = storage.order, storage.dtype
         self._begins = np.cumsum((0, *storage.shape))
+        begins = self._begins.tolist()
+        #: Modes and their rows in the stack, in storage order.
+        self._parts = list(zip(self._order, map(slice, begins, begins[1:]), strict=True))
 
     @abstractmethod
     def _swept(
@@ -38,10 +42,10 @@ class Small(Sweeping):
         self, factors: Factors, modes: tuple[int, ...], mu: float, ahead: NormalEquations | None
     ) -> Factors:
         new = self._swept(self._stacked(factors), _turns(modes, self._order), mu, ahead)
-        found, begins = list(factors), self._begins.tolist()
-        for n, mode in enumerate(self._order):
+        found = list(factors)
+        for mode, rows in self._parts:
             if mode in modes:
-                found[mode] = new[begins[n] : begins[n + 1]]
+                found[mode] = new[rows]
         return tuple(found)
 
     def _stacked(self, factors: Factors) -> np.ndarray:
@@ -65,44 +69,41 @@ class Sweep(Small):
             storage.split, len(storage.shape), *self._begins,
         ))  # fmt: skip
         self._run, self._address = code.sweep(real).run, code.address
+        self._at = code.address(self._frame), code.address(self._begins)
         self._rows, self._lines = max(storage.shape), 3 * max(matrix.shape)
 
     def _swept(
         self, stack: np.ndarray, turns: np.ndarray, mu: float, ahead: NormalEquations | None
     ) -> np.ndarray:
-        gradient, gram = self._room(stack)
+        rank = stack.shape[1]
+        gradient, gram, room = self._room(rank)
         if ahead is not None:
             gradient[: len(ahead.gradient)] = ahead.gradient
             gram[: len(ahead.gram)] = ahead.gram
-        known = ahead is not None
-        self._call(stack, turns, len(turns), known, -1, (mu, lift(stack)), gradient, gram)
+        numbers, address = np.array((mu, _lift(rank, self._dtype)), self._dtype), self._address
+        self._run(
+            self._at[0], address(turns), len(turns), ahead is not None, -1, rank, address(numbers),
+            address(stack), *room,
+        )  # fmt: skip
         return stack
 
     def equations(self, factors: Factors, mode: int) -> NormalEquations:
         stack, n, count = self._stacked(factors), self._order.index(mode), len(factors[mode])
-        gradient, gram = self._room(stack)
-        value = self._call(stack, self._begins, 0, 0, n, (0.0, 0.0), gradient, gram)
+        frame, nothing = self._at
+        gradient, gram, room = self._room(stack.shape[1])
+        value = self._run(
+            frame, nothing, 0, 0, n, stack.shape[1], nothing, self._address(stack), *room
+        )
         return NormalEquations(gram[:count], gradient[:count], float(self._weight * value))
 
-    def _room(self, stack: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For the normal equations of any mode."""
-        rank = stack.shape[1]
-        gradient = np.empty((self._rows, rank), stack.dtype)
-        return gradient, np.empty((self._rows, rank * (rank + 1) // 2), stack.dtype)
-
-    def _call(
-        self, stack: np.ndarray, turns: np.ndarray, count: int, known: int, last: int,
-        numbers: tuple[float, float], gradient: np.ndarray, gram: np.ndarray,
-    ) -> float:  # fmt: skip
-        """See `kernels._sweep`."""
-        rank, address = stack.shape[1], self._address
-        work = np.empty(self._lines * rank, stack.dtype)
-        reals = np.array(numbers, stack.dtype)
-        value: float = self._run(
-            address(self._frame), address(turns), count, known, last, rank, address(reals),
-            address(stack), address(gradient), address(gram), address(work),
-        )  # fmt: skip
-        return value
+    def _room(self, rank: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
+        """For the normal equations of any mode; where they are, and room for `kernels._sweep`."""
+        size, packed = self._rows * rank, self._rows * (rank * (rank + 1) // 2)
+        whole = np.empty(size + packed + self._lines * rank, self._dtype)
+        gradient = whole[:size].reshape(self._rows, rank)
+        gram = whole[size : size + packed].reshape(self._rows, -1)
+        at, width = self._address(whole), whole.itemsize
+        return gradient, gram, (at, at + size * width, at + (size + packed) * width)
 
 
 class SquaresSweep(Small):
@@ -122,7 +123,8 @@ class SquaresSweep(Small):
         gradient, gram = np.empty((2, 0, 0), stack.dtype)
         if ahead is not None:
             gradient, gram = map(np.ascontiguousarray, (ahead.gradient, ahead.gram))
-        (gemm, *known), numbers = self._known, np.array((mu, lift(stack)), stack.dtype)
+        (gemm, *known), rank = self._known, stack.shape[1]
+        numbers = np.array((mu, _lift(rank, self._dtype)), stack.dtype)
         solve = compiled_code().solve(stack.dtype).address
         new: np.ndarray = compiled_code().squares_sweep(
             gemm, solve, *known, turns, stack, gradient, gram, numbers
@@ -140,6 +142,11 @@ class SquaresSweep(Small):
         return NormalEquations(
             gram, gradient, self._way.whole_value(float(found), stored, self._loss)
         )
+
+
+@cache
+def _lift(rank: int, dtype: Any) -> float:
+    return lift(np.empty((0, rank), dtype))
 
 
 @cache
