@@ -184,9 +184,10 @@ class Joint(Momentum):
             return Aim(swept)
         led, steps = [swept[n] for n in modes], [swept[n] - old[n] for n in modes]
         with np.errstate(all="ignore"):  # factors that run off
-            system = JointSystem.of(algebra.products(swept, swept), modes)
-            own = system.own_falls(algebra.products(steps, steps))
-            slips = system.slips(algebra.products(steps, led))
+            every = algebra.products((*swept, *steps, *steps), (*swept, *steps, *led))
+            grams, squares, slipped = np.split(every, (len(swept), len(swept) + len(steps)))
+            system = JointSystem.of(grams, modes)
+            own, slips = system.own_falls(squares), system.slips(slipped)
         total = float(np.sum(own))
         if not (0 < total < math.inf and np.all(np.isfinite(slips))):
             return Aim(swept)

@@ -21,8 +21,8 @@ from robustcp.normal import NormalEquations
 RANKS = 32
 #: Rows and columns of a block, and packed columns that a program sums up, at most.
 BLOCK, COLUMNS = 64, 64
-#: Rows of a block, where a tile serves few outer indices.
-WIDE = 64
+#: Reads under way at a time, where they are of neighbours in memory.
+STAGES = 2
 #: Entries of a row over which errors of slopes average out.
 FEW = 1 << 18
 #: A mode with fewer indices is no good for the rows of blocks.
@@ -134,8 +134,7 @@ class FusedPass(Pass):
         pairs = self._pairs(rank, R, S)
         P = self._outer_rows(factors, roles, pairs, rank, R)
         outer = P.shape[0]
-        high = WIDE if outer < SHORT else BLOCK
-        BI, BT = min(high, _power(count)), min(BLOCK, _power(shape[roles.tile]))
+        BI, BT = (min(BLOCK, _power(size)) for size in (count, shape[roles.tile]))
         cut = _Cut.of(
             blocks=-(-count // BI) * (own if roles.turned else 1),
             tiles=-(-shape[roles.tile] // BT),
@@ -168,8 +167,8 @@ class FusedPass(Pass):
                 ROWS_BY=by[0], ROW_BY=by[1], INNER_BY=by[2], PLACES_BY=self._places(n)[1],
                 GRADIENT=gradient, GRAM=gram, TURNED=roles.turned, GAPS=storage.gaps,
                 SHRUNK=len(self._shrink), CUT=view.limit < math.inf, **beside.flags,
-                SPLIT=math.prod(shape) < FEW * shape[n], num_warps=8 if BI > BLOCK else 4,
-                STAGES=1 if strides[roles.rows] == 1 else formula.stages,
+                SPLIT=math.prod(shape) < FEW * shape[n], num_warps=4,
+                STAGES=1 if strides[roles.rows] == 1 else STAGES,
             )  # fmt: skip
 
         launch(0, 1, True)

@@ -135,10 +135,11 @@ def _one_sided(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
     height = _exp2(r * r * n0, FAST)
     above = r >= 0
     floor = tl.where(above, n1, n2)
-    inverse = _inverse(height + floor, FAST)
+    total, far = height + floor, n6 + tl.abs(r)
+    both = _inverse(total * far, FAST)  # one inverse for two: they take longest
+    inverse, near = far * both, total * both
     clean = height * inverse
     value = n5 * _log2((1.0 + floor) * inverse, FAST)
-    near = _inverse(n6 + tl.abs(r), FAST)
     return value, r * clean, clean + tl.where(above, n3, n4) * (near * near)
 
 
@@ -197,6 +198,19 @@ def _packed_rows_of(FACTOR, at, inside, rank, left, right):
     start, mask = FACTOR + at[:, None] * rank, inside[:, None]
     first = tl.load(start + left[None, :], mask=mask, other=0.0)
     return first * tl.load(start + right[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def _chosen(q, columns, R: tl.constexpr, real: tl.constexpr):
+    """Some columns of a block of rows: a product with ones where they are."""
+    ones = tl.where(tl.arange(0, R)[:, None] == columns[None, :], 1.0, 0.0).to(real)
+    if real == tl.float32:
+        high = _rounded(q)
+        found = tl.dot(q - high, ones, input_precision="tf32")
+        found = tl.dot(high, ones, found, input_precision="tf32")
+    else:
+        found = tl.dot(q, ones, input_precision="ieee", out_dtype=real)
+    return found
 
 
 @triton.jit
@@ -386,7 +400,7 @@ def over_all(
         q, inside = _rows_of(Q, t, in_tile, rank, R), in_rows[:, None] & in_tile[None, :]
         qt, here = tl.trans(q), data + t.to(tl.int64)[None, :] * tile_stride
         if GRAM:
-            sq = _packed_rows_of(Q, t, in_tile, rank, left, right)
+            sq = _chosen(q, left, R, real) * _chosen(q, right, R, real)
             sq = _rounded(sq) if real == tl.float32 else sq
         if SIGNAL:
             signal_q = tl.trans(_rows_of(SIGNAL_Q, t, in_tile, signals, RS))
@@ -495,13 +509,10 @@ class Formula:
     run : function of residuals, seven numbers, and whether approximations on a GPU may be used
     numbers : function of the loss
         The first of the seven numbers.
-    stages : int
-        Reads under way at a time; one leaves more registers to a long formula.
     """
 
     run: Callable
     numbers: Callable[[Loss], tuple[float, ...]]
-    stages: int = 2
 
 
 def _one_sided_numbers(loss: Contaminated) -> tuple[float, ...]:
@@ -516,7 +527,7 @@ def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
     return rate, loss.above, 1.0 + loss.above, 0.0, 0.0, value
 
 
-_ONE_SIDED = Formula(_one_sided, _one_sided_numbers, stages=1)
+_ONE_SIDED = Formula(_one_sided, _one_sided_numbers)
 
 #: The losses that have a fused pass.
 FORMULAS: dict[type, Formula] = {
