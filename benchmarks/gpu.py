@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
 import robustcp
@@ -203,6 +204,36 @@ def of_sweeps(X: Any, size: int) -> list[Row]:
     ]
 
 
+def of_large() -> list[Row]:
+    """A fit of 40 GB on the device, and a pass over 32 GB of the host through 16 GB of it."""
+    X, F = drawn(10, 1000, 1000, 1000)
+    seconds, fit = by_clock(partial(cpal1, X, 10, max_sweeps=30), 1)
+    truth = KruskalTensor.from_factors([A.cpu().numpy() for A in F])
+    score = factor_match_score(fit.model, truth)
+    rows = [("cpal1, 10 x 1000^3 (40 GB), rank 10", f"{seconds:.2f} s, score {score:.4f}")]
+    host = np.empty((8, *X.shape[1:]), np.float32)
+    for slab, there in zip(host, X, strict=False):
+        slab[...] = there.cpu().numpy()
+    del X, there
+    torch.cuda.empty_cache()
+    begin = time.perf_counter()
+    engine = as_engine(host, device="cuda", memory="16GB")
+    rows.append(("pinning 32 GB, once", f"{time.perf_counter() - begin:.2f} s"))
+    F = [A[: len(host)] if m == 0 else A for m, A in enumerate(F)]
+    engine.normal(F, 1, SMOOTH)
+    torch.cuda.reset_peak_memory_stats()
+    seconds, _ = by_clock(lambda: float(engine.normal(F, 1, SMOOTH).value), 2)
+    pinned = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty_like(pinned, device="cuda")
+    rate = (1 << 30) / on_device(lambda: there.copy_(pinned, non_blocking=True)) / 1e6
+    found = host.nbytes / seconds / 1e9
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    words = (
+        f"{found:.1f} GB/s of {rate:.1f} by pinned copies ({found / rate:.0%}), peak {peak:.1f} GB"
+    )
+    return [*rows, ("a pass over 32 GB of the host, rank 10", words)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="a Markdown file for the table")
@@ -210,7 +241,7 @@ def main() -> None:
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     about = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {robustcp.__version__}"
-    rows = [*of_passes(), *of_fits(tuple(asked.sizes))]
+    rows = [*of_passes(), *of_fits(tuple(asked.sizes)), *of_large()]
     table = "\n".join([about, "", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows), ""])
     print(table)
     if asked.out:

@@ -11,7 +11,14 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp._typing import Array, Factors
-from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
+from robustcp.engines import (
+    Engine,
+    as_array,
+    as_engine,
+    check_device,
+    single_blas_thread,
+    to_host,
+)
 from robustcp.kruskal import KruskalTensor
 from robustcp.sizes import unit_exponent
 
@@ -166,6 +173,8 @@ def given(engine: Engine, rank: int, init: Any) -> Factors:
             "init: must be 'nvecs', 'random', 'auto', a KruskalTensor, a Fit or a list of "
             f"factor matrices, got {type(init).__name__} ({error})"
         ) from None
+    for part in factors:
+        check_device("init", part, engine.device)
     shape = (*engine.shape, rank)
     if (*model.shape, model.rank) != shape:
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from robustcp._checks import ArgumentError
 from robustcp._typing import Array
 
 
@@ -19,6 +20,15 @@ def to_host(array: Array) -> np.ndarray:
     if array_api_compat.is_cupy_array(array):
         return np.asarray(array.get())
     return np.from_dlpack(array)
+
+
+def check_device(name: str, array: Any, device: Any) -> None:
+    """Refuse what is on another device than the data; NumPy arrays may go anywhere."""
+    if isinstance(array, np.ndarray) or not array_api_compat.is_array_api_obj(array):
+        return
+    there = array_api_compat.device(array)
+    if str(there) != str(device):
+        raise ArgumentError(name, f"is on {there}, the data on {device}")
 
 
 def check_dtype(array: Array) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
-from robustcp.engines.arrays import to_host
+from robustcp.engines.arrays import check_device, to_host
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles
@@ -239,6 +239,11 @@ class Engine(ABC):
         """
 
     @property
+    def device(self) -> Any:
+        """Where factors and normal equations are."""
+        return "cpu"
+
+    @property
     def at_hand(self) -> Engine:
         """The same data where many small fits of it are fastest: small data is on the host."""
         return self
@@ -285,6 +290,8 @@ class Engine(ABC):
         """
         if not self.takes_weights:
             raise TypeError(f"entry_weights: {type(self).__name__} does not take any")
+        for part in weights if isinstance(weights, list | tuple) else (weights,):
+            check_device("entry_weights", part, self.device)
         return self.viewed(replace(self.view, weights=as_weights(weights, self.shape)))
 
     def standardized(self: E, scales: Scales | None) -> E:

@@ -16,7 +16,7 @@ from robustcp.engines.algebra import Algebra, FusedAlgebra, algebra
 from robustcp.engines.arrays import to_host
 from robustcp.engines.base import Engine, Sample, Sweeping, View
 from robustcp.engines.passes import Passes
-from robustcp.engines.storage import Storage
+from robustcp.engines.storage import Extent, Storage
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import Tile, Tiling, length, ranges
 from robustcp.engines.unfolded import Unfolded
@@ -100,6 +100,25 @@ class DenseEngine(Engine):
         if self._passes.fused:
             return FusedAlgebra()
         return algebra(self.xp, self._compiled, self._storage.tiles.threads)
+
+    @property
+    def extent(self) -> Extent:
+        """What there is in the data, whatever its scaling."""
+        return self._storage.looked_at()
+
+    @property
+    def checked_extent(self) -> Extent:
+        """The same of data that can be fitted; an error if it cannot."""
+        return self._storage.extent
+
+    def known_to_be(self, extent: Extent) -> DenseEngine:
+        """The same, with what there is in the data."""
+        self._storage.extent = extent
+        return self
+
+    @property
+    def device(self) -> Any:
+        return self._storage.device
 
     def asarray(self, array: Any) -> Array:
         host = np.ascontiguousarray(array)

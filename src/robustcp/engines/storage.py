@@ -105,12 +105,12 @@ class Storage:
         """The same array, looked at in another way."""
         same = view.weights is self.view.weights
         if same:
-            _ = self._extent  # so that the other one knows it too
+            _ = self.extent  # so that the other one knows it too
         other = copy(self)
         other.view = view
         if not same:
             other.weights = self._weights(view)
-            other.__dict__.pop("_extent", None)
+            other.__dict__.pop("extent", None)
         if view.scales is not self.view.scales:
             other.scales = self._scales(view)
         return other
@@ -132,7 +132,17 @@ class Storage:
     # What the data is
 
     @cached_property
-    def _extent(self) -> Extent:
+    def extent(self) -> Extent:
+        whole = self.looked_at()
+        if whole.largest < 0:
+            weightless = "" if self.weights is None else " or of weight 0"
+            raise ValueError(f"X: all entries are missing (NaN){weightless}")
+        if math.isinf(whole.largest):
+            raise ValueError(f"X: has infinite entries, {self._example(self.xp.isinf)}")
+        return whole
+
+    def looked_at(self) -> Extent:
+        """The same, whatever is found."""
         xp = self.xp
 
         def work(tile: Tile) -> Extent:
@@ -151,42 +161,36 @@ class Storage:
             return Extent(float(xp.max(seen)), bool(xp.any(missing)), holes, of_all)
 
         found = list(self.tiles.map(work, boxes(self.shape, self.tile_entries)))
-        whole = Extent(
+        return Extent(
             max(part.largest for part in found),
             any(part.gaps for part in found),
             any(part.holes for part in found),
             float(np.max([part.of_all for part in found])),
         )
-        if whole.largest < 0:
-            weightless = "" if self.weights is None else " or of weight 0"
-            raise ValueError(f"X: all entries are missing (NaN){weightless}")
-        if math.isinf(whole.largest):
-            raise ValueError(f"X: has infinite entries, {self._example(xp.isinf)}")
-        return whole
 
     @property
     def largest(self) -> float:
-        return self.view.size(self._extent.largest)
+        return self.view.size(self.extent.largest)
 
     @property
     def gaps(self) -> bool:
         """Whether entries are missing."""
-        return self._extent.gaps or self._wild
+        return self.extent.gaps or self._wild
 
     @property
     def _wild(self) -> bool:
-        return self.view.leaves_out(self._extent.largest)
+        return self.view.leaves_out(self.extent.largest)
 
     @property
     def separable(self) -> bool:
         """Whether the weights of squares, 0 for missing entries, are an outer product."""
         outer = self.scales is None and (self.weights is None or self.weights.array is None)
-        return outer and not self._extent.holes and not self._wild
+        return outer and not self.extent.holes and not self._wild
 
     @property
     def harmless(self) -> bool:
         """Whether even entries of weight 0 are numbers that may be multiplied by 0."""
-        return self._extent.of_all <= 2.0**100 * self._extent.largest
+        return self.extent.of_all <= 2.0**100 * self.extent.largest
 
     def _example(self, test: Callable[[Array], Array]) -> str:
         """The first entry that passes a test, in words."""
@@ -224,7 +228,7 @@ class Storage:
 
     def map(self, work: Callable[[Any], Any], tiles: Sequence[Any]) -> Iterator[Any]:
         """Results of the tiles, in order. Gaps are looked for first: not by a tile's thread."""
-        _ = self._extent
+        _ = self.extent
         return self.tiles.map(work, tiles)
 
     def pass_tiles(self, n: int = 0, rows: slice | None = None) -> list[Tile]:
