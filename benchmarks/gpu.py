@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import robustcp
 from robustcp import KruskalTensor, cp, cpal1, cpals, factor_match_score
 from robustcp.engines import as_engine
 from robustcp.losses import L1, Contaminated
@@ -234,18 +233,28 @@ def of_large() -> list[Row]:
     return [*rows, ("a pass over 32 GB of the host, rank 10", words)]
 
 
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    "passes": of_passes,
+    "fits": lambda: of_fits((50, 200, 1000)),
+    "large": of_large,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="a Markdown file for the table")
-    parser.add_argument("--sizes", type=int, nargs="*", default=(50, 200, 1000), help="of the fits")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    about = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {robustcp.__version__}"
-    rows = [*of_passes(), *of_fits(tuple(asked.sizes)), *of_large()]
-    table = "\n".join([about, "", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows), ""])
-    print(table)
-    if asked.out:
-        asked.out.write_text(table)
+    about = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    lines = [about, "", "| | |", "|---|---|"]
+    print("\n".join(lines))
+    for name in asked.only:
+        rows = [f"| {a} | {b} |" for a, b in PARTS[name]()]
+        print("\n".join(rows), flush=True)
+        lines += rows
+        if asked.out:
+            asked.out.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

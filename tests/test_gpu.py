@@ -66,7 +66,8 @@ def compared(torch, X, factors, loss, look=lambda engine: engine):
         assert float((a.gradient - b.gradient).norm()) <= (1e-5 if single else 1e-12) * size
         off = (a.gram - b.gram).norm() / a.gram.norm()
         assert float(off) <= (2e-3 if single else 1e-12)
-        assert float(b.value) == pytest.approx(float(a.value), rel=1e-6 if single else 1e-12)
+        # Logarithms of numbers near 1, which single precision holds to 6e-8, end in values near 0.
+        assert float(b.value) == pytest.approx(float(a.value), rel=5e-6 if single else 1e-12)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)

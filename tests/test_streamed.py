@@ -26,7 +26,7 @@ def data(seed=0, gaps=0.0):
 def streamed(X, slabs=2):
     """With room for so many indices of the longest stride at a time."""
     longest = X.shape[int(np.argmax(X.strides))]
-    return StreamedEngine(X, CPU, math.ceil(2 * slabs * X.nbytes / longest / 0.7) + 16)
+    return StreamedEngine(X, CPU, math.ceil(3 * slabs * X.nbytes / longest / 0.8) + 16)
 
 
 def factors(rank=2, seed=1):
@@ -101,7 +101,7 @@ def test_files_and_arrays_that_must_not_be_written_to(tmp_path):
 
 def test_a_fit_is_that_of_the_whole():
     X = simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
-    engine = StreamedEngine(X, CPU, 12000)
+    engine = StreamedEngine(X, CPU, 15000)
     a, b = cpal1(engine, 2), cpal1(torch.from_numpy(X), 2)
     assert a.objective == pytest.approx(b.objective, rel=1e-9)
 

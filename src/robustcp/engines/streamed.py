@@ -26,10 +26,11 @@ from robustcp.engines.tiles import ranges
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
-#: Slabs that are on the device at a time: one is worked on while the next one is copied.
-HELD = 2
+#: Slabs that are on the device at a time: one that is worked on, the next one, which is copied
+#: meanwhile, and the last one, until its memory is given back.
+HELD = 3
 #: The share of the memory for slabs; the rest is for what passes make of them.
-FOR_SLABS = 0.7
+FOR_SLABS = 0.8
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
