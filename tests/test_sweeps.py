@@ -81,7 +81,9 @@ def test_missing_entries_weights_scales_other_types_and_views(loss):
 
 def test_there_are_none_for_large_data_other_losses_or_without_compiled_code():
     small = np.random.default_rng(0).standard_normal((9, 8, 7))
-    assert as_engine(np.ones((40, 40, 40))).sweep(L1(0.1)) is None
+    assert as_engine(np.ones((60, 60, 60))).sweep(L1(0.1)) is None
+    assert as_engine(np.ones((60, 60, 60))).sweep(LeastSquares()) is not None
+    assert as_engine(np.ones((70, 70, 70))).sweep(LeastSquares()) is None
     assert as_engine(small).sweep(Huber(0.1)) is None
     assert DenseEngine(small, compiled=False).sweep(L1(0.1)) is None
     assert as_engine(small).weighted([np.ones(9), None, None]).sweep(LeastSquares()) is None

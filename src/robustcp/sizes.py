@@ -10,6 +10,7 @@ import numpy as np
 
 from robustcp.engines import Engine
 from robustcp.losses import Loss, Tail
+from robustcp.quantiles import quantile
 from robustcp.stuck import stuck_fibres
 from robustcp.units import Units
 
@@ -24,7 +25,7 @@ GAP, MUCH = 4.0, 20.0
 #: Of fewer ordinary entries nobody knows what is far from all of them.
 PLENTY = 100
 #: Entries that sizes are taken from; of more, every k-th.
-ENOUGH = 1 << 17
+ENOUGH = 1 << 15
 #: Counts are small if most are smaller than this.
 SMALL_COUNTS = 16.0
 #: Entries among which a quantisation step is looked for.
@@ -45,7 +46,7 @@ class Sizes:
         sizes = sizes[sizes > 0]
         if not sizes.size:
             return cls(engine.largest or 1.0, engine.largest or 1.0)
-        return cls(*map(float, np.quantile(sizes, (0.5, 0.9))))
+        return cls(quantile(sizes, 0.5), quantile(sizes, 0.9))
 
 
 @dataclass(frozen=True)

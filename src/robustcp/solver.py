@@ -35,7 +35,7 @@ from robustcp.updates import Kept, MajorizeMinimize, Swept, Update
 SLOWLY = 0.01
 #: With so few entries, sweeps cost less than what may save some: it begins after that many in a
 #: level.
-SMALL, PATIENT = 1 << 15, 30
+SMALL, SMALL_SQUARES, PATIENT = 1 << 15, 1 << 18, 30
 #: The level of a state that has not begun.
 NOWHERE = -1
 
@@ -394,7 +394,8 @@ class Solver:
     def _leap(self, state: State, objective: Objective, swept: Swept) -> dict[str, Any]:
         """What changes in a state that goes beyond the end of a sweep, if that is not higher up."""
         acceleration, algebra = self._stage(state).acceleration, objective.engine.algebra
-        if self.problem.engine.count <= SMALL and state.level_sweep < PATIENT:
+        small = SMALL_SQUARES if objective.loss.quadratic else SMALL
+        if self.problem.engine.count <= small and state.level_sweep < PATIENT:
             acceleration = acceleration.cheap
         aim = acceleration.aim(
             state.factors, swept.factors, self.modes, state.damping, swept.fall, algebra

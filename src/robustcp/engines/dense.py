@@ -164,7 +164,7 @@ class DenseEngine(Engine):
         return how.normal(self._storage.in_order(factors), n, loss, rows)
 
     def value(self, factors: Factors, loss: Loss) -> float:
-        return self._passes.of(loss, whole=False).value(self._storage.in_order(factors), loss)
+        return self._passes.of(loss).value(self._storage.in_order(factors), loss)
 
     def sweep(self, loss: Loss) -> Sweeping | None:
         return self._passes.sweep(loss)

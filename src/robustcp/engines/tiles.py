@@ -30,6 +30,9 @@ class Tiling:
     smallest : int
         A small tensor is cut in two, so that two threads have work, if tiles of this size
         are left.
+    swept, swept_squares : int
+        Whole sweeps are compiled, for one thread, for tensors of no more entries: there, to share
+        passes among threads takes as long as it saves. The second is for least squares.
     device_entries : int
         Of a tile on an accelerator, where it must be large enough to fill the device.
     compiled_entries, columns, block : int
@@ -42,6 +45,8 @@ class Tiling:
     entries: int = 1 << 17
     rows: int = 64
     smallest: int = 1 << 15
+    swept: int = 1 << 17
+    swept_squares: int = 1 << 18
     device_entries: int = 1 << 24
     compiled_entries: int = 1 << 19
     columns: int = 1 << 11

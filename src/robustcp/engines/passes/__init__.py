@@ -59,10 +59,11 @@ class Passes:
     def sweep(self, loss: Loss) -> Sweeping | None:
         """Whole sweeps, if the data is so small that calls take longer than arithmetic."""
         storage, way = self._storage, self.of(loss)
-        if self._compiled is None or math.prod(storage.shape) > storage.tiling.smallest:
+        count, tiling = math.prod(storage.shape), storage.tiling
+        if self._compiled is None:
             return None
-        if way is self._compiled:
+        if way is self._compiled and count <= tiling.swept:
             return Sweep(self._compiled, loss)
-        if way is self._squares and storage.weights is None:
+        if way is self._squares and storage.weights is None and count <= tiling.swept_squares:
             return SquaresSweep(self._squares, loss)
         return None

@@ -56,10 +56,13 @@ class LeastSquaresPass(Pass):
     def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
         """The value from what it is without the squares of the data: <m, m> / 2 - <x, m>."""
         whole = self._half_square + value
-        return self.value(factors, loss) if whole < self.cancelled * self._half_square else whole
+        if whole >= self.cancelled * self._half_square:
+            return whole
+        return self._plain.value(factors, loss)
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
-        return self._plain.value(factors, loss)
+        n = len(factors) - 1  # contracted over the others, of which most are in the rows
+        return float(self.normal(factors, n, loss, slice(0, self.storage.shape[n])).value)
 
     @cached_property
     def _half_square(self) -> float:
