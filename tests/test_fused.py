@@ -1,6 +1,10 @@
 """The fused pass of GPUs, in Triton's interpreter, beside einsum and the pass by the library."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,6 +271,16 @@ def test_small_parts_of_it():
     np.testing.assert_allclose(
         fused.products([A, B], [B, B]), library.products([A, B], [B, B]), rtol=1e-6
     )
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    """Without one. In a process of its own: in this one Triton interprets."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = Path(__file__).with_name("compiling.py")
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split("\n")[:-1] == ["plain", "all", "weights of entries", "double"]
 
 
 # Where kernels are used

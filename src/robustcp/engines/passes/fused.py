@@ -27,8 +27,8 @@ STAGES = 2
 FEW = 1 << 18
 #: A mode with fewer indices is no good for the rows of blocks.
 SHORT = 16
-#: So many programs keep a GPU busy; their sums may be this share of the data.
-PROGRAMS, SUMS = 132 * 16, 0.02
+#: So many programs keep a GPU busy; their sums may be this share of the data, or so many numbers.
+PROGRAMS, SUMS, FEW_SUMS = 132 * 16, 0.02, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class FusedPass(Pass):
             blocks=-(-count // BI) * (own if roles.turned else 1),
             tiles=-(-shape[roles.tile] // BT),
             outer=outer,
-            most=max(1, int(SUMS * math.prod(shape)) // (count * (rank + packed))),
+            most=max(1, int(max(SUMS * math.prod(shape), FEW_SUMS)) // (count * (rank + packed))),
         )
         blocks = -(-count // BI)
         places = own if roles.turned else 1

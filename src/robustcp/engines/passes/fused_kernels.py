@@ -388,7 +388,7 @@ def over_all(
     data = X + at.to(tl.int64)[:, None] * (row_stride * ROW_BY)
     if TURNED:
         data += only.to(tl.int64)[:, None] * own_stride
-    beyond, signal_a = 0, 0.0
+    beyond, signal_a, width = 0, 0.0, tl.zeros((), tl.int64) + width
     if SIGNAL:
         signal_a = _rows_of(SIGNAL_A, at, in_rows, signals, RS)
         signal_a *= _rows_of(SIGNAL_P, outer + only, only >= 0, RS, RS) if TURNED else 1.0
