@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import robustcp
 from conftest import host
 from robustcp import cpals
-from robustcp.acceleration import Aim, Joint, Plain
+from robustcp.acceleration import Aim, Joint, Plain, Way
 from robustcp.constraints import Free, Nonnegative, Smooth
 from robustcp.engines import as_engine, joint
 from robustcp.engines.algebra import algebra
@@ -149,7 +149,7 @@ class TestAim:
         def distances(size):
             old = tuple(A + size * B for A, B in zip(truth, factors_of(X.shape, 2, 1), strict=True))
             swept = squares_sweep(X, old)
-            aim = Joint().aim(old, swept, (0, 1, 2), size, np.nan, algebra(np))
+            aim = Joint().aim(Way(old, swept, (0, 1, 2)), size, algebra(np))
             return [
                 np.linalg.norm(X - np.einsum("ir,jr,kr->ijk", *F)) for F in (swept, aim.factors)
             ]
@@ -168,25 +168,25 @@ class TestAim:
             return 0.5 * np.sum((X - np.einsum("ir,jr,kr->ijk", *factors)) ** 2)
 
         first = value(old) - value((swept[0], *old[1:]))
-        aim = Joint().aim(old, swept, (0, 1, 2), 0.01, first, algebra(np))
+        aim = Joint().aim(Way(old, swept, (0, 1, 2), first), 0.01, algebra(np))
         assert value(old) - value(aim.factors) == pytest.approx(aim.fall, rel=0.02)
 
     def test_of_one_mode_or_of_no_step_is_the_end_of_the_sweep(self):
         old, swept = factors_of((5, 4, 3), 2), factors_of((5, 4, 3), 2, 1)
         for modes, end in (((1,), swept), ((0, 1, 2), old)):
-            aim = Joint().aim(old, end, modes, 1.0, np.nan, algebra(np))
+            aim = Joint().aim(Way(old, end, modes), 1.0, algebra(np))
             assert aim.factors is end
             assert aim.gain == 0
 
     def test_of_factors_that_have_run_off_is_the_end_of_the_sweep(self):
         old, swept = factors_of((5, 4, 3), 2), tuple(1e200 * A for A in factors_of((5, 4, 3), 2, 1))
-        assert Joint().aim(old, swept, (0, 1, 2), 1.0, np.nan, algebra(np)).factors is swept
+        assert Joint().aim(Way(old, swept, (0, 1, 2)), 1.0, algebra(np)).factors is swept
 
     def test_is_of_the_library_of_the_factors(self, xp):
         old, swept = factors_of((5, 4, 3), 2), factors_of((5, 4, 3), 2, 1)
-        expected = Joint().aim(old, swept, (0, 2), 0.1, 1.0, algebra(np))
+        expected = Joint().aim(Way(old, swept, (0, 2), 1.0), 0.1, algebra(np))
         there = [tuple(xp.asarray(A, dtype=xp.float32) for A in F) for F in (old, swept)]
-        aim = Joint().aim(*there, (0, 2), 0.1, 1.0, algebra(xp))
+        aim = Joint().aim(Way(*there, (0, 2), 1.0), 0.1, algebra(xp))
         assert aim.fall == pytest.approx(expected.fall, rel=1e-4)
         for A, B in zip(aim.factors, expected.factors, strict=True):
             assert A.dtype == xp.float32

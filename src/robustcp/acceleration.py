@@ -29,6 +29,26 @@ from robustcp.engines.joint import JointSystem
 
 
 @dataclass(frozen=True)
+class Way:
+    """What a sweep did.
+
+    Attributes
+    ----------
+    old, swept : tuple of arrays
+        The factors before it and at its end.
+    modes : sequence of int
+        Those that were solved for, in the order of their turns.
+    first : float
+        By how much the first of them should have lowered the loss; NaN if that is not known.
+    """
+
+    old: Factors
+    swept: Factors
+    modes: Sequence[int]
+    first: float = math.nan
+
+
+@dataclass(frozen=True)
 class Aim:
     """Where a sweep leads.
 
@@ -55,19 +75,8 @@ class Acceleration(ABC):
     """How a sweep is carried on."""
 
     @abstractmethod
-    def aim(
-        self,
-        old: Factors,
-        swept: Factors,
-        modes: Sequence[int],
-        damping: float,
-        first: float,
-        algebra: Algebra,
-    ) -> Aim | None:
-        """Where a sweep of some modes leads; None if there is nothing beyond its end.
-
-        `first` is by how much the first of them should lower the loss; NaN if it is not known.
-        """
+    def aim(self, way: Way, damping: float, algebra: Algebra) -> Aim | None:
+        """Where a sweep leads; None if there is nothing beyond its end."""
 
     @property
     def cheap(self) -> Acceleration:
@@ -90,15 +99,7 @@ class Acceleration(ABC):
 class Plain(Acceleration):
     """Not at all."""
 
-    def aim(
-        self,
-        old: Factors,
-        swept: Factors,
-        modes: Sequence[int],
-        damping: float,
-        first: float,
-        algebra: Algebra,
-    ) -> Aim | None:
+    def aim(self, way: Way, damping: float, algebra: Algebra) -> Aim | None:
         return None
 
 
@@ -106,16 +107,8 @@ class Plain(Acceleration):
 class Momentum(Acceleration):
     """By Nesterov's momentum alone."""
 
-    def aim(
-        self,
-        old: Factors,
-        swept: Factors,
-        modes: Sequence[int],
-        damping: float,
-        first: float,
-        algebra: Algebra,
-    ) -> Aim | None:
-        return Aim(swept)
+    def aim(self, way: Way, damping: float, algebra: Algebra) -> Aim | None:
+        return Aim(way.swept)
 
     def momentum(self, aim: Aim, leaps: int) -> float:
         return leaps / (leaps + 3) / (1 + aim.gain)
@@ -171,18 +164,11 @@ class Joint(Momentum):
     least: float = 1e-8
     most: float = 1e4
 
-    def aim(
-        self,
-        old: Factors,
-        swept: Factors,
-        modes: Sequence[int],
-        damping: float,
-        first: float,
-        algebra: Algebra,
-    ) -> Aim | None:
+    def aim(self, way: Way, damping: float, algebra: Algebra) -> Aim | None:
+        swept, modes = way.swept, way.modes
         if len(modes) < 2:
             return Aim(swept)
-        led, steps = [swept[n] for n in modes], [swept[n] - old[n] for n in modes]
+        led, steps = [swept[n] for n in modes], [swept[n] - way.old[n] for n in modes]
         with np.errstate(all="ignore"):  # factors that run off
             every = algebra.products((*swept, *steps, *steps), (*swept, *steps, *led))
             grams, squares, slipped = np.split(every, (len(swept), len(swept) + len(steps)))
@@ -196,7 +182,7 @@ class Joint(Momentum):
         for mode, change in zip(modes, E, strict=True):
             factors[mode] = swept[mode] + swept[mode] @ _like(change, swept[mode])
         held = 0.5 * damping * system.damped(E) / (total + lower)
-        fall = first / float(own[0]) * (total + lower) if own[0] > 0 else math.nan
+        fall = way.first / float(own[0]) * (total + lower) if own[0] > 0 else math.nan
         return Aim(tuple(factors), lower / total, held, fall)
 
     @property

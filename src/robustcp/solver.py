@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._typing import Factors
-from robustcp.acceleration import Acceleration, Joint
+from robustcp.acceleration import Acceleration, Joint, Way
 from robustcp.constraints import Constraints, Free, feasible
 from robustcp.engines import Engine, Fibres
 from robustcp.losses import LeastSquares, Loss
@@ -397,9 +397,8 @@ class Solver:
         small = SMALL_SQUARES if objective.loss.quadratic else SMALL
         if self.problem.engine.count <= small and state.level_sweep < PATIENT:
             acceleration = acceleration.cheap
-        aim = acceleration.aim(
-            state.factors, swept.factors, self.modes, state.damping, swept.fall, algebra
-        )
+        way = Way(state.factors, swept.factors, self.modes, swept.fall)
+        aim = acceleration.aim(way, state.damping, algebra)
         if aim is None:
             return {}
         end = self._balanced(objective.feasible(aim.factors), state.prior)
