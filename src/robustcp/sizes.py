@@ -25,7 +25,7 @@ GAP, MUCH = 4.0, 20.0
 #: Of fewer ordinary entries nobody knows what is far from all of them.
 PLENTY = 100
 #: Entries that sizes are taken from; of more, every k-th.
-ENOUGH = 1 << 15
+ENOUGH = 1 << 17
 #: Counts are small if most are smaller than this.
 SMALL_COUNTS = 16.0
 #: Entries among which a quantisation step is looked for.

@@ -23,12 +23,12 @@ def to_host(array: Array) -> np.ndarray:
 
 
 def check_device(name: str, array: Any, device: Any) -> None:
-    """Refuse what is on another device than the data; NumPy arrays may go anywhere."""
-    if isinstance(array, np.ndarray) or not array_api_compat.is_array_api_obj(array):
+    """Refuse what is on another device of PyTorch than the data; other arrays may go anywhere."""
+    if not array_api_compat.is_torch_array(array):
         return
-    there = array_api_compat.device(array)
-    if str(there) != str(device):
-        raise ArgumentError(name, f"is on {there}, the data on {device}")
+    data = device if hasattr(device, "type") else "cpu"
+    if str(array.device) != str(data):
+        raise ArgumentError(name, f"is on {array.device}, the data on {data}")
 
 
 def check_dtype(array: Array) -> None:
