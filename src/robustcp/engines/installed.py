@@ -20,28 +20,24 @@ KERNELS_RUN_ON = "cuda"
 @cache
 def compiled_code() -> Any:
     """The module of compiled code; None where Numba (the extra `fast`) is not installed."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    try:
-        return importlib.import_module("robustcp.engines.passes.kernels")
-    except Exception as error:  # a Numba that does not go with this NumPy, for one
-        warnings.warn(f"Numba is installed but cannot be used ({error})", stacklevel=2)
-        return None
+    return _module("numba", "kernels")
 
 
 def fused_code(device: Any) -> Any:
     """The module of kernels for arrays of PyTorch on an NVIDIA GPU; None where there are none."""
-    return _kernels() if getattr(device, "type", "") == KERNELS_RUN_ON else None
+    on_gpu = getattr(device, "type", "") == KERNELS_RUN_ON
+    return _module("triton", "fused_kernels") if on_gpu else None
 
 
 @cache
-def _kernels() -> Any:
-    if importlib.util.find_spec("triton") is None:
+def _module(needs: str, name: str) -> Any:
+    """A module of passes; None where the package that it needs is not installed."""
+    if importlib.util.find_spec(needs) is None:
         return None
     try:
-        return importlib.import_module("robustcp.engines.passes.fused_kernels")
-    except Exception as error:  # a Triton that does not go with this PyTorch, for one
-        warnings.warn(f"Triton is installed but cannot be used ({error})", stacklevel=2)
+        return importlib.import_module(f"robustcp.engines.passes.{name}")
+    except Exception as error:  # one that does not go with this NumPy or PyTorch, for one
+        warnings.warn(f"{needs} is installed but cannot be used ({error})", stacklevel=3)
         return None
 
 
