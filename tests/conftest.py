@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 import robustcp
+from robustcp import losses
 from robustcp.engines import to_host
 
 # Where the tests run in the background of a shell, Ctrl-C is ignored, by their children too.
@@ -24,6 +25,13 @@ def pytest_configure(config):
     if config.option.markexpr != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
 
+
+#: Losses that have a kernel for GPUs.
+KERNEL_LOSSES = (
+    losses.L1(0.01), losses.Contaminated(0.7), losses.Contaminated(0.7, 0.1, 0.01),
+    losses.Contaminated(0.7, 0.01, 0.1), losses.Cauchy(1.0), losses.Welsch(2.0),
+    losses.Huber(0.5), losses.Tukey(3.0), losses.Quantile(0.8, 0.01), losses.LeastSquares(),
+)  # fmt: skip
 
 LIBRARIES = ("numpy", "array_api_strict", "torch")
 

@@ -6,28 +6,15 @@ import numpy as np
 import pytest
 
 import robustcp
+from conftest import KERNEL_LOSSES
 from robustcp import cp, cpal1, cpals, simulate
 from robustcp.engines import Scales, Signal, Weights, as_engine
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.passes.fused import FusedPass
 from robustcp.engines.passes.plain import PlainPass
-from robustcp.losses import (
-    L1,
-    Cauchy,
-    Contaminated,
-    Huber,
-    LeastSquares,
-    Quantile,
-    Tukey,
-    Welsch,
-)
+from robustcp.losses import L1
 
 pytestmark = pytest.mark.gpu
-
-LOSSES = (
-    L1(0.01), Contaminated(0.7), Contaminated(0.7, 0.1, 0.01), Cauchy(1.0), Welsch(2.0),
-    Huber(0.5), Tukey(3.0), Quantile(0.8, 0.01), LeastSquares(),
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -70,7 +57,7 @@ def compared(torch, X, factors, loss, look=lambda engine: engine):
         assert float(b.value) == pytest.approx(float(a.value), rel=5e-6 if single else 1e-12)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=str)
+@pytest.mark.parametrize("loss", KERNEL_LOSSES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_loss(torch, loss, dtype):
     compared(torch, *drawn(torch, (90, 70, 50), 7, getattr(torch, dtype)), loss)

@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 #: Rows of a factor that are worked on at once.
 ROWS = 1 << 14
-#: What kernels solve for on a GPU, at most.
-FUSED_RANKS = 32
 
 
 class Algebra:
@@ -244,8 +242,8 @@ class FusedAlgebra(Algebra):
     def _rows(
         self, equations: NormalEquations, rows: Array, mu: float, *, nonnegative: bool
     ) -> Array:
-        count, rank = rows.shape
-        if rank > FUSED_RANKS:
+        (count, rank), code = rows.shape, fused_code(device(rows))
+        if rank > code.RANKS:
             by_library = super().nonnegative if nonnegative else super().solved
             return by_library(equations, rows, mu)
         xp, rows = array_namespace(rows), rows.contiguous()
@@ -253,12 +251,13 @@ class FusedAlgebra(Algebra):
             A if A.stride(1) == 1 else A.contiguous() for A in (equations.gram, equations.gradient)
         )
         shared, new = gram.shape[0] == 1 and count > 1, xp.empty_like(rows)
-        fused_code(device(rows)).solve_rows[(count,)](
-            gram, gradient, rows, _numbers_of(mu, lift(rows), rows.dtype, device(rows), xp), new,
-            0 if shared else gram.stride(0), gradient.stride(0), rank,
-            R=max(16, 1 << (rank - 1).bit_length()), SHARED=shared, NONNEGATIVE=nonnegative,
-            num_warps=1 if rank <= 16 else 4,
-        )  # fmt: skip
+        with code.on_device(device(rows)):
+            code.solve_rows[(count,)](
+                gram, gradient, rows, _numbers_of(mu, lift(rows), rows.dtype, device(rows), xp),
+                new, 0 if shared else gram.stride(0), gradient.stride(0), rank,
+                R=code.block_size(rank), SHARED=shared, NONNEGATIVE=nonnegative,
+                num_warps=1 if rank <= 16 else 4,
+            )  # fmt: skip
         return new
 
     def column_norms(self, A: Array) -> Array:

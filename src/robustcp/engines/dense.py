@@ -103,16 +103,15 @@ class DenseEngine(Engine):
 
     @property
     def extent(self) -> Extent:
-        """What there is in the data, whatever its scaling."""
-        return self._storage.looked_at()
-
-    @property
-    def checked_extent(self) -> Extent:
-        """The same of data that can be fitted; an error if it cannot."""
+        """What there is in the data, whatever its scaling; an error if it cannot be fitted."""
         return self._storage.extent
 
+    def looked_at(self) -> Extent:
+        """The same, whatever is found."""
+        return self._storage.looked_at()
+
     def known_to_be(self, extent: Extent) -> DenseEngine:
-        """The same, with what there is in the data."""
+        """This, which need not look at its data any more."""
         self._storage.extent = extent
         return self
 

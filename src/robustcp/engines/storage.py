@@ -218,8 +218,10 @@ class Storage:
     @cached_property
     def one_matrix(self) -> Array | None:
         """The matrix without a copy, if the array is like that, of the working type and as it is
-        seen but for a power of two."""
-        data, plain = self.stored, self.view.limit == self.view.wild == math.inf
+        seen but for a power of two that factors may be multiplied by instead.
+        """
+        data, view = self.stored, self.view
+        plain = view.limit == view.wild == math.inf and abs(view.exponent) <= 60
         if not plain or data.dtype != self.dtype or not data.is_contiguous():
             return None
         return self.xp.reshape(data, (math.prod(data.shape[: self.split]), -1))

@@ -8,12 +8,13 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 
 from robustcp._checks import ArgumentError
 from robustcp._typing import Array, Factors
@@ -133,11 +134,11 @@ class StreamedEngine(Engine):
         """Of all slabs; each is looked at once."""
         if len(self._extents) < len(self._pieces):
             for number, piece in enumerate(self._streamed()):
-                self._extents[number] = piece.engine.extent
+                self._extents[number] = piece.engine.looked_at()
         every = self._extents.values()
         largest, of_all = max(e.largest for e in every), [e.of_all for e in every]
         if largest < 0 or math.isinf(largest):
-            return self._host.checked_extent  # which says what is wrong, and where
+            return self._host.extent  # which says what is wrong, and where
         return Extent(
             largest, any(e.gaps for e in every), any(e.holes for e in every), float(np.max(of_all))
         )
@@ -305,6 +306,7 @@ def engine_on(data: Array, device: Any, memory: Any, *, compiled: bool = True) -
     torch, there, most = _place(device, memory)
     if there.type == "cpu":
         return DenseEngine(data, compiled=compiled)
+    data = data if is_torch_array(data) else np.asanyarray(to_host(data))
     on_host = isinstance(data, np.ndarray)
     size = data.nbytes if on_host else data.numel() * data.element_size()
     if size <= FOR_SLABS * most:
@@ -333,6 +335,9 @@ def _place(device: Any, memory: Any) -> tuple[Any, Any, int]:
     if (there.index or 0) >= count:
         seen = f"{count} GPUs" if count > 1 else "one GPU" if count else "no GPU"
         raise ArgumentError("device", f"{str(device)!r} is not there: PyTorch sees {seen}")
+    there = torch.device(
+        "cuda", torch.cuda.current_device() if there.index is None else there.index
+    )
     free = int(torch.cuda.mem_get_info(there)[0])
     if asked is not None and asked > free:
         raise ArgumentError(
@@ -346,8 +351,15 @@ def _pin(torch: Any, data: np.ndarray, device: Any) -> None:
 
     Where that is not possible, as for files, copies take longer and are right all the same.
     """
-    if device.type != "cuda" or isinstance(data, np.memmap) or not data.flags.owndata:
+    owner = data
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    held = owner.flags.owndata and owner.flags.writeable and owner.nbytes == data.nbytes
+    if device.type != "cuda" or not held or torch.from_numpy(owner).is_pinned():
         return
-    runtime, at = torch.cuda.cudart(), data.ctypes.data
-    if int(runtime.cudaHostRegister(at, data.nbytes, 0)) == 0:
-        weakref.finalize(data, runtime.cudaHostUnregister, at)
+    runtime, at = torch.cuda.cudart(), owner.ctypes.data
+    if int(runtime.cudaHostRegister(at, owner.nbytes, 0)) == 0:
+        weakref.finalize(owner, runtime.cudaHostUnregister, at)
+    else:
+        with suppress(RuntimeError):  # the next call would be told of it
+            torch.zeros(1, device=device)

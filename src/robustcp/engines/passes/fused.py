@@ -17,8 +17,6 @@ from robustcp.engines.weights import TileWeights
 from robustcp.losses import Loss
 from robustcp.normal import NormalEquations
 
-#: Larger ranks go through the array library.
-RANKS = 32
 #: Rows and columns of a block, and packed columns that a program sums up, at most.
 BLOCK, COLUMNS = 64, 64
 #: Reads under way at a time, where they are of neighbours in memory.
@@ -87,7 +85,7 @@ class FusedPass(Pass):
         """Whether there is a kernel for it."""
         scales = self.storage.scales
         plain = scales is None or scales.slabs is None or scales.slabs.array is None
-        few = scales is None or not scales.held or _width(scales.held) <= RANKS
+        few = scales is None or not scales.held or _width(scales.held) <= self._code.RANKS
         formula = self._code.formula_of(loss)
         return plain and few and formula is not None and self._holds(formula.numbers(loss))
 
@@ -98,20 +96,22 @@ class FusedPass(Pass):
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
         rank = _width(factors)
-        if rank > RANKS:
+        if rank > self._code.RANKS:
             return self._plain.normal(factors, n, loss, rows)
         known = None
         if loss.quadratic and self.storage.separable:
             known = self.grams(self.shared_gram(factors, n), n, rows)
-        sums, value = self._sums(factors, n, loss, rows, gram=known is None)
+        with self._code.on_device(self.storage.device):
+            sums, value = self._sums(factors, n, loss, rows, gram=known is None)
         gram = sums[:, rank:] if known is None else known
         return NormalEquations(gram, sums[:, :rank], value)
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
-        if _width(factors) > RANKS:
+        if _width(factors) > self._code.RANKS:
             return self._plain.value(factors, loss)
         n = max(range(len(factors)), key=lambda mode: self.storage.shape[mode])
-        return float(self._sums(factors, n, loss, None, gram=False)[1])
+        with self._code.on_device(self.storage.device):
+            return float(self._sums(factors, n, loss, None, gram=False)[1])
 
     def _sums(
         self, factors: Sequence[Array], n: int, loss: Loss, rows: slice | None, *, gram: bool
@@ -121,9 +121,10 @@ class FusedPass(Pass):
         xp, shape, roles = storage.xp, storage.shape, self._roles(n)
         factors = [xp.asarray(A, dtype=storage.dtype).contiguous() for A in factors]
         rank = _width(factors)
-        packed = rank * (rank + 1) // 2
-        R, S = _power(rank), min(COLUMNS, _power(packed))
-        chunks = -(-packed // S) if gram else 1
+        pairs_of = rank * (rank + 1) // 2
+        packed = pairs_of if gram else 0
+        R, S = code.block_size(rank), min(COLUMNS, code.block_size(pairs_of))
+        chunks = -(-packed // S)
         asked = slice(0, shape[n]) if rows is None else rows
         own = asked.stop - asked.start
         data, first, count = storage.stored, asked.start, own
@@ -134,7 +135,7 @@ class FusedPass(Pass):
         pairs = self._pairs(rank, R, S)
         P = self._outer_rows(factors, roles, pairs, rank, R)
         outer = P.shape[0]
-        BI, BT = (min(BLOCK, _power(size)) for size in (count, shape[roles.tile]))
+        BI, BT = (min(BLOCK, code.block_size(size)) for size in (count, shape[roles.tile]))
         cut = _Cut.of(
             blocks=-(-count // BI) * (own if roles.turned else 1),
             tiles=-(-shape[roles.tile] // BT),
@@ -163,7 +164,7 @@ class FusedPass(Pass):
                 cut.tiles_each, cut.outer_each, cut.splits, columns,
                 FORMULA=formula.run, real=code.TYPES[str(storage.dtype)],
                 FAST=not code.interpreted() and storage.dtype == xp.float32,
-                BI=BI, BT=BT, R=R, S=S, RS=_power(max(1, beside.signals)),
+                BI=BI, BT=BT, R=R, S=S, RS=code.block_size(max(1, beside.signals)),
                 ROWS_BY=by[0], ROW_BY=by[1], INNER_BY=by[2], PLACES_BY=self._places(n)[1],
                 GRADIENT=gradient, GRAM=gram, TURNED=roles.turned, GAPS=storage.gaps,
                 SHRUNK=len(self._shrink), CUT=view.limit < math.inf, **beside.flags,
@@ -301,7 +302,7 @@ class FusedPass(Pass):
             outer = khatri_rao([held[m] for m in roles.outer] or [xp.ones_like(held[0][:1, :])])
             if roles.turned:
                 outer = xp.concat([outer, held[roles.own][asked, :]], axis=0)
-            room = _power(signals) - signals
+            room = self._code.block_size(signals) - signals
             padding = xp.zeros((outer.shape[0], room), dtype=outer.dtype, device=storage.device)
             padded = xp.concat([outer, padding], axis=1)
             arrays[8:11] = held[roles.rows], padded.contiguous(), held[roles.tile]
@@ -372,11 +373,6 @@ class _Cut:
 
 def _width(factors: Sequence[Array]) -> int:
     return int(factors[0].shape[1])
-
-
-def _power(size: int) -> int:
-    """The least power of two that holds a size, and that matrix units can work with."""
-    return max(16, 1 << (size - 1).bit_length())
 
 
 def _multiple(size: int) -> int:

@@ -26,8 +26,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -549,8 +552,20 @@ def formula_of(loss: Loss) -> Formula | None:
     return _ONE_SIDED if one_sided and found is not None else found
 
 
+#: Larger ranks go through the array library.
+RANKS = 32
 #: Triton's names of the types of factors.
 TYPES = {"torch.float32": tl.float32, "torch.float64": tl.float64}
+
+
+def block_size(size: int) -> int:
+    """The least power of two that holds a size, and that matrix units can work with."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def on_device(device: Any) -> AbstractContextManager[Any]:
+    """Kernels that are launched here run where their arrays are, whichever GPU is the current."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def interpreted() -> bool:
