@@ -3,14 +3,15 @@
     python tests/killing.py FOLDER KIND POINTS CASE...
 
 kills the fits of some cases at so many points of a kind each, lets them go on, and prints one line
-of JSON each time: what the fit's bits are, which sweeps were seen after it went on, and both for
-a fit that was never interrupted.
+of JSON each time: what the fit's bits are, which sweeps were seen after it went on, of the fit and
+of the search for its start, and all that for a fit that was never interrupted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import robustcp
-from robustcp import as_engine, cp, cpal1, cpals, search
+from robustcp import as_engine, cp, cpal1, cpals
 from robustcp.engines import to_host
 from robustcp.engines.installed import compiled_code
 
@@ -29,6 +30,12 @@ SHAPE = (60, 50, 40)
 
 def tensor(shape=(16, 15, 14)):
     return robustcp.simulate(shape, 2, eta=0.2, gamma=1.0, rng=1).data
+
+
+def bad_samples():
+    X = tensor()
+    X[:3] += 2.0
+    return X
 
 
 def holes():
@@ -69,6 +76,7 @@ CASES = {
     "cpal1, 3 starts, 2 threads": (threaded(2), cpal1, {"starts": 3}),
     "cpal1, published": (tensor, cpal1, {"smoothing": "fixed", "max_sweeps": 40}),
     "cpals": (tensor, cpals, {"starts": 2}),
+    "cp, cases": (bad_samples, cp, {"cases": 0, "starts": 8}),
     "weighted medians": (tensor, robustcp.baselines.weighted_median, {"max_sweeps": 20}),
 }
 
@@ -76,24 +84,36 @@ CASES = {
 def bits(fit):
     """A digest of all that a fit is."""
     digest = hashlib.sha256()
-    for array in (fit.weights, *fit.factors, fit.trace):
+    cases = () if fit.cases is None else (fit.cases.weights, fit.cases.distances, fit.cases.cutoffs)
+    for array in (fit.weights, *fit.factors, fit.trace, *cases):
         digest.update(np.ascontiguousarray(to_host(array)).tobytes())
     rest = fit.result, fit.notes, repr(fit.loss), fit.stages, tuple(fit.starts)
     digest.update(repr((rest, float(fit.explained), float(fit.scale))).encode())
     return digest.hexdigest()
 
 
-def followed(case, kept, at_sweep=lambda count: None):
-    """A fit's bits, and the start and sweep of each call of its callback."""
+def followed(case, kept, at_sweep=lambda count: None, at_search=lambda count: None):
+    """A fit's bits, the start and sweep of each call of its callback, and sweeps of its search."""
     data, method, options = CASES[case]
-    seen = []
+    seen, searched = [], []
 
     def callback(state):
         seen.append((state.start, state.sweep))
         at_sweep(len(seen))
 
-    fit = method(data(), 2, callback=callback, checkpoint=kept, **options)
-    return {"bits": bits(fit), "seen": seen}
+    def emit(record):
+        searched.append(str(record.step.where))
+        at_search(len(searched))
+
+    handler, logger = logging.Handler(), logging.getLogger("robustcp.journal")
+    handler.emit, logger.propagate = emit, False
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        fit = method(data(), 2, callback=callback, checkpoint=kept, **options)
+    finally:
+        logger.removeHandler(handler)
+    return {"bits": bits(fit), "seen": seen, "searched": sorted(searched)}
 
 
 def kill():
@@ -134,15 +154,7 @@ def killed_in_writing(case, kept, point):
 
 
 def killed_in_search(case, kept, point):
-    real, count = search.Trial.end, killing_at(point)
-
-    def end(*arguments):
-        found = real(*arguments)
-        count()
-        return found
-
-    search.Trial.end = end
-    followed(case, kept)
+    followed(case, kept, at_search=lambda count: kill() if count == point else None)
 
 
 KINDS = {
@@ -178,7 +190,8 @@ def lines(case, folder, kind, points):
     if "torch" not in case:  # whose threads, like ours, would not come along
         followed(case.replace("2 threads", "1 thread"), None)
     straight = apart(lambda: followed(case, None))
-    last = len(straight["seen"]) if kind != "search" else 2
+    counted = {"sweep": ["seen"], "search": ["searched"], "writing": ["seen", "searched"]}[kind]
+    last = sum(len(straight[part]) for part in counted)
     rng = np.random.default_rng(0)
     for number, point in enumerate(rng.integers(1, last, size=points, endpoint=True).tolist()):
         kept = robustcp.Checkpoint(Path(folder) / f"{case} {number}.ckpt", every=0)

@@ -86,10 +86,23 @@ def sweeps_before(line):
     """How many sweeps were not done again; and that nothing tells that it was killed."""
     straight, resumed, again = line["straight"], line["resumed"], line["again"]
     assert resumed["bits"] == straight["bits"], line["case"]
-    assert again == {"bits": straight["bits"], "seen": []}, line["case"]
+    assert again == {"bits": straight["bits"], "seen": [], "searched": []}, line["case"]
     before = len(straight["seen"]) - len(resumed["seen"])
     assert resumed["seen"] == straight["seen"][before:], line["case"]
+    assert before == 0 or set(resumed["searched"]) <= scores(straight), line["case"]
     return before
+
+
+def searches_before(line):
+    """How many sweeps of the search were not done again."""
+    straight, resumed = line["straight"]["searched"], line["resumed"]["searched"]
+    assert set(resumed) <= set(straight), line["case"]
+    return len(straight) - len(resumed)
+
+
+def scores(done):
+    """The sweeps in which bad samples were scored, which come after a fit's."""
+    return {sweep for sweep in done["searched"] if "scores" in sweep}
 
 
 SEARCHING = [case for case in CASES if CASES[case][1] is cp]
@@ -106,7 +119,10 @@ def test_killed_at_any_sweep(points, tmp_path):
 @POSIX
 @pytest.mark.parametrize(("points", "cases"), [(3, ["cp"]), pytest.param(20, CASES, marks=SLOW)])
 def test_killed_while_writing(points, cases, tmp_path):
-    begun = [sweeps_before(line) > 0 for line in killed(tmp_path, "writing", points, cases)]
+    begun = []
+    for line in killed(tmp_path, "writing", points, cases):
+        sweeps_before(line)
+        begun.append(searches_before(line) > 0 or not line["straight"]["searched"])
     assert any(begun)
     # what was being written is left behind under its other name, and not in the way
     assert {path.suffix for path in tmp_path.iterdir()} <= {".ckpt", ""}
@@ -115,11 +131,17 @@ def test_killed_while_writing(points, cases, tmp_path):
 @POSIX
 @pytest.mark.parametrize(
     ("points", "cases"),
-    [(2, ["cp", "cp, 2 threads"]), pytest.param(20, SEARCHING, marks=SLOW)],
+    [(2, ["cp", "cp, 2 threads", "cp, cases"]), pytest.param(20, SEARCHING, marks=SLOW)],
 )
 def test_killed_in_the_search(points, cases, tmp_path):
+    begun = dict.fromkeys(cases, 0)
     for line in killed(tmp_path, "search", points, cases):
-        assert sweeps_before(line) == 0
+        sweeps_before(line)
+        found = searches_before(line)
+        begun[line["case"]] += found
+        if not {"cases", "threads"} & set(line["case"].split()):  # else others go on meanwhile
+            assert found == line["point"], line["case"]
+    assert all(begun.values()), begun
 
 
 # What is kept
@@ -519,8 +541,8 @@ def test_bad_arguments(make, message):
 
 def test_other_versions_go_on_with_a_note(path, monkeypatch):
     cpals(X, 2, max_sweeps=5, checkpoint=path)
-    now = checkpoints._versions()
-    monkeypatch.setattr(checkpoints, "_versions", lambda: now | {"numpy": "99.0"})
+    now = checkpoints.versions()
+    monkeypatch.setattr(checkpoints, "versions", lambda: now | {"numpy": "99.0"})
     found = cpals(X, 2, checkpoint=path)
     assert found.notes[0] == f"continued from a checkpoint of numpy {np.__version__}"
     assert bits(replace(found, notes=found.notes[1:])) == bits(cpals(X, 2))

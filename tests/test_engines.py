@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
+import robustcp
 from conftest import brute_force, host
 from halves import Halves
 from robustcp.engines import (
+    ChunkedEngine,
     DenseEngine,
     Engine,
     Observed,
@@ -25,6 +27,7 @@ from robustcp.engines import (
     as_weights,
     storage,
 )
+from robustcp.engines.chunks import chunked_source
 from robustcp.engines.threads import available_threads, single_blas_thread
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss, Tail, as_loss
 
@@ -89,6 +92,16 @@ def of_library(name):
     return lambda X: as_engine(pytest.importorskip(name).asarray(X))
 
 
+def in_dask(X):
+    array = pytest.importorskip("dask.array").from_array(X, chunks=2)
+    return ChunkedEngine(chunked_source(array), group=30)
+
+
+def in_zarr(X):
+    array = pytest.importorskip("zarr").array(X, chunks=(2,) * X.ndim)
+    return ChunkedEngine(chunked_source(array), group=30, threads=2)
+
+
 def compiled(X):
     pytest.importorskip("numba")
     return as_engine(X, compiled=True)
@@ -101,6 +114,8 @@ ENGINES = {
     "array_api_strict": of_library("array_api_strict"),
     "torch": of_library("torch"),
     "Observed": observed,
+    "in chunks, Dask": in_dask,
+    "in chunks, Zarr": in_zarr,
     "of the test": Halves,
 }
 
@@ -343,7 +358,7 @@ class TestContractOfScales:
         np.testing.assert_allclose(each, 2 * r[known].reshape(each.shape), rtol=1e-10)
         np.testing.assert_allclose(engine.residual_slice(ours, {1: 3}), r[:, 3], rtol=1e-10)
         found = engine.entry_scales()
-        assert type(found) is type(ours[0])
+        assert type(found) is type(engine.entrywise(lambda e: e, ours))
         np.testing.assert_allclose(host(found), u[known].reshape(each.shape), rtol=1e-12)
 
     def test_what_is_asked_without_is_the_data(self, kind, gaps, weights, scales):
@@ -634,3 +649,34 @@ class TestThreads:
         with pytest.raises(ZeroDivisionError):
             as_engine(X, threads=2).value(factors, as_loss(Broken()))
         assert single_blas_thread._threads_now() == before
+
+
+class TestTensorsOfPyTorch:
+    """What PyTorch calls a tensor, and is not simply an array."""
+
+    @pytest.fixture
+    def torch(self):
+        return pytest.importorskip("torch")
+
+    def test_views_and_types(self, torch):
+        X = torch.rand(5, 6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        fit = robustcp.cpals(X, 1)
+        negated = torch.complex(X, -X).conj().imag
+        assert negated.is_neg()
+        for same in (negated, torch.complex(X, X).conj().real, X.clone().requires_grad_()):
+            again = robustcp.cpals(same, 1)
+            torch.testing.assert_close(again.factors[0], fit.factors[0], rtol=1e-10, atol=1e-10)
+        assert robustcp.cp(X > 0.5, 1).factors[0].dtype == torch.float64
+
+    def test_what_has_no_entries_in_a_row_is_refused_in_one_line(self, torch):
+        X = torch.rand(4, 5)
+        for data, said in [
+            (X.to_sparse(), r"is a sparse_coo tensor; pass X\.to_dense\(\), or robustcp\.Observed"),
+            (torch.empty(4, 5, device="meta"), "is a meta tensor, which has a shape"),
+            (torch.complex(X, X), "dtype torch.complex64 is not one of real numbers"),
+        ]:
+            for call in (robustcp.cp, robustcp.cpals, robustcp.rank_profile):
+                arguments = () if call is robustcp.rank_profile else (1,)
+                with pytest.raises(TypeError, match=f"X: {said}") as caught:
+                    call(data, *arguments)
+                assert "\n" not in str(caught.value)

@@ -254,9 +254,57 @@ def test_small_parts_of_it():
     A, B = drawn((5, 5), 3, torch.float32)
     fused, library = FusedAlgebra(), Algebra()
     np.testing.assert_allclose(fused.column_norms(A), library.column_norms(A), rtol=1e-6)
-    np.testing.assert_allclose(
-        fused.products([A, B], [B, B]), library.products([A, B], [B, B]), rtol=1e-6
-    )
+    E = np.random.default_rng(0).standard_normal((2, 3, 3))
+    for a, b in (
+        (fused.step_products([A, B], [B, A]), library.step_products([A, B], [B, A])),
+        (fused.changed([A, B], E), library.changed([A, B], E)),
+    ):
+        for one, other in zip(a, b, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_balanced_as_by_the_library():
+    F = drawn((5, 4, 3), 3, torch.float32)
+    F[1][:, 1] = 0  # the others of this component stay as they are
+    for a, b in zip(FusedAlgebra().balanced(F), Algebra().balanced(F), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [LeastSquares(), L1(0.1)], ids=str)
+@pytest.mark.parametrize("modes", [(0, 1, 2), (2, 0)])
+@pytest.mark.parametrize("known", [True, False])
+def test_sweeps_are_updates_in_turn(loss, modes, known):
+    engine, F = DenseEngine(normal(6, 5, 4)), tuple(drawn((6, 5, 4), 2, torch.float64))
+    sweeping, expected = engine.sweep(loss), list(F)
+    for mode in modes:
+        equations = engine.normal(tuple(expected), mode, loss)
+        expected[mode] = Algebra().solved(equations, expected[mode], 0.1)
+    ahead = sweeping.equations(F, modes[0])
+    assert ahead.value == pytest.approx(engine.value(F, loss), rel=1e-12)
+    for A, B in zip(sweeping.swept(F, modes, 0.1, ahead if known else None), expected, strict=True):
+        np.testing.assert_allclose(A, B, rtol=1e-9)
+
+
+def test_sweeps_of_models_that_are_close_to_the_data():
+    F = tuple(drawn((6, 5, 4), 2, torch.float64))
+    X = torch.einsum("ir,jr,kr->ijk", *F)
+    near = tuple(A + 1e-9 * B for A, B in zip(F, drawn(X.shape, 2, torch.float64, 5), strict=True))
+    sweeping = DenseEngine(X).sweep(LeastSquares())
+    ahead = sweeping.equations(near, 0)
+    residuals = X - torch.einsum("ir,jr,kr->ijk", *near)
+    assert ahead.value == pytest.approx(0.5 * float((residuals**2).sum()), rel=1e-6)
+    after = sweeping.equations(sweeping.swept(near, (0, 1, 2), 0.0, ahead), 0)
+    assert after.value < ahead.value
+
+
+def test_sweeps_of_more_components_than_kernels_take():
+    X = normal(40, 5, 4)
+    F = tuple(drawn(X.shape, 33, torch.float64))
+    sweeping = DenseEngine(X).sweep(L1(0.1))
+    ahead = sweeping.equations(F, 0)
+    swept = sweeping.swept(F, (0,), 0.1, ahead)
+    expected = Algebra().solved(ahead, F[0], 0.1)
+    np.testing.assert_allclose(swept[0], expected, rtol=1e-9)
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):

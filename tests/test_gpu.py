@@ -10,9 +10,11 @@ from conftest import KERNEL_LOSSES
 from robustcp import cp, cpal1, cpals, simulate
 from robustcp.engines import Scales, Signal, Weights, as_engine
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.memory import free_memory
 from robustcp.engines.passes.fused import FusedPass
 from robustcp.engines.passes.plain import PlainPass
-from robustcp.losses import L1
+from robustcp.engines.recorded import CALLS
+from robustcp.losses import L1, LeastSquares
 
 pytestmark = pytest.mark.gpu
 
@@ -93,13 +95,14 @@ def test_gaps_weights_and_scales(torch):
     X[torch.rand(X.shape, device="cuda") < 0.2] = math.nan
     rng = np.random.default_rng(1)
     w = [rng.uniform(0, 2, n).round(1) for n in X.shape]
+    entries = rng.uniform(0, 1, (80, 1, 30)).round(1)
     u = tuple(rng.uniform(0.5, 2, n) for n in X.shape)
     signal = Signal(tuple(rng.standard_normal((n, 2)) for n in X.shape), 0.1, 0.2, 0.3)
     slabs = Weights(tuple(X.shape), u)
     for look in (
         lambda engine: engine,
         lambda engine: engine.weighted(w),
-        lambda engine: engine.weighted(rng.uniform(0, 1, (80, 1, 30)).round(1)),
+        lambda engine: engine.weighted(entries),
         lambda engine: engine.standardized(Scales(slabs)),
         lambda engine: engine.standardized(Scales(slabs, signal, 0.3)),
         lambda engine: engine.scaled(3).saturated(0.5),
@@ -116,7 +119,7 @@ def test_the_same_bits_every_time(torch):
         assert torch.equal(a.gram, b.gram)
         assert torch.equal(a.gradient, b.gradient)
         assert float(a.value) == float(b.value)
-    sim = simulate((60, 50, 40), 3, eta=0.2, gamma=2.0, rng=0)
+    sim = simulate((100, 90, 80), 3, eta=0.2, gamma=2.0, rng=0)
     X = torch.asarray(sim.data, dtype=torch.float32, device="cuda")
     a, b = cp(X, 3), cp(X, 3)
     assert all(torch.equal(A, B) for A, B in zip(a.factors, b.factors, strict=True))
@@ -137,8 +140,8 @@ def test_fits_are_those_of_the_host(torch, size, dtype):
 
 def test_nonnegative_fits(torch):
     rng = np.random.default_rng(0)
-    A, B, C = (rng.random((50, 3)) * (rng.random((50, 3)) < 0.6) for _ in range(3))
-    X = np.einsum("ir,jr,kr->ijk", A, B, C) + 0.01 * rng.standard_normal((50, 50, 50))
+    A, B, C = (rng.random((90, 3)) * (rng.random((90, 3)) < 0.6) for _ in range(3))
+    X = np.einsum("ir,jr,kr->ijk", A, B, C) + 0.01 * rng.standard_normal((90, 90, 90))
     X[rng.random(X.shape) < 0.1] = 3.0
     fit = cp(torch.asarray(X, dtype=torch.float32, device="cuda"), 3, nonnegative=True)
     assert all(bool((F >= 0).all()) for F in fit.factors)
@@ -156,3 +159,50 @@ def test_integers_are_never_converted_as_a_whole(torch):
     for mode in range(3):
         engine.normal(F, mode, L1(0.01))
     assert torch.cuda.max_memory_allocated() - before < X.numel()
+
+
+@pytest.mark.parametrize("loss", [LeastSquares(), L1(0.01)], ids=str)
+@pytest.mark.parametrize("shape", [(120, 90, 60), (40, 30, 20, 30)])
+def test_recorded_sweeps_are_those_that_were_not(torch, loss, shape):
+    X, F = drawn(torch, shape, 5, torch.float32)
+    F = [A + 0.3 * torch.randn_like(A) for A in F]
+    sweeping = as_engine(X).sweep(loss)
+    modes = tuple(range(X.ndim))
+    found = []
+    for _ in range(CALLS + 2):
+        ahead = sweeping.equations(F, 0)
+        found.append((*sweeping.swept(F, modes, 0.0, ahead), ahead.gradient, ahead.gram))
+    for other in found[1:]:
+        assert all(torch.equal(A, B) for A, B in zip(found[0], other, strict=True))
+    recordings = sweeping._passes(0)._graphs.values()
+    assert [recording._replay is not None for recording in recordings] == [True]
+    again = sweeping.swept(found[0][: X.ndim], modes, 0.0, None)  # other factors, other results
+    assert sweeping.equations(again, 0).value < ahead.value
+
+
+def test_models_that_are_close_to_the_data(torch):
+    X, F = drawn(torch, (120, 90, 60), 3, torch.float32)
+    X = torch.einsum("ir,jr,kr->ijk", *F)
+    fit = cpals(X, 3, init=[A + 0.1 * torch.randn_like(A) for A in F], tol=0.0, max_sweeps=100)
+    assert fit.explained > 1 - 1e-10
+
+
+def test_small_data_is_brought_to_the_host(torch):
+    X, F = drawn(torch, (30, 20, 10), 3, torch.float32)
+    seen = []
+    fit = cpals(X, 3, init=F, callback=lambda state: seen.append(state.factors[0].is_cuda))
+    assert fit.factors[0].is_cuda
+    assert all(seen)
+    here = cpals(X.cpu().numpy().astype(float), 3, init=[A.cpu().numpy() for A in F])
+    assert np.array_equal(fit.factors[0].cpu().numpy(), here.factors[0].astype(np.float32))
+    with pytest.raises(ValueError, match=r"init: is on cpu, the data on cuda:0"):
+        cpals(X, 3, init=[A.cpu() for A in F])
+
+
+def test_too_little_memory_says_so_before_the_work_begins(torch, monkeypatch):
+    X, _ = drawn(torch, (300, 200, 100), 3, torch.float32)
+    assert free_memory(X.device) > 10**9
+    monkeypatch.setattr("robustcp.engines.dense.free_memory", lambda device: 64_000_000)
+    words = r"X: a fit takes about 168 MB of cuda:0 beside the data, and 64 MB are free"
+    with pytest.raises(ValueError, match=words):
+        cpal1(X, 3, callback=lambda state: pytest.fail("it began"))

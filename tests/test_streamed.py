@@ -8,7 +8,8 @@ import pytest
 from robustcp import as_engine, cpal1, simulate
 from robustcp.engines import Observed, Scales, Weights, check_device
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.streamed import StreamedEngine, as_bytes, as_words
+from robustcp.engines.memory import as_bytes, as_words
+from robustcp.engines.streamed import StreamedEngine
 from robustcp.losses import L1, LeastSquares
 
 torch = pytest.importorskip("torch")

@@ -60,7 +60,7 @@ def mode_number(name: str, mode: Any, names: Sequence[str], order: int) -> int:
     if not isinstance(mode, str):
         return whole_number(name, mode, 0, most=order - 1)
     if not names:
-        raise ArgumentError(name, f"no mode is called {mode!r}: they have no names")
+        raise ArgumentError(name, f"no mode is named {mode!r}: they have no names, give its number")
     if mode not in names:
         raise ArgumentError(name, f"must be one of {', '.join(names)}, got {mode!r}")
     return list(names).index(mode)

@@ -21,9 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace, device
 
-from robustcp._typing import Array, Factors
+from robustcp._typing import Factors
 from robustcp.engines.algebra import Algebra
 from robustcp.engines.joint import JointSystem
 
@@ -168,22 +167,19 @@ class Joint(Momentum):
         swept, modes = way.swept, way.modes
         if len(modes) < 2:
             return Aim(swept)
-        led, steps = [swept[n] for n in modes], [swept[n] - way.old[n] for n in modes]
         with np.errstate(all="ignore"):  # factors that run off
-            every = algebra.products((*swept, *steps, *steps), (*swept, *steps, *led))
-            grams, squares, slipped = np.split(every, (len(swept), len(swept) + len(steps)))
-            system = JointSystem.of(grams, modes)
-            own, slips = system.own_falls(squares), system.slips(slipped)
+            grams, squares, slipped = algebra.step_products(way.old, swept)
+            system, solved = JointSystem.of(grams, modes), list(modes)
+            own, slips = system.own_falls(squares[solved]), system.slips(slipped[solved])
         total = float(np.sum(own))
         if not (0 < total < math.inf and np.all(np.isfinite(slips))):
             return Aim(swept)
         E, lower = algebra.joint_step(system, slips, damping)
-        factors = list(swept)
-        for mode, change in zip(modes, E, strict=True):
-            factors[mode] = swept[mode] + swept[mode] @ _like(change, swept[mode])
+        moved = dict(zip(modes, algebra.changed([swept[n] for n in modes], E), strict=True))
+        factors = tuple(moved.get(mode, A) for mode, A in enumerate(swept))
         held = 0.5 * damping * system.damped(E) / (total + lower)
         fall = way.first / float(own[0]) * (total + lower) if own[0] > 0 else math.nan
-        return Aim(tuple(factors), lower / total, held, fall)
+        return Aim(factors, lower / total, held, fall)
 
     @property
     def cheap(self) -> Acceleration:
@@ -195,9 +191,3 @@ class Joint(Momentum):
         if ratio < self.bad:
             return min(2 * before, self.most)
         return before if ratio < self.good or aim.held < self.worth else max(before / 2, self.least)
-
-
-def _like(small: np.ndarray, A: Array) -> Array:
-    """A matrix of the host as one of a factor's library."""
-    xp = array_namespace(A)
-    return xp.asarray(small, dtype=A.dtype, device=device(A))

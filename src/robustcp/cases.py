@@ -8,6 +8,7 @@ So models of random subsets are compared by how well they describe the best of a
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,12 @@ from robustcp import _checks
 from robustcp._typing import Factors
 from robustcp.constraints import Constraints
 from robustcp.doubts import some
-from robustcp.engines import Engine
+from robustcp.engines import Arrangement, Engine
+from robustcp.journal import Journal
 from robustcp.kruskal import KruskalTensor
 from robustcp.noise import Asked, Noise, first_look
 from robustcp.schedules import Continuation
 from robustcp.search import (
-    LOG,
     Begun,
     Cold,
     Start,
@@ -37,6 +38,8 @@ from robustcp.search import (
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 from robustcp.stages import to_the_noise
+
+LOG = logging.getLogger(__name__)
 
 #: A subset has so many samples more than there are components.
 MORE = 2
@@ -136,6 +139,12 @@ class Judged:
         """True for bad samples."""
         return np.asarray(self.weights == 0)
 
+    def arranged(self, how: Arrangement) -> Judged:
+        """Of the same samples where modes and indices are in another order."""
+        mode = how.order.index(self.mode)
+        rows = slice(None) if (at := how.rows[mode]) is None else at
+        return Judged(mode, self.weights[rows], self.distances[rows], self.cutoffs[rows])
+
     @property
     def words(self) -> str:
         """Which samples are bad, in a sentence."""
@@ -193,7 +202,7 @@ def without_cases(problem: Problem, mode: int, bad: np.ndarray) -> Problem:
 
 def scored(
     problem: Problem, factors: Factors, noise: Noise | None, mode: int, bad: np.ndarray,
-    constraints: Constraints, tol: float,
+    constraints: Constraints, tol: float, journal: Journal,
 ) -> Factors:  # fmt: skip
     """The factors with rows for bad samples: their scores, the other factors held."""
     rows = np.flatnonzero(bad)
@@ -210,7 +219,7 @@ def scored(
     solver = Solver(part, stages, (mode,), alone)
     zeros = engine.asarray(np.zeros((rows.size, factors[0].shape[1])))
     begin = tuple(zeros if n == mode else A for n, A in enumerate(factors))
-    found = solver.run(solver.start(begin), 200)[0].factors[mode]
+    found = journal.run(solver, lambda: solver.start(begin), 200)[mode]
     A = engine.xp.asarray(factors[mode], copy=True)
     A[engine.xp.asarray(rows), :] = found
     return tuple(A if n == mode else B for n, B in enumerate(factors))
@@ -250,7 +259,12 @@ class Subsets(Start):
     count: int | None = None
 
     def __call__(
-        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        journal: Journal | None = None,
     ) -> Begun:
         mode, engine = int(self.cases.mode), problem.engine
         size = engine.shape[mode]
@@ -260,21 +274,23 @@ class Subsets(Start):
         small = (
             problem.on(engine.subtensor(part)) if any(at is not None for at in part) else problem
         )
-        search = _Search(small, constraints_on(constraints, part), mode, rank)
+        journal = journal or Journal()
+        search = _Search(small, constraints_on(constraints, part), mode, rank, journal)
         wanted = self.cases.subsets(rank)
         count = min(wanted, MOST) if self.count is None else self.count
         LOG.info("%d subsets of %d samples", count, rank + MORE)
         together = small.engine.tiles.side_by_side
         tried = together(search.of_subset, list(enumerate(rng.spawn(count))))
         best = sorted(tried, key=lambda one: one.cost)[:BEST]
-        best = together(lambda one: search.settled(one, MORE_ROUNDS), best)
+        best = together(search.settled_more, list(enumerate(best)))
         chosen = min(best, key=lambda one: one.cost)
         models = [KruskalTensor.from_factors(one.factors) for one in tried]
         mine = KruskalTensor.from_factors(chosen.factors)
         starts = Starts([one.cost for one in tried], sum(same(mine, model) for model in models))
         bad = np.ones(size, dtype=bool)
         bad[chosen.good] = False
-        factors = extended(without_cases(problem, mode, bad), part, chosen.factors, constraints)
+        rest = without_cases(problem, mode, bad)
+        factors = extended(rest, part, chosen.factors, constraints, journal)
         return Begun(factors, good=True, tried=starts, bad=bad)
 
     def _part(
@@ -297,6 +313,15 @@ class _Search:
     constraints: Constraints
     mode: int
     rank: int
+    journal: Journal
+
+    def _within(self, name: str) -> _Search:
+        return replace(self, journal=self.journal.within(name))
+
+    def settled_more(self, numbered: tuple[int, _Candidate]) -> _Candidate:
+        """After more rounds."""
+        number, candidate = numbered
+        return self._within(f"best {number + 1}").settled(candidate, MORE_ROUNDS)
 
     def of_subset(self, numbered: tuple[int, np.random.Generator]) -> _Candidate:
         """The model of a random subset, after some rounds."""
@@ -304,8 +329,9 @@ class _Search:
         size = self.problem.engine.shape[self.mode]
         some = np.sort(rng.permutation(size)[: self.rank + MORE])
         kind, share = KINDS[number % len(KINDS)]
-        end = self._trial(some).end(self.rank, number % 2, kind, share, rng)
-        return self.settled(self._candidate(end.factors), ROUNDS)
+        own = self._within(f"subset {number + 1}")
+        end = own._trial(some).end(self.rank, number % 2, kind, share, rng)
+        return own.settled(own._candidate(end.factors), ROUNDS)
 
     def settled(self, candidate: _Candidate, rounds: int) -> _Candidate:
         """After rounds in which the samples that are described best are fitted again."""
@@ -325,7 +351,7 @@ class _Search:
     def _trial(self, some: np.ndarray) -> Trial:
         at = [some if n == self.mode else None for n in range(self.problem.units.order)]
         part = self.problem.on(self.problem.engine.subtensor(at))
-        return Trial(part, constraints_on(self.constraints, at))
+        return Trial(part, constraints_on(self.constraints, at), self.journal)
 
     def _candidate(self, factors: Factors) -> _Candidate:
         """All samples, described by the other modes' factors."""
@@ -341,7 +367,7 @@ class _Search:
             for n, constraint in enumerate(self.constraints)
         )
         solver = Solver(problem, (stage,), (mode,), alone)
-        found = solver.run(solver.start(begin), 20)[0].factors
+        found = self.journal.run(solver, lambda: solver.start(begin), 20)
         sample = engine.sample(found)
         index = sample.indices[mode]
         order = np.lexsort((np.abs(sample.values), index))

@@ -11,7 +11,7 @@ import numpy as np
 
 from robustcp._typing import Factors
 from robustcp.engines import to_host
-from robustcp.kruskal import KruskalTensor
+from robustcp.kruskal import KruskalTensor, component_name
 from robustcp.metrics import held_by_few
 from robustcp.noise import Structure
 from robustcp.priors import Decided
@@ -84,12 +84,12 @@ def of_components(model: KruskalTensor) -> list[FitWarning]:
             together.update(int(r) for r in full[np.abs(vector) > 0.3 * np.abs(vector).max()])
     found = []
     if empty.size:
-        words = named("component", empty.tolist(), "is empty", "are empty")
+        words = _components(empty.tolist(), "is empty", "are empty")
         rank = model.rank - empty.size
         found.append(_lower_rank("empty", words, rank, components=empty.tolist()))
     if together:
         alike = sorted(together)
-        words = named("component", alike, "is collinear", "are collinear")
+        words = _components(alike, "is collinear", "are collinear")
         found.append(_lower_rank("collinear", words, model.rank - 1, components=alike))
     return found
 
@@ -103,7 +103,7 @@ def of_idle(idle: Sequence[int], enough: int | None, rank: int) -> list[FitWarni
     """Components that would not be missed; or fewer of them that fit as well."""
     lower = rank - 1 if enough is None else min(enough, rank - 1)
     if idle:  # any of them; without one the others may be missed
-        words = named("component", idle, "would not be missed", "would not be missed, any of them")
+        words = _components(idle, "would not be missed", "would not be missed, any of them")
         return [_lower_rank("idle", words, lower, components=list(idle))]
     if enough is not None and enough < rank:
         words = "1 component fits" if enough == 1 else f"{enough} components fit"
@@ -157,7 +157,7 @@ def _narrow(
         slabs = "1 slab" if len(at) == 1 else f"{len(at)} slabs"
         where = f"{slabs} of mode {mode} ({some(at)})"
         tip = "look at them" if cases == mode else f"if these may be bad samples, try cases={mode}"
-    return FitWarning("narrow", f"component {component} lives on {where}: {tip}", numbers)
+    return FitWarning("narrow", f"{component_name(component)} lives on {where}: {tip}", numbers)
 
 
 def of_slabs(outlying: dict[int, np.ndarray], cases: int | None = None) -> list[FitWarning]:
@@ -267,6 +267,11 @@ def named(what: str, numbers: Sequence[int], one: str, many: str) -> str:
         return f"{what} {numbers[0]} {one}"
     *most, last = map(str, numbers)
     return f"{what}s {', '.join(most)} and {last} {many}"
+
+
+def _components(numbers: Sequence[int], one: str, many: str) -> str:
+    """Some components, which texts count from 1."""
+    return named("component", [r + 1 for r in numbers], one, many)
 
 
 def some(rows: Sequence[int] | np.ndarray) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
@@ -12,17 +13,19 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks, doubts
-from robustcp.cases import AGAIN, GOOD, Judged, judged, scored, without_cases
+from robustcp._typing import Array
+from robustcp.cases import AGAIN, GOOD, Judged, judged, scored
 from robustcp.checkpoints import Asked, Record, Saved
 from robustcp.constraints import Constraints
 from robustcp.doubts import FitWarning
 from robustcp.engines import (
+    Axes,
     Engine,
     Fibres,
     as_engine,
     in_modes_of,
-    names_and_labels,
     single_blas_thread,
+    to_host,
 )
 from robustcp.fitted import Fit
 from robustcp.kruskal import KruskalTensor
@@ -32,9 +35,12 @@ from robustcp.noise import COMMON, Noise, noise_of, structure_of
 from robustcp.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.plans import Plan as Plan
 from robustcp.priors import Decided, RowPrior
-from robustcp.search import Begun, Starts, Trial, cleared, cost_of
+from robustcp.search import Begun, Start, Starts, Trial, cleared, cost_of
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, State
+from robustcp.telling import Pace, Step, Trend
+
+LOG = logging.getLogger(__name__)
 
 #: A component that is so many times larger than any entry of the data has run off.
 FAR = 100.0
@@ -104,16 +110,51 @@ def estimate(
         raise ValueError(f"callback: must be a function of a State, got {callback!r}")
     with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
         engine = as_engine(X)
+        LOG.info("fit of %s, rank %d", "x".join(map(str, engine.shape)), rank)
+        if checkpoint is not None:
+            checkpoint.check(rank, engine)
         if entry_weights is not None:
-            engine = engine.weighted(in_modes_of(X, entry_weights))
-        names, labels = names_and_labels(X)
-        how = plan(engine)
+            engine = engine.weighted(in_modes_of(engine.view.axes, entry_weights))
+        axes = engine.view.axes
+        near = engine.off_device
+        near.check_memory()
+        how = plan(near)
         given = how.constrained
-        how = replace(how, constraints=bound(given, engine.shape, labels))
+        how = replace(how, constraints=bound(given, engine.shape, axes.labels))
         with Record.of(checkpoint, how, rank, max_sweeps, generator) as record:
-            fit = record.fit or _Way(how, generator, max_sweeps, callback, record).fit(rank)
-    fit = replace(fit, constraints=given)
-    return replace(fit, modes=names, labels=labels) if names else fit
+            told = callback if near is engine else _told_there(callback, engine)
+            fit = record.fit or _Way(how, generator, max_sweeps, told, record).fit(rank)
+    if near is not engine:
+        weights, *factors = _there((fit.model.weights, *fit.model.factors), engine)
+        fit = replace(fit, model=KruskalTensor(weights, tuple(factors)))
+    for warning in fit.warnings:
+        LOG.warning("%s", warning, extra={"of_fit": True})
+    return _called(replace(fit, constraints=given), axes)
+
+
+def _called(fit: Fit, axes: Axes) -> Fit:
+    """A fit with the names, labels and notes of its data."""
+    notes = (*fit.notes, *(note for note in axes.notes if note not in fit.notes))
+    if not axes.modes:
+        return replace(fit, notes=notes)
+    told = tuple(replace(one, sentence=axes.told(one.sentence)) for one in fit.warnings)
+    return replace(
+        fit, modes=axes.modes, labels=axes.labels, warnings=told,
+        notes=tuple(map(axes.told, notes)),
+    )  # fmt: skip
+
+
+def _told_there(callback: Callback | None, engine: Engine) -> Callback | None:
+    """A callback that is told of arrays where the data was given."""
+    if callback is None:
+        return None
+    return lambda state: callback(
+        replace(state, factors=_there(state.factors, engine), swept=_there(state.swept, engine))
+    )
+
+
+def _there(arrays: Iterable[Array], engine: Engine) -> tuple[Array, ...]:
+    return tuple(engine.asarray(to_host(A)) for A in arrays)
 
 
 def bound(
@@ -133,19 +174,20 @@ class _Way:
     max_sweeps: int
     callback: Callback | None
     record: Record
+    #: How many runs are known to follow.
+    to_come: int = 0
 
     def fit(self, rank: int) -> Fit:
         """Follow the starts, from where they are."""
         how, runs = self.how, list[_Run]()
         starts, spare = list(how.starts), list(how.spare)
-        run = self.run if how.cases is None else self.run_of_cases
         while starts:
             start = starts.pop(0)
-            saved = self.record.run(len(runs))
-            begun = (
-                saved.begun if saved else start(how.problem, rank, self.generator, how.constrained)
-            )
-            for one in (begun, *begun.others):
+            begun = self.begun(start, len(runs), rank)
+            each = (begun, *begun.others)
+            for number, one in enumerate(each, 1):
+                way = replace(self, to_come=len(each) - number + len(starts))
+                run = way.run if how.cases is None else way.run_of_cases
                 runs.append(run(len(runs), one))
                 if runs[-1].outcome == STOPPED:
                     break
@@ -158,10 +200,23 @@ class _Way:
         self.record.finish(None if runs[-1].outcome == STOPPED else fit)
         return fit
 
-    def run(self, number: int, begun: Begun) -> _Run:
+    def begun(self, start: Start, number: int, rank: int) -> Begun:
+        """Where a start begins, by a search or from what is known of it."""
+        how, saved = self.how, self.record.run(number)
+        if saved:
+            return saved.begun
+        LOG.info("search for start %d", number + 1)
+        journal = self.record.journal(number)
+        found = start(how.problem, rank, self.generator, how.constrained, journal)
+        self.record.searched()
+        return found
+
+    def run(self, number: int, begun: Begun, again: int = 0) -> _Run:
         """Follow one start."""
         how, record, generator = self.how, self.record, self.generator
         saved, solver = record.run(number), how.solver(begun)
+        if saved and saved.again != again:
+            saved = None
         if saved and saved.outcome and saved.ended(self.max_sweeps):
             generator.bit_generator.state = saved.state.generator
             return _Run(solver, saved.state, saved.outcome, begun)
@@ -172,41 +227,72 @@ class _Way:
         else:
             drawn = dict(generator.bit_generator.state)
             state = solver.start(factors, number + begun.best, drawn, begun.fibres)
-            record.keep(number, Saved(begun, state))
+            record.keep(number, Saved(begun, state, again=again))
+        told = _Told(solver, number, self.max_sweeps, self.to_come)
 
         def after_sweep(state: State) -> bool:
-            record.keep(number, Saved(begun, state))
+            record.keep(number, Saved(begun, state, again=again))
+            told.after_sweep(state)
             answer = self.callback(solver.in_data(state)) if self.callback else False
             return isinstance(answer, bool | np.bool_) and bool(answer)
 
         state, outcome = solver.run(state, self.max_sweeps, after_sweep)
         if outcome == CONVERGED:
             state = solver.averaged(state)
-        record.keep(number, Saved(begun, state, outcome))
+        record.keep(number, Saved(begun, state, outcome, again))
+        LOG.info("start %d: %s, after %d sweeps", number + 1, outcome, state.sweep)
         return _Run(solver, state, outcome, begun)
 
     def run_of_cases(self, number: int, begun: Begun) -> _Run:
         """Follow one start without the samples that are bad, until they stay the same ones."""
-        how = self.how
+        how, saved = self.how, self.record.run(number)
         assert how.cases is not None
         mode, problem = int(how.cases.mode), how.problem
         bad = begun.bad
         if bad is None:
             bad = judged(problem, begun.factors, None, mode).flagged
-        for again in range(AGAIN):
-            rest = replace(how, problem=without_cases(problem, mode, bad))
-            run = replace(self, how=rest, record=Record()).run(number, begun)
+        for again in range(saved.again if saved else 0, AGAIN):
+            begun = replace(begun, bad=bad)
+            way = replace(self, how=how.without(bad), to_come=self.to_come + AGAIN - 1 - again)
+            run = way.run(number, begun, again)
             stopped = run.outcome == STOPPED
             factors, noise = run.state.factors, None if stopped else run.state.noise
-            factors = scored(problem, factors, noise, mode, bad, how.constrained, 1e-4)
+            journal = self.record.journal(number).within(f"scores {again + 1}")
+            factors = scored(problem, factors, noise, mode, bad, how.constrained, 1e-4, journal)
             found = judged(problem, factors, noise, mode)
             if stopped or np.array_equal(found.flagged, bad) or again + 1 == AGAIN:
                 break
-            bad = found.flagged
-            begun = replace(begun, factors=factors, bad=bad)
+            bad, begun = found.flagged, replace(begun, factors=factors)
         found = replace(found, weights=np.where(bad, 0.0, 1.0))
         state, subsets = replace(run.state, factors=factors), how.cases.subsets(factors[0].shape[1])
         return replace(run, state=state, judged=found, subsets=subsets)
+
+
+class _Told:
+    """What the log says of a run."""
+
+    def __init__(self, solver: Solver, number: int, most: int, to_come: int) -> None:
+        self._solver, self._number, self._most, self._to_come = solver, number, most, to_come
+        self._pace, self._trend = Pace(), Trend()
+
+    def after_sweep(self, state: State) -> None:
+        """Say where the run is."""
+        self._pace.step()
+        self._trend.add(state.fall, state.level_sweep == 1)
+        self._pace.tell(LOG, lambda: self.step(state), now=state.level_sweep == 1)
+
+    def step(self, state: State) -> Step:
+        """Where it is: the sweeps that are left are those allowed, and a guess for the level."""
+        tol, most = self._solver.end_of_level(state)
+        each, left = self._pace.seconds, self._most - state.sweep
+        expected = min(self._trend.sweeps(tol), most - state.level_sweep, left)
+        left += self._to_come * self._most
+        return Step(
+            f"start {self._number + 1}, stage {state.name!r} ({state.stage + 1} of "
+            f"{len(self._solver.stages)}), level {state.level + 1}",
+            f"sweep {state.sweep}", state.trace[-1], state.sweep / self._most, each * expected,
+            " for this level", each * left, f" for {left} sweeps",
+        )  # fmt: skip
 
 
 def _fit(runs: Sequence[_Run]) -> Fit:

@@ -39,7 +39,8 @@ def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None
     Parameters
     ----------
     X : array or Engine
-    mode : int
+    mode : int or str
+        By number or name.
     rank : int
         How many vectors.
     rng : seed or Generator, optional
@@ -59,7 +60,7 @@ def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None
     rank = _checks.whole_number("rank", rank, 1)
     engine = as_engine(X)
     engine = engine.scaled(unit_exponent(engine, engine.largest))
-    mode = _checks.whole_number("mode", mode, 0, most=len(engine.shape) - 1)
+    mode = engine.view.axes.mode("mode", mode, engine.order)
     size = engine.shape[mode]
     rest = math.prod(engine.shape) // size
     count = min(rank, size, rest)

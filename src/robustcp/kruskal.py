@@ -134,6 +134,15 @@ class KruskalTensor:
         )
 
 
+def component_name(r: int) -> str:
+    """What component r, counted from 0, is called in texts and pictures, which count from 1.
+
+    >>> component_name(0)
+    'component 1'
+    """
+    return f"component {r + 1}"
+
+
 def _sign_of_largest(A: Array) -> Array:
     """+1 or -1 for each column: the sign of its (first) entry of largest magnitude."""
     xp = array_namespace(A)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import host_data, names_and_labels, on_host, to_host
+from robustcp.engines import axes_of, host_data, on_host, to_host
 from robustcp.files.errors import FileError
 from robustcp.files.writing import make_folder
 from robustcp.fitted import Fit
@@ -206,7 +206,8 @@ class Task:
         """A name that only the same call on the same data has."""
         near = None if self.near is None else [np.asarray(to_host(A)) for A in self.near.factors]
         asked = sorted(self.options.items(), key=lambda item: item[0])
-        held = (host_data(self.data).digest, names_and_labels(self.data))
+        axes = axes_of(self.data)
+        held = (host_data(self.data).digest, (axes.modes, axes.labels))
         key = _pickled((held, self.rank, asked, near))
         return f"rank{self.rank}-{hashlib.sha256(key).hexdigest()[:20]}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from robustcp.acceleration import Plain
 from robustcp.cases import Cases, Subsets, as_cases
 from robustcp.checkpoints import Kept, asked
 from robustcp.constraints import Constraint, Constraints, Free, Nonnegative, by_mode
-from robustcp.engines import Engine, names_and_labels
+from robustcp.engines import Axes, Engine
 from robustcp.estimate import Callback, Plan, Seed, estimate
 from robustcp.fitted import Fit
 from robustcp.losses import L1, LeastSquares, Loss, as_loss
@@ -63,8 +63,10 @@ def cp(
 
     Parameters
     ----------
-    X : array, masked array, or Observed
-        NaN and masked entries are missing. Arrays may be of any array API library.
+    X : array, masked array, Observed, what `read` returns, or of xarray or pandas
+        NaN and masked entries are missing. Arrays may be of any array API library. A DataArray,
+        a Series with a level of its index for each mode, and a long DataFrame (the values in
+        its last column) give their names and labels to the fit.
     rank : int
         The number of components.
     loss : Loss, or sequence of losses and stages, optional
@@ -90,16 +92,17 @@ def cp(
         array that broadcasts to X (of dimensions of X, if both are from xarray; for Observed
         also one for each entry, in the order given), or vectors whose outer product is meant.
         Sizes of the data and of the noise are quantiles over the entries whose weight is not 0.
-    nonnegative : bool, or one for each mode
+    nonnegative : bool, or one for each mode, or modes by number or name
         Which factors must not have negative entries.
     constraints : dict of constraints, optional
         For some modes, by number or by name, what their factors must be like:
         ``{1: Smooth(0.1), "sample": Nonnegative()}``. There are `Nonnegative`, `Smooth` and
         `Unimodal`, and a `Constraint` of your own. A mode's constraint does nothing while the
         mode is fixed.
-    fixed : sequence of int
-        Modes whose factors stay as they are in `init`, which must then be given.
+    fixed : sequence of int or str
+        Modes, by number or name, whose factors stay as they are in `init`, which must be given.
     init : {"auto", "nvecs", "random"}, KruskalTensor, Fit, or list of factors
+        A Fit is turned so that the names of its modes and its labels agree with the data's.
         "auto" begins with singular vectors of the data, cut at the size of ordinary entries and
         not, and goes on with random factors.
     starts : int or "auto"
@@ -135,19 +138,20 @@ def cp(
         raise ValueError("noise: is for the default loss of cp, and loss is given too")
     if not isinstance(fixed, Sequence):
         raise ValueError(f"fixed: must be a list of modes, got {fixed!r}")
-    if cases is not None and (given or len(fixed) or checkpoint is not None):
-        raise ValueError("cases: cannot be asked for together with loss, fixed or checkpoint")
+    if cases is not None and (given or len(fixed)):
+        raise ValueError("cases: cannot be asked for together with loss or fixed")
     if len(fixed) and isinstance(init, str):
         raise ValueError(f"fixed: needs the factors to keep in init, got init={init!r}")
 
     def plan(engine: Engine) -> Plan:
         order = engine.order
-        modes = by_mode(constraints, names_and_labels(X)[0], order)
-        constrained = nonnegative_too(modes, nonnegative)
-        held = {_checks.whole_number("fixed", mode, 0, most=order - 1) for mode in fixed}
+        axes = engine.view.axes
+        modes = by_mode(constraints, axes.modes, order)
+        constrained = nonnegative_too(modes, nonnegative, axes)
+        held = {axes.mode("fixed", mode, order) for mode in fixed}
         if len(held) == order:
             raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(fixed)!r}")
-        asked_noise, engine = as_noise(noise, X, engine)
+        asked_noise, engine = as_noise(noise, engine)
         problem = Problem.of(engine)
         if not given:
             problem = problem.without_wild.without_stuck
@@ -156,8 +160,10 @@ def cp(
         if not stages:
             rows = RowPrior.of(constrained, solved)
             stages = to_the_noise(problem, tol, asked_noise.in_units(problem.units), rows)
-        asked_cases = as_cases(cases, names_and_labels(X)[0], order)
-        start: Start = Screened(init, count) if isinstance(init, str) else Given(init)
+        asked_cases = as_cases(cases, axes.modes, order)
+        start: Start = (
+            Screened(init, count) if isinstance(init, str) else Given(turned(init, engine, held))
+        )
         if asked_cases is not None:
             asked_cases.check(engine.shape[int(asked_cases.mode)], rank)
             start = Subsets(asked_cases, count) if isinstance(init, str) else start
@@ -192,14 +198,24 @@ def _stages_given(loss: Any, tol: float) -> list[Stage]:
     return stages
 
 
-def nonnegative_too(constraints: Constraints, nonnegative: bool | Sequence[bool]) -> Constraints:
+def turned(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:
+    """A fit to begin with, its modes and indices in the order of the data's; else as it is.
+
+    Modes that are not fixed may have other labels.
+    """
+    if not isinstance(init, Fit):
+        return init
+    free = set(range(engine.order)) - set(fixed)
+    names = engine.view.axes.modes if init.axes.named and engine.view.axes.named else ()
+    mine = {init.modes.index(names[n]) if names and names[n] in init.modes else n for n in free}
+    return init.aligned_to(engine, free=mine)
+
+
+def nonnegative_too(
+    constraints: Constraints, nonnegative: bool | Sequence[bool] | Sequence[int | str], axes: Axes
+) -> Constraints:
     """Constraints, and `Nonnegative` for the free ones of the modes that must be so."""
-    order = len(constraints)
-    if isinstance(nonnegative, bool | np.bool_):
-        nonnegative = (bool(nonnegative),) * order
-    flags = tuple(nonnegative) if isinstance(nonnegative, Sequence) else ()
-    if len(flags) != order or not all(isinstance(flag, bool | np.bool_) for flag in flags):
-        raise ValueError(f"nonnegative: must be a bool or {order} of them, got {nonnegative!r}")
+    flags = _flags(nonnegative, axes, len(constraints))
     for mode, (constraint, flag) in enumerate(zip(constraints, flags, strict=True)):
         if flag and constraint.signed and constraint != Free():
             raise ValueError(
@@ -210,6 +226,22 @@ def nonnegative_too(constraints: Constraints, nonnegative: bool | Sequence[bool]
         Nonnegative() if flag and constraint == Free() else constraint
         for constraint, flag in zip(constraints, flags, strict=True)
     )
+
+
+def _flags(nonnegative: Any, axes: Axes, order: int) -> tuple[bool, ...]:
+    """Which modes are meant, by one flag, one for each, or their numbers and names."""
+    if isinstance(nonnegative, bool | np.bool_):
+        return (bool(nonnegative),) * order
+    given = (nonnegative,) if isinstance(nonnegative, str) else nonnegative
+    listed = tuple(given) if isinstance(given, Sequence) else (None,)
+    if all(isinstance(flag, bool | np.bool_) for flag in listed) and len(listed) == order:
+        return tuple(map(bool, listed))
+    if any(flag is None or isinstance(flag, bool | np.bool_) for flag in listed):
+        raise ValueError(
+            f"nonnegative: must be a bool or {order} of them, or modes, got {nonnegative!r}"
+        )
+    modes = {axes.mode("nonnegative", mode, order) for mode in listed}
+    return tuple(mode in modes for mode in range(order))
 
 
 def cpal1(
@@ -295,13 +327,15 @@ def cpal1(
     count = _checks.whole_number("starts", starts, 1)
 
     def continued(engine: Engine) -> Plan:
-        modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
+        modes = by_mode(constraints, engine.view.axes.modes, engine.order)
         problem = Problem.of(engine).without_wild
         stage = Stage("L1", way_down(problem, epsilon), tol, problem.relative_mu(mu))
-        return Plan(problem, [stage], in_turn(init, count, OnPart), constraints=modes)
+        return Plan(
+            problem, [stage], in_turn(turned(init, engine), count, OnPart), constraints=modes
+        )
 
     def published(engine: Engine) -> Plan:
-        modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
+        modes = by_mode(constraints, engine.view.axes.modes, engine.order)
         problem = Problem.of(engine, magnify=False)  # beside a raw epsilon, tiny data may vanish
         units = problem.units
         loss = L1(max(units.epsilon_of_fit(epsilon), problem.least_epsilon))
@@ -309,7 +343,7 @@ def cpal1(
             "L1", Single(loss), tol, units.mu_of_fit(mu, loss.degree), acceleration=Plain(),
             update=MajorizeMinimize(inner, inner_tol),
         )  # fmt: skip
-        return Plan(problem, [stage], in_turn(init, count), constraints=modes)
+        return Plan(problem, [stage], in_turn(turned(init, engine), count), constraints=modes)
 
     plan = continued if smoothing == "continuation" else published
     kept = asked(
@@ -363,11 +397,13 @@ def cpals(
     count = _checks.whole_number("starts", starts, 1)
 
     def plan(engine: Engine) -> Plan:
-        modes = by_mode(constraints, names_and_labels(X)[0], engine.order)
+        modes = by_mode(constraints, engine.view.axes.modes, engine.order)
         problem, loss = Problem.of(engine, wild=True), LeastSquares()
         stage = Stage("least squares", Single(loss), tol, problem.units.mu_of_fit(mu, loss.degree))
         spare = [Cold("random")] * SPARE if isinstance(init, str) else []
-        return Plan(problem, [stage], in_turn(init, count), constraints=modes, spare=spare)
+        return Plan(
+            problem, [stage], in_turn(turned(init, engine), count), constraints=modes, spare=spare
+        )
 
     kept = asked(checkpoint, "cpals", mu=mu, tol=tol)
     return estimate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -11,9 +11,25 @@ from robustcp.engines import to_host
 from robustcp.kruskal import KruskalTensor
 
 
+@overload
 def factor_match_score(
-    estimate: Any, truth: Any, *, weights: bool = True, skip: int | None = None
-) -> float:
+    estimate: Any, truth: Any, *, weights: bool = True, skip_mode: int | str | None = None,
+    return_permutation: Literal[False] = False, skip: int | None = None,
+) -> float: ...  # fmt: skip
+@overload
+def factor_match_score(
+    estimate: Any, truth: Any, *, weights: bool = True, skip_mode: int | str | None = None,
+    return_permutation: Literal[True], skip: int | None = None,
+) -> tuple[float, list[int]]: ...  # fmt: skip
+def factor_match_score(
+    estimate: Any,
+    truth: Any,
+    *,
+    weights: bool = True,
+    skip_mode: int | str | None = None,
+    return_permutation: bool = False,
+    skip: int | None = None,
+) -> float | tuple[float, list[int]]:
     """How well two CP models agree, from 0 to 1, whatever the order of their components.
 
     The mean over the best pairing of components of
@@ -29,9 +45,18 @@ def factor_match_score(
     estimate, truth : KruskalTensor, Fit, or a pair (weights, factors) such as TensorLy's
     weights : bool
         Whether components must also agree in size.
-    skip : int, optional
+    skip_mode : int or str, optional
         A mode that is left out of the product, such as that of the samples, in which the two
-        models may differ in size.
+        models may differ in size; by name if the estimate is a Fit with names.
+    return_permutation : bool
+        Whether the partner in the estimate of each component of the truth is returned as well:
+        ``estimate.factors[0][:, permutation]`` are in the order of the truth's.
+    skip : int, optional
+        The older name of `skip_mode`.
+
+    Returns
+    -------
+    float, or (float, list of int)
 
     Examples
     --------
@@ -43,16 +68,27 @@ def factor_match_score(
     >>> round(factor_match_score(model, swapped), 12)
     1.0
     >>> other = KruskalTensor.from_factors([A[:4], B, C])
-    >>> round(factor_match_score(model, other, weights=False, skip=0), 12)
+    >>> round(factor_match_score(model, other, weights=False, skip_mode=0), 12)
     1.0
+    >>> factor_match_score(swapped, model, return_permutation=True)[1]
+    [1, 0]
     """
+    if isinstance(skip_mode, str):
+        skip_mode = _checks.mode_number(
+            "skip_mode", skip_mode, getattr(estimate, "modes", ()), len(estimate[1])
+        )
     ours, theirs = unit_columns(estimate), unit_columns(truth)
-    score = _cosines(ours, theirs, skip)
+    score = _cosines(ours, theirs, skip if skip_mode is None else skip_mode)
     if weights:
         w, v = ours.weights[:, None], theirs.weights[None, :]
         larger = np.maximum(w, v)
         score *= np.where(larger > 0, np.minimum(w, v) / np.where(larger > 0, larger, 1.0), 0.0)
-    return float(score[paired(score)].mean())
+    pairs = paired(score)
+    found = float(score[pairs].mean())
+    if not return_permutation:
+        return found
+    partners = dict(zip(pairs[1].tolist(), pairs[0].tolist(), strict=True))
+    return found, [partners[r] for r in range(theirs.rank) if r in partners]
 
 
 def paired(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,12 +10,44 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robustcp import _checks
 from robustcp._typing import Array, Factors
 from robustcp.engines import Engine
 from robustcp.noise import Noise
 
 if TYPE_CHECKING:
     from robustcp.fitted import Fit
+
+
+class Slab(tuple[int, float]):
+    """A slab and its share of flagged entries: a pair (index, share).
+
+    Attributes
+    ----------
+    label : object
+        The label of the index; the index itself where there are no labels.
+
+    Examples
+    --------
+    >>> slab = Slab(2, 0.25, "S02")
+    >>> slab
+    Slab(2, 0.25, 'S02')
+    >>> index, share = slab
+    """
+
+    label: Any
+
+    def __new__(cls, index: int, share: float, label: Any = None) -> Slab:
+        made = super().__new__(cls, (index, share))
+        made.label = index if label is None else label
+        return made
+
+    def __getnewargs__(self) -> tuple[int, float, Any]:
+        return self[0], self[1], self.label
+
+    def __repr__(self) -> str:
+        label = "" if self.label is self[0] else f", {self.label!r}"
+        return f"Slab({self[0]}, {self[1]:.4g}{label})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +91,13 @@ class Outliers:
         return _fdr_threshold(np.abs(residuals) / self._unit, self.rate)
 
     @property
+    def by_chance(self) -> float:
+        """The share of clean entries whose noise alone is beyond the threshold."""
+        from scipy.special import ndtr
+
+        return float(2 * ndtr(-self.threshold))
+
+    @property
     def scale(self) -> float:
         """The typical standard deviation of the clean entries' residuals."""
         return self.noise.sigma * self.unit
@@ -75,12 +114,14 @@ class Outliers:
     @property
     def scores(self) -> Array:
         """Residuals divided by their standard deviation; NaN where an entry is missing."""
-        return self.engine.entrywise(lambda r: r / self._unit, self.factors)
+        unit = self._unit
+        return self.engine.entrywise(lambda r: r / unit, self.factors)
 
-    def scores_of(self, fixed: Mapping[int, int]) -> np.ndarray:
+    def scores_of(self, fixed: Mapping[int, int] | Mapping[int | str, Any]) -> np.ndarray:
         """The scores of one slice, without those of the whole tensor.
 
-        Modes are fixed at an index; the others keep their order. On the host, NaN where an entry
+        Modes, by number or name, are fixed at an index, by position or label; the others keep
+        their order. On the host, NaN where an entry
         is missing.
 
         Examples
@@ -90,13 +131,18 @@ class Outliers:
         >>> robustcp.cp(X, 2).outliers(X).scores_of({1: 3}).shape
         (6, 8)
         """
-        return self.engine.residual_slice(self.factors, fixed) / self._unit
+        axes, shape = self.fit.axes, self.fit.shape
+        places = {}
+        for mode, index in fixed.items():
+            n = axes.mode("fixed", mode)
+            places[n] = axes.index("fixed", n, index, shape[n])
+        return self.engine.residual_slice(self.factors, places) / self._unit
 
     @property
     def mask(self) -> Array:
         """True where an entry is flagged."""
-        xp, limit = self.engine.xp, self.threshold
-        return self.engine.entrywise(lambda r: xp.abs(r / self._unit) > limit, self.factors)
+        xp, limit, unit = self.engine.xp, self.threshold, self._unit
+        return self.engine.entrywise(lambda r: xp.abs(r / unit) > limit, self.factors)
 
     @cached_property
     def slabs(self) -> tuple[np.ndarray, ...]:
@@ -116,11 +162,28 @@ class Outliers:
         flagged = self.engine.flagged(self.factors, self.threshold * self._unit)[0]
         return float(flagged.sum() / self.engine.counts(0).sum())
 
-    def worst(self, mode: int, count: int = 5) -> list[tuple[int, float]]:
-        """The slabs of a mode with the largest share of flagged entries: (index, share)."""
-        shares = self.slabs[mode]
+    def worst(self, mode: int | str, count: int = 5) -> list[Slab]:
+        """The slabs of a mode with the largest share of flagged entries.
+
+        Parameters
+        ----------
+        mode : int or str
+            By number or name.
+        count : int
+            How many.
+
+        Returns
+        -------
+        list of Slab
+            Each is a pair (index, share) that also knows the `label` of the index.
+        """
+        n = self.fit.axes.mode("mode", mode)
+        count = _checks.whole_number("count", count, 0)
+        shares, labels = self.slabs[n], self.fit.labels[n]
         order = np.argsort(-shares, kind="stable")[:count]
-        return [(int(k), float(shares[k])) for k in order]
+        return [
+            Slab(int(k), float(shares[k]), None if labels is None else labels[k]) for k in order
+        ]
 
 
 def _fdr_threshold(scores: np.ndarray, rate: float) -> float:

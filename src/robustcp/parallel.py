@@ -23,8 +23,11 @@ def side_by_side(
     jobs: int | None = None,
     threads: bool = False,
     progress: Progress | None = None,
+    each: Callable[[int, T | Exception], object] | None = None,
 ) -> list[T | Exception]:
     """The results of some work on each item, in their order; an exception where it failed.
+
+    `each` is given the number of a result and the result, when it is there.
 
     The work and its items must be such that they can be pickled, unless they run in threads.
     """
@@ -42,6 +45,8 @@ def side_by_side(
     results: list[T | Exception] = []
     for result in found:
         results.append(result)
+        if each is not None:
+            each(len(results) - 1, result)
         if progress is not None:
             progress(len(results), total)
     return results

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from robustcp.cases import Cases
+import numpy as np
+
+from robustcp.cases import Cases, without_cases
 from robustcp.constraints import Constraints, Free
 from robustcp.search import Begun, Start
 from robustcp.sizes import Problem
@@ -45,6 +47,12 @@ class Plan:
     def constrained(self) -> Constraints:
         """The constraint of each mode."""
         return self.constraints or (Free(),) * self.problem.units.order
+
+    def without(self, bad: np.ndarray | None) -> Plan:
+        """The same without some samples, where a mode holds such."""
+        if bad is None or self.cases is None:
+            return self
+        return replace(self, problem=without_cases(self.problem, int(self.cases.mode), bad))
 
     def solver(self, begun: Begun) -> Solver:
         """The solver for a fit that begins there."""

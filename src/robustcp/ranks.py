@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp import _checks
+from robustcp.checkpoints import Kept
+from robustcp.checkpoints import asked as checkpointed
+from robustcp.climbs import TITLE as PROFILE
+from robustcp.climbs import Climbs
 from robustcp.constraints import Constraint, Constraints, by_mode
 from robustcp.core import Cells, by_chance, consistency
-from robustcp.engines import HostData, as_engine, host_data, names_and_labels, to_host
+from robustcp.engines import HostData, as_engine, host_data, to_host
 from robustcp.ensembles import ranks_of
 from robustcp.estimate import Seed, bound
 from robustcp.fitted import Fit
@@ -154,6 +158,7 @@ def rank_profile(
     rng: Seed = None,
     jobs: int | None = None,
     progress: Progress | None = None,
+    checkpoint: Kept = None,
 ) -> RankProfile:
     """Fit each rank in several folds of the data, and say which to take.
 
@@ -179,6 +184,9 @@ def rank_profile(
     rng : None, seed or Generator
     jobs, progress
         As in `cp_many`.
+    checkpoint : path or Checkpoint, optional
+        A file that holds the models of all data and of each fold once they are done. The same
+        call with the same data does only those that are not.
 
     Examples
     --------
@@ -193,10 +201,13 @@ def rank_profile(
     count = STARTS if starts == "auto" else _checks.whole_number("starts", starts, 1)
     generator = _checks.generator(rng)
     engine = as_engine(X)  # refuses what is not a tensor
-    names, labels = names_and_labels(X)
-    at = _checks.mode_number("mode", mode, names, engine.order)
-    asked = nonnegative_too(by_mode(constraints, names, engine.order), nonnegative)
-    whole, bound_to = _part(host_data(X), bound(asked, engine.shape, labels), max(tried), generator)
+    axes = engine.view.axes
+    at = axes.mode("mode", mode, engine.order)
+    asked = nonnegative_too(by_mode(constraints, axes.modes, engine.order), nonnegative, axes)
+    drawn = dict(generator.bit_generator.state)
+    whole, bound_to = _part(
+        host_data(X), bound(asked, engine.shape, axes.labels), max(tried), generator
+    )
     if not whole.values.any():
         raise ValueError("X: is zero everywhere, there are no components to count")
     parts = _folds(whole, at, folds, generator)
@@ -205,8 +216,24 @@ def rank_profile(
         Climb(whole, at, part, tried, bound_to, count, own)
         for part, own in zip(parts, generator.spawn(folds), strict=True)
     ]
-    done = side_by_side(Climb.__call__, tasks, jobs=jobs, progress=progress)
-    of_all, *of_folds = all_of(done)
+    climbs = Climbs(
+        checkpointed(
+            checkpoint, "rank_profile", PROFILE, data=whole.digest, ranks=tried, mode=at,
+            folds=folds, constraints=repr(asked), starts=count, rng=drawn,
+        ),
+        len(tasks),
+    )  # fmt: skip
+    left = [number for number in range(len(tasks)) if number not in climbs.done]
+    known = len(tasks) - len(left)
+
+    def keep(number: int, found: dict[int, Rung] | Exception) -> None:
+        if not isinstance(found, Exception):
+            climbs.add(left[number], found)
+        if progress is not None:
+            progress(known + number + 1, len(tasks))
+
+    all_of(side_by_side(Climb.__call__, [tasks[k] for k in left], jobs=jobs, each=keep))
+    of_all, *of_folds = (climbs.done[number] for number in range(len(tasks)))
     return _Evidence(whole, at, parts, of_all, of_folds).profile(tried)
 
 
@@ -504,6 +531,12 @@ def core_consistency(fit: Fit, X: Any) -> float:
     The core is estimated from the observed entries by least squares in units of their noise;
     outliers are left out. 100 is perfect; it is low or negative where components mend each other.
 
+    TensorLy-Viz's `core_consistency` is another number for the same model: there the core is that
+    of plain least squares over all entries, so what it has to explain is the outliers too. On data
+    with bad entries it is lower, the more so the larger they are, though the model is as good: 56
+    against 99.9 here, on a tensor of `simulate` with a fifth of artifacts whose factors are found.
+    On clean data with even noise the two agree. For a robust fit take this one.
+
     Examples
     --------
     >>> import robustcp
@@ -511,6 +544,7 @@ def core_consistency(fit: Fit, X: Any) -> float:
     >>> bool(robustcp.core_consistency(robustcp.cp(sim.data, 2), sim.data) > 95)
     True
     """
+    fit = fit.aligned_to(X)
     data = host_data(X)
     if data.shape != fit.shape:
         raise ValueError(f"X: has shape {data.shape}, the model has shape {fit.shape}")

@@ -10,7 +10,8 @@ import numpy as np
 from robustcp import _checks
 from robustcp._typing import Array
 from robustcp.constraints import Constraint, Free
-from robustcp.engines import Engine, as_array, as_engine, single_blas_thread, to_host
+from robustcp.engines import Engine, as_engine, single_blas_thread, to_host
+from robustcp.engines.arrays import plain_array
 from robustcp.kruskal import KruskalTensor
 from robustcp.noise import Asked
 from robustcp.search import cleared
@@ -59,7 +60,7 @@ def l1_regression(
     mu = _checks.real_number("mu", mu, 0.0)
     tol = _checks.real_number("tol", tol, 0.0, below=1.0)
     max_sweeps = _checks.whole_number("max_sweeps", max_sweeps, 1)
-    answers = as_array(Y)
+    answers = plain_array(Y)
     vector = answers.ndim == 1
     design, engine = _matrices(M, answers[:, None] if vector else answers)
     # Each column of M and of Y in units of its own: they are separate measurements.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import host_data, names_and_labels
+from robustcp.engines import Labelled, axes_of, host_data, labelled
+from robustcp.engines.axes import Axes as Names
 from robustcp.fitted import Fit
-from robustcp.io.reading import Loaded
 from robustcp.kruskal import KruskalTensor
 from robustcp.many import cp_many, refuse_single
 from robustcp.methods import cp
@@ -149,9 +149,9 @@ def replicability(
     """
     refuse_single(options)
     refuse_entrywise(options)
-    data = host_data(X)
-    names, labels = names_and_labels(X)
-    at = _checks.mode_number("mode", mode, names, len(data.shape))
+    X = labelled(X)
+    data, axes = host_data(X), axes_of(X)
+    at = axes.mode("mode", mode, len(data.shape))
     generator = _checks.generator(rng)
     numbers = _grouped(groups, data.shape[at])
     count = int(numbers.max(initial=-1)) + 1
@@ -175,7 +175,7 @@ def replicability(
     fit = cp(X, rank, rng=rng, **options)
     tell(1, done)
     fits = cp_many(
-        [_named(data.taken(at, kept).data, names, labels, at, kept) for _, kept in parts], rank,
+        [_named(data.taken(at, kept).data, axes, at, kept) for _, kept in parts], rank,
         rng=rng, jobs=jobs, folder=folder, progress=lambda n, _: tell(n + 1, done), **options,
     )  # fmt: skip
     for error in fits.failures.values():
@@ -189,21 +189,15 @@ def replicability(
     )  # fmt: skip
 
 
-def _named(
-    part: Any,
-    names: tuple[str, ...],
-    labels: Sequence[list[Any] | None],
-    mode: int,
-    kept: np.ndarray,
-) -> Any:
+def _named(part: Any, axes: Names, mode: int, kept: np.ndarray) -> Any:
     """A part with the names that all data has, by which options may call modes, and its labels."""
-    if not names:
+    if not axes.modes:
         return part
     own = (
         [each[k] for k in kept] if n == mode and each is not None else each
-        for n, each in enumerate(labels)
+        for n, each in enumerate(axes.labels)
     )
-    return Loaded(part, names, tuple(own))
+    return Labelled(part, axes.modes, tuple(own))
 
 
 def refuse_entrywise(options: dict[str, Any]) -> None:

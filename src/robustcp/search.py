@@ -7,8 +7,8 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from robustcp._typing import Factors
 from robustcp.births import Chain, fibres_beside, on_the_whole
 from robustcp.constraints import Constraints
 from robustcp.engines import Engine, Fibres, to_host
+from robustcp.journal import Journal, carried
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import L1
 from robustcp.metrics import factor_match_score, held_by_few
@@ -39,7 +40,7 @@ from robustcp.solver import Solver, Stage
 from robustcp.spectral import compressed
 
 #: Where the search says, at the level INFO, why it goes on.
-LOG = logging.getLogger("robustcp.search")
+LOG = logging.getLogger(__name__)
 
 #: How many starts "auto" tries at once: more only if those before do not agree.
 AUTO = (2, 2, 2, 6, 8)
@@ -217,11 +218,16 @@ class Begun:
 
 
 class Start(ABC):
-    """A way to begin."""
+    """A way to begin; what takes long is kept in a journal."""
 
     @abstractmethod
     def __call__(
-        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        journal: Journal | None = None,
     ) -> Begun: ...
 
 
@@ -232,7 +238,12 @@ class Given(Start):
     init: Any
 
     def __call__(
-        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        journal: Journal | None = None,
     ) -> Begun:
         factors = starting.given(problem.engine, rank, self.init)
         return Begun(problem.units.factors_of_fit(factors), good=True)
@@ -249,7 +260,12 @@ class Cold(Start):
     kind: str
 
     def __call__(
-        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        journal: Journal | None = None,
     ) -> Begun:
         engine, order = problem.engine, problem.units.order
         if self.kind in ("random", "positive"):
@@ -273,17 +289,23 @@ class OnPart(Start):
     kind: str
 
     def __call__(
-        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        journal: Journal | None = None,
     ) -> Begun:
         part = _part(problem.engine, rank, rng)
         cold = Cold(self.kind)
         if part is None:
             return cold(problem, rank, rng, constraints)
         small = problem.engine.subtensor(part).at_hand
-        trial = Trial(problem.on(small), constraints_on(constraints, part))
+        journal = journal or Journal()
+        trial = Trial(problem.on(small), constraints_on(constraints, part), journal)
         begun = cold(trial.problem, rank, rng, constraints).factors
         found = trial.follow(begun, SHARES[0], 1e-5, 200)
-        return Begun(extended(problem, part, found, constraints), good=True)
+        return Begun(extended(problem, part, found, constraints, journal), good=True)
 
 
 @dataclass(frozen=True)
@@ -302,22 +324,28 @@ class Screened(Start):
     count: int | None
 
     def __call__(
-        self, problem: Problem, rank: int, rng: np.random.Generator, constraints: Constraints
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        journal: Journal | None = None,
     ) -> Begun:
-        problem = problem.without_wild
+        problem, journal = problem.without_wild, journal or Journal()
         engine = problem.engine
         if engine.largest == 0:
             return Cold(self.kind)(problem, rank, rng, constraints)
         part, agreed = _look(engine, rank, rng) if self.count is None else None, False
         if part is not None:
             small = engine.subtensor(part).at_hand
-            trial = Trial(problem.on(small), constraints_on(constraints, part))
+            looking = journal.within("first look")
+            trial = Trial(problem.on(small), constraints_on(constraints, part), looking)
             blocks, agreed = self._followed(trial, rank, rng, AUTO[: FIRST + 1])
         if not agreed:
             part = _part(engine, rank, rng)
             small = (engine if part is None else engine.subtensor(part)).at_hand
             on_part = constraints if part is None else constraints_on(constraints, part)
-            trial = Trial(problem.on(small), on_part)
+            trial = Trial(problem.on(small), on_part, journal)
             sizes = AUTO if self.count is None else (self.count,)
             blocks, agreed = self._followed(trial, rank, rng, sizes)
         ends = [end for block in blocks for end in block]
@@ -353,10 +381,10 @@ class Screened(Start):
         if part is not None:
             if engine.count > LARGE:  # what is settled here costs little beside the whole
                 found = trial.settled(found, fibres)
-            found = extended(problem, part, found, constraints)
+            found = extended(problem, part, found, constraints, trial.journal)
             if fibres is not None:
                 fibres = fibres_of(engine, found, first_look(engine, found, problem.resolution))
-        return Begun(_in(engine, found), good=True, best=number, fibres=fibres, sound=sound)
+        return Begun(carried(engine, found), good=True, best=number, fibres=fibres, sound=sound)
 
     def _followed(
         self, trial: Trial, rank: int, rng: np.random.Generator, sizes: Sequence[int]
@@ -369,7 +397,8 @@ class Screened(Start):
             chains = CHAINS if self.count is None else max(1, self.count - 2)
             plain = 4 if self.count is None else min(2, self.count - chains)
             begun = zip(rng.spawn(plain), self._in_order(small), strict=False)
-            ends = [trial.end(rank, *kind, own) for own, kind in begun]
+            starts = [(*kind, own) for own, kind in begun]
+            ends = trial.each("plain", lambda trial, start: trial.end(rank, *start), starts)
             if self.count is None and trial.found([ends]):
                 return [ends], True
             LOG.info("rows with few entries; components come and go until two chains agree")
@@ -379,13 +408,20 @@ class Screened(Start):
         blocks: list[list[End]] = []
         for block, size in enumerate(sizes):
             starts = [(*kind, own) for own, kind in zip(rng.spawn(size), kinds, strict=False)]
-            blocks.append(together(lambda start: trial.end(rank, *start), starts))
+            ends = trial.each(
+                f"block {len(blocks) + 1}", lambda trial, start: trial.end(rank, *start), starts,
+                together,
+            )  # fmt: skip
+            blocks.append(ends)
             if block + 1 < len(sizes):
                 blocks += self._without_artifacts(trial, blocks, rank, rng, together)
             if block == FIRST and block + 1 < len(sizes) and not trial.found(blocks):
                 LOG.info("starts disagree; looking at outliers that are most of the entries")
                 beside = list(zip(MOST, rng.spawn(len(MOST)), strict=True))
-                blocks.append(together(lambda start: trial.end_beside(rank, *start), beside))
+                ends = trial.each(
+                    "beside", lambda trial, start: trial.end_beside(rank, *start), beside, together
+                )
+                blocks.append(ends)
                 if rank <= FEW_COMPONENTS and not trial.found(blocks):
                     LOG.info("starts disagree; looking for fibres that are outlying")
                     blocks.append(trial.evolved(rank, rng.spawn(CHAINS), FEW_BIRTHS, together))
@@ -410,7 +446,12 @@ class Screened(Start):
         LOG.info("a component lives on a few slabs; starting without %s", fibres.words)
         kinds = self._in_order(trial.problem.engine)
         starts = [(*kind, own) for own, kind in zip(rng.spawn(2), kinds, strict=False)]
-        return [together(lambda start: trial.end_without(fibres, rank, *start), starts)]
+        return [
+            trial.each(
+                f"block {len(blocks) + 1}",
+                lambda trial, start: trial.end_without(fibres, rank, *start), starts, together,
+            )
+        ]  # fmt: skip
 
     def _in_order(self, engine: Engine) -> Iterable[tuple[int, str, float]]:
         """Starts by number, with their kinds and first smoothing (see `Trial.end`).
@@ -480,6 +521,21 @@ class Trial:
 
     problem: Problem
     constraints: Constraints
+    journal: Journal = field(default_factory=Journal, repr=False, compare=False)
+
+    def each(
+        self,
+        name: str,
+        work: Callable[[Trial, Any], End],
+        items: Sequence[Any],
+        together: Together | None = None,
+    ) -> list[End]:
+        """Where starts end, each in a part of the journal of its own."""
+        parts = [
+            (replace(self, journal=self.journal.within(f"{name}, start {k + 1}")), item)
+            for k, item in enumerate(items)
+        ]
+        return (together or _in_turn)(lambda part: work(*part), parts)
 
     @property
     def _lowest(self) -> L1:
@@ -496,7 +552,7 @@ class Trial:
     def follow(self, factors: Factors, share: float, tol: float, most: int) -> Factors:
         """Follow a start by the 1-norm for so many sweeps."""
         solver = self._solver(share, tol)
-        return solver.run(solver.start(factors), most)[0].factors
+        return self.journal.run(solver, lambda: solver.start(factors), most)
 
     def end(self, rank: int, number: int, kind: str, share: float, rng: np.random.Generator) -> End:
         """Follow a start.
@@ -532,7 +588,7 @@ class Trial:
         rng: np.random.Generator,
     ) -> End:
         """Follow a start on the data without some fibres."""
-        rest = Trial(self.problem.on(self.problem.engine.leaving_out(fibres)), self.constraints)
+        rest = replace(self, problem=self.problem.on(self.problem.engine.leaving_out(fibres)))
         factors = rest.end(rank, number, kind, share, rng).factors
         return End(factors, self.cost(factors), fibres)
 
@@ -702,7 +758,7 @@ class Trial:
         most: int = 100,
     ) -> Factors:
         solver = Solver(self.problem, stages, constraints=self.constraints)
-        return solver.run(solver.start(begin, fibres=fibres), most)[0].factors
+        return self.journal.run(solver, lambda: solver.start(begin, fibres=fibres), most)
 
     def cost(self, factors: Factors, noise: Noise | None = None) -> float:
         """What a model costs: the entropy of its residuals; or, if rows have few entries, minus
@@ -885,20 +941,16 @@ def constraints_on(constraints: Constraints, part: list[np.ndarray | None]) -> C
     )
 
 
-def _in(engine: Engine, factors: Factors) -> Factors:
-    """Factors in the library and on the device of an engine."""
-    return tuple(engine.asarray(to_host(A)) for A in factors)
-
-
 def extended(
     problem: Problem,
     part: list[np.ndarray | None],
     factors: Factors,
     constraints: Constraints,
+    journal: Journal,
 ) -> Factors:
     """Factors of the whole from those of a part: each mode by regression on the others' part."""
     engine, whole = problem.engine, []
-    factors = _in(engine, factors)
+    factors = carried(engine, factors)
     beyond_half = most_are_outliers(engine.subtensor(part), factors, problem.resolution)
     for mode, chosen in enumerate(part):
         if chosen is None:
@@ -915,5 +967,6 @@ def extended(
         stage = Stage("rows", schedule, 1e-3, 0.0, 8)
         solver = Solver(problem.on(slabs), (stage,), (mode,), constraints)
         begin = (*factors[:mode], rows, *factors[mode + 1 :])
-        whole.append(solver.run(solver.start(begin), 40)[0].factors[mode])
+        found = journal.run(solver, partial(solver.start, begin), 40)
+        whole.append(found[mode])
     return tuple(whole)

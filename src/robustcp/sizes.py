@@ -222,25 +222,33 @@ class Problem:
     def _wild_entries(self) -> Wild | None:
         return Wild.of(self.engine, self.sizes) if self.engine.largest > 0 else None
 
-    @cached_property
+    @property
     def without_wild(self) -> Problem:
         """The same data without wild entries: even the 1-norm would spend a component on one."""
+        return self._rest_of_wild or self
+
+    @cached_property
+    def _rest_of_wild(self) -> Problem | None:
         found = self._wild_entries
         if found is None:
-            return self
+            return None
         rest = Problem(self.engine.without(found.beyond), self.units, wild=self.wild)
         rest.notes = (found.note(self.units),)
         rest.__dict__["_wild_entries"] = None
         return rest
 
-    @cached_property
+    @property
     def without_stuck(self) -> Problem:
         """The same data without fibres that hold one value throughout."""
+        return self._rest_of_stuck or self
+
+    @cached_property
+    def _rest_of_stuck(self) -> Problem | None:
         if self.engine.largest == 0 or self.resolution.step > 0:
-            return self
+            return None
         fibres = stuck_fibres(self.engine)
         if fibres is None:
-            return self
+            return None
         rest = Problem(self.engine.leaving_out(fibres), self.units, wild=self.wild)
         rest.notes = (*self.notes, f"{fibres.words} with one value throughout left out")
         rest.__dict__["_wild_entries"] = None

@@ -296,11 +296,14 @@ class Solver:
 
     def level_done(self, state: State) -> bool:
         """Whether the level has converged, or has had its share of sweeps."""
+        tol, most = self.end_of_level(state)
+        return state.fall < tol or state.level_sweep >= most
+
+    def end_of_level(self, state: State) -> tuple[float, float]:
+        """The fall in a sweep below which the level ends, and the most sweeps that it has."""
         stage = self._stage(state)
         tol = stage.tol if state.prior is None else SLOWLY * stage.tol
-        return state.fall < tol or (
-            state.level_sweep >= stage.level_sweeps and not stage.schedule.last(state.level)
-        )
+        return tol, math.inf if stage.schedule.last(state.level) else stage.level_sweeps
 
     def last_level(self, state: State) -> bool:
         """Whether no level or stage is known to come after the state's."""

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from robustcp.engines import Engine, Fibres, Sample, fibre_length, some_indices
+from robustcp import _checks
+from robustcp.engines import BEYOND, Engine, Fibres, Sample, fibre_length, some_indices
 
 #: Fibres with fewer entries may hold one value by chance.
 FEW = 6
@@ -29,6 +30,9 @@ def stuck_fibres(engine: Engine) -> Fibres | None:
         part = engine.subtensor(some_indices(engine.shape, PART))
         if not _found(part.entries(), part.shape):
             return None
+    if not engine.listable:
+        _checks.warn(BEYOND.format("hold one value throughout"))
+        return None
     return _found(engine.entries(), engine.shape) or None
 
 

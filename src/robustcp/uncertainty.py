@@ -22,6 +22,7 @@ from robustcp.engines import (
     single_blas_thread,
     to_host,
 )
+from robustcp.kruskal import component_name
 from robustcp.losses import Loss, as_loss
 from robustcp.metrics import paired
 from robustcp.noise import degrees_of_freedom_correction, fibres_of
@@ -527,7 +528,7 @@ def _resampled(
     share = count / len(models)
     notes = [*how.notes]
     notes += [
-        f"component {r} came back in {share[r]:.0%} of the resamples"
+        f"{component_name(int(r))} came back in {share[r]:.0%} of the resamples"
         for r in np.flatnonzero(share < RARELY)
     ]
     return Uncertainty(

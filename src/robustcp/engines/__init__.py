@@ -7,36 +7,50 @@ from __future__ import annotations
 
 from typing import Any
 
+from robustcp._checks import ArgumentError
 from robustcp._typing import Array
 from robustcp.engines.arrays import (
     check_device,
-    in_modes_of,
-    is_labelled,
-    names_and_labels,
     plain_array,
     to_host,
 )
+from robustcp.engines.axes import Arrangement, Axes
 from robustcp.engines.base import Engine, Sample, Sweeping, View
+from robustcp.engines.chunked import ChunkedEngine
+from robustcp.engines.chunks import ChunkError, Transposed, chunked_source
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.fibres import Fibres, fibre_length, some_indices
+from robustcp.engines.fibres import BEYOND, Fibres, fibre_length, some_indices
+from robustcp.engines.labelled import Labelled, axes_of, in_modes_of, labelled, unlabelled
 from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
+from robustcp.engines.partitioned import PartitionedEngine
 from robustcp.engines.parts import HostData, host_data, on_host
 from robustcp.engines.scales import Scales, Signal
+from robustcp.engines.schedulers import SchedulerError, connect
 from robustcp.engines.streamed import StreamedEngine, engine_on
+from robustcp.engines.tables import Partitioned, in_parquet
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
 from robustcp.engines.weights import Listed, Weights, as_weights
 
 __all__ = [
+    "BEYOND",
+    "Arrangement",
+    "Axes",
+    "ChunkError",
+    "ChunkedEngine",
     "DenseEngine",
     "Engine",
     "Fibres",
     "HostData",
+    "Labelled",
     "Listed",
     "Observed",
     "ObservedEngine",
+    "Partitioned",
+    "PartitionedEngine",
     "Sample",
     "Scales",
+    "SchedulerError",
     "Signal",
     "Sweeping",
     "Tiling",
@@ -46,16 +60,22 @@ __all__ = [
     "as_engine",
     "as_weights",
     "at_entries_of",
+    "axes_of",
     "check_device",
+    "connect",
     "fibre_length",
     "host_data",
+    "in_chunks",
     "in_modes_of",
+    "in_parquet",
     "khatri_rao",
-    "names_and_labels",
+    "labelled",
     "on_host",
     "single_blas_thread",
     "some_indices",
     "to_host",
+    "transposed",
+    "unlabelled",
 ]
 
 
@@ -72,8 +92,12 @@ def as_engine(
     Parameters
     ----------
     data : array of any array API library, array-like, Observed, what `read` returns, or an Engine
+        Also from xarray (a DataArray) and pandas: a Series with a level of its index for each
+        mode, or a long DataFrame with the values in its last column.
+        Also data in chunks: an array of Dask or Zarr, a data set of h5py, an xarray.DataArray of
+        any of these. Its passes are tasks of the scheduler of Dask that is active.
     threads : int, optional
-        For NumPy data: how many threads share the tiles of a pass. By default as many as the
+        For data on the host: how many threads share the tiles of a pass. By default as many as the
         BLAS library may use here, so that OMP_NUM_THREADS, threadpoolctl and joblib are
         honoured. Results are the same bits for any number.
     compiled : bool
@@ -83,6 +107,7 @@ def as_engine(
     memory : int or str, optional
         How much of the device's memory may be used, such as "16GB"; by default most of what is
         free. Data that is larger stays on the host and is copied slab by slab in every pass.
+        Without a device, for data in chunks, how much memory this process may use.
 
     Examples
     --------
@@ -92,8 +117,27 @@ def as_engine(
     """
     if isinstance(data, Engine):
         return data
-    if is_labelled(data):
-        data = data.data
+    given = labelled(data)
+    named = isinstance(given, Labelled)
+    engine = _engine(given.data if named else given, threads, compiled, device, memory)
+    return engine.named(given.axes) if named else engine
+
+
+def _engine(
+    data: Any, threads: int | None, compiled: bool, device: Any, memory: int | str | None
+) -> Engine:
+    """The engine for data without names."""
+    if isinstance(data, Engine):
+        return data
+    if isinstance(data, Partitioned):
+        if device is not None:
+            raise ArgumentError("device", "is for dense data; listed entries stay on the host")
+        return PartitionedEngine(data, threads=threads, compiled=compiled, memory=memory)
+    source = chunked_source(data)
+    if source is not None:
+        if device is not None:
+            raise ArgumentError("device", "chunked data is passed over on the host")
+        return ChunkedEngine(source, threads=threads, compiled=compiled, memory=memory)
     on_device = device is not None or memory is not None
     if isinstance(data, Observed):
         if on_device:
@@ -104,10 +148,19 @@ def as_engine(
     return DenseEngine(plain_array(data), threads=threads, compiled=compiled)
 
 
+def in_chunks(data: Any) -> bool:
+    """Whether passes read data by chunks, or parts, from where it is."""
+    return isinstance(data, Partitioned) or chunked_source(data) is not None
+
+
+def transposed(array: Any) -> Any:
+    """A data set of h5py with its modes in reverse, read when it is asked for."""
+    return Transposed(array)
+
+
 def as_array(data: Any) -> Array:
     """Data as an array of all its entries, of one of the array API libraries."""
-    if is_labelled(data):
-        data = data.data
+    data = unlabelled(data)
     if isinstance(data, DenseEngine | StreamedEngine):
         return data.array
     if isinstance(data, Observed | ObservedEngine):

@@ -14,6 +14,7 @@ from robustcp._typing import Array
 from robustcp.engines.arrays import to_host
 from robustcp.engines.installed import compiled_code, fused_code
 from robustcp.engines.joint import PRECISE, JointSystem
+from robustcp.engines.recorded import Recorded
 from robustcp.engines.threads import Tiles
 from robustcp.engines.tiles import ranges
 from robustcp.normal import NormalEquations, unpack_indices
@@ -137,10 +138,20 @@ class Algebra:
         """Each column times a number."""
         return A * sizes[None, :]
 
-    def products(self, As: Sequence[Array], Bs: Sequence[Array]) -> np.ndarray:
-        """A'B of each, of few columns; host, float64."""
-        found = [to_host(A.T @ B) for A, B in zip(As, Bs, strict=True)]
-        return np.array(found, dtype=np.float64)
+    def step_products(
+        self, old: Sequence[Array], new: Sequence[Array]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the steps D from old factors to new ones: A'A of the new ones, D'D and D'A.
+
+        Host, float64.
+        """
+        found = [to_host(part) for part in _step_products(*old, *new)]
+        grams, squares, slipped = np.split(np.array(found, dtype=np.float64), 3)
+        return grams, squares, slipped
+
+    def changed(self, factors: Sequence[Array], E: np.ndarray) -> list[Array]:
+        """A + A E of each factor; the matrices E are on the host."""
+        return _changed(_like(E, factors[0]), *factors)
 
     def joint_step(
         self, system: JointSystem, right: np.ndarray, damping: float
@@ -264,15 +275,62 @@ class FusedAlgebra(Algebra):
         xp = array_namespace(A)
         return xp.astype(xp.linalg.vector_norm(xp.astype(A, xp.float64), axis=0), A.dtype)
 
+    def balanced(self, factors: Sequence[Array], roots: Sequence[Any] = ()) -> list[Array]:
+        return super().balanced(factors, roots) if roots else list(_balanced(*factors))
+
     def joint_step(
         self, system: JointSystem, right: np.ndarray, damping: float
     ) -> tuple[np.ndarray, float]:
         return algebra(np).joint_step(system, right, damping)
 
-    def products(self, As: Sequence[Array], Bs: Sequence[Array]) -> np.ndarray:
-        xp = array_namespace(As[0])
-        found = xp.stack([A.T @ B for A, B in zip(As, Bs, strict=True)])
-        return np.asarray(to_host(found), dtype=np.float64)
+    def step_products(
+        self, old: Sequence[Array], new: Sequence[Array]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        (found,) = _stacked_products(*old, *new)
+        grams, squares, slipped = np.split(np.asarray(to_host(found), dtype=np.float64), 3)
+        return grams, squares, slipped
+
+    def changed(self, factors: Sequence[Array], E: np.ndarray) -> list[Array]:
+        return list(_recorded_changes(_like(E, factors[0]), *factors))
+
+
+def _step_products(*factors: Array) -> list[Array]:
+    """See `Algebra.step_products`; old factors before new ones."""
+    count = len(factors) // 2
+    old, new = factors[:count], factors[count:]
+    steps = [B - A for A, B in zip(old, new, strict=True)]
+    As, Bs = (*new, *steps, *steps), (*new, *steps, *new)
+    return [A.T @ B for A, B in zip(As, Bs, strict=True)]
+
+
+def _changed(E: Array, *factors: Array) -> list[Array]:
+    """See `Algebra.changed`."""
+    return [A + A @ E[n, ...] for n, A in enumerate(factors)]
+
+
+def _like(small: np.ndarray, A: Array) -> Array:
+    """A small array of the host as one of a factor's library."""
+    xp = array_namespace(A)
+    return xp.asarray(small, dtype=A.dtype, device=device(A))
+
+
+@Recorded
+def _stacked_products(*factors: Array) -> list[Array]:
+    return [array_namespace(factors[0]).stack(_step_products(*factors))]
+
+
+_recorded_changes = Recorded(_changed)
+
+
+@Recorded
+def _balanced(*factors: Array) -> list[Array]:
+    """As `Algebra.balanced`, without a look at any number."""
+    algebra, xp = FusedAlgebra(), array_namespace(factors[0])
+    norms = [algebra.column_norms(A) for A in factors]
+    mean = math.prod(norm ** (1.0 / len(norms)) for norm in norms)
+    some, one = mean > 0, xp.ones_like(mean)
+    sizes = (xp.where(some, mean / norm, one) for norm in norms)
+    return [A * size[None, :] for A, size in zip(factors, sizes, strict=True)]
 
 
 @lru_cache

@@ -19,7 +19,22 @@ def to_host(array: Array) -> np.ndarray:
         return np.asarray(array.detach().cpu().numpy())
     if array_api_compat.is_cupy_array(array):
         return np.asarray(array.get())
+    if is_lazy(array):
+        return np.asarray(array.compute())
     return np.from_dlpack(array)
+
+
+def is_lazy(array: Any) -> bool:
+    """Whether it is an array of Dask, whose entries are computed when they are asked for."""
+    return bool(array_api_compat.is_dask_array(array))
+
+
+def taken(array: Array, at: np.ndarray, mode: int) -> Array:
+    """An array at some indices of a mode."""
+    if is_lazy(array):
+        return array[(slice(None),) * mode + (at,)]
+    xp, device = array_api_compat.array_namespace(array), array_api_compat.device(array)
+    return xp.take(array, xp.asarray(at, device=device), axis=mode)
 
 
 def check_device(name: str, array: Any, device: Any) -> None:
@@ -73,63 +88,28 @@ def storage_order(array: Array) -> tuple[int, ...]:
     return tuple(sorted(range(array.ndim), key=lambda mode: (-abs(strides[mode]), mode)))
 
 
-def is_labelled(data: Any) -> bool:
-    """Whether it is a tensor that was read from a file, `robustcp.io.reading.Loaded`."""
-    return all(hasattr(data, name) for name in ("modes", "labels", "data"))
-
-
-def names_and_labels(data: Any) -> tuple[tuple[str, ...], tuple[list[Any] | None, ...]]:
-    """Names of the modes and labels of their indices, of an xarray.DataArray or what was read
-    from a file; else nothing.
-    """
-    if is_labelled(data):
-        return tuple(data.modes), tuple(data.labels)
-    if type(data).__module__.split(".")[0] != "xarray":
-        return (), ()
-    labels = tuple(
-        _listed(data.coords[dim].values) if dim in data.coords else None for dim in data.dims
-    )
-    return tuple(map(str, data.dims)), labels
-
-
-def _listed(values: np.ndarray) -> list[Any]:
-    """Labels as a list; dates and durations as such, and NumPy's where Python's are too coarse."""
-    kind = values.dtype.kind
-    if kind not in "mM":
-        return list(values.tolist())
-    coarse = values.astype(f"{kind}8[us]")
-    exact = bool(np.all((coarse == values) | np.isnat(values)))
-    return list(coarse.tolist() if exact else values)
-
-
-def in_modes_of(data: Any, other: Any) -> Any:
-    """Another xarray.DataArray with the dimensions of the data's, by name; else as it is.
-
-    Dimensions that it does not have get size 1. Labels that both have must be the same.
-    """
-    names, other_names = names_and_labels(data)[0], names_and_labels(other)[0]
-    if not names or not other_names:
-        return other
-    unknown = [name for name in other_names if name not in names]
-    if unknown:
-        raise ValueError(f"entry_weights: X has no dimension {unknown[0]!r}, only {names}")
-    for name in other_names:
-        here, there = data.indexes.get(name), other.indexes.get(name)
-        both = here is not None and there is not None and len(here) == len(there)
-        if both and not here.equals(there):
-            raise ValueError(f"entry_weights: other labels than X in dimension {name!r}")
-    ordered = other.transpose(*(name for name in names if name in other_names))
-    sizes = [other.sizes.get(name, 1) for name in names]
-    return ordered.data.reshape(sizes)
+def _plain_tensor(data: Any) -> Array:
+    """A dense tensor of PyTorch with entries of its own, out of any graph."""
+    if data.is_nested:
+        raise TypeError("X: is a nested tensor; pass torch.nested.to_padded_tensor(X, math.nan)")
+    if str(data.layout) != "torch.strided":
+        kind = str(data.layout).removeprefix("torch.")
+        raise TypeError(
+            f"X: is a {kind} tensor; pass X.to_dense(), or robustcp.Observed if the rest is missing"
+        )
+    if data.is_meta:
+        raise TypeError("X: is a meta tensor, which has a shape but no entries")
+    return data.detach().resolve_neg()
 
 
 def plain_array(data: Any) -> Array:
     """An array, or what can be made one, as an array of one of the array API libraries."""
-    if array_api_compat.is_dask_array(data):
-        raise TypeError("X: Dask arrays are not supported yet; pass X.compute()")
+    if is_lazy(data):
+        return data
     if type(data).__module__.split(".")[0] in ("scipy", "sparse", "pyttb"):
         raise TypeError(
-            f"X: {type(data).__name__} is not supported yet; pass a dense array of all entries"
+            f"X: {type(data).__name__} is not supported yet; pass a dense array of all entries, or "
+            "robustcp.Observed with those of sparse data"
         )
     if isinstance(data, np.ma.MaskedArray):
         if not np.ma.getmaskarray(data).any():
@@ -137,7 +117,7 @@ def plain_array(data: Any) -> Array:
         check_dtype(data.data)
         return np.ma.filled(data.astype(working_dtype(data.data)), np.nan)
     if array_api_compat.is_torch_array(data):
-        return data.detach()
+        return _plain_tensor(data)
     if array_api_compat.is_array_api_obj(data) and not isinstance(data, np.ndarray):
         return data
     try:

@@ -14,6 +14,7 @@ import numpy as np
 from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra
 from robustcp.engines.arrays import check_device, to_host
+from robustcp.engines.axes import Axes
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import Tiles
@@ -47,7 +48,8 @@ class View:
     """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
 
     Entries count by their weights, those of weight 0 as missing; so do magnitudes beyond `wild`,
-    before the cut. Residuals are in units of the scales.
+    before the cut. Residuals are in units of the scales. `axes` say what modes and indices are
+    called.
     """
 
     exponent: int = 0
@@ -55,6 +57,7 @@ class View:
     weights: Weights | Listed | None = None
     wild: float = math.inf
     scales: Scales | None = None
+    axes: Axes = field(default=Axes(), compare=False)
 
     def apply(self, x: Array, xp: Any) -> Array:
         """Data as it is seen."""
@@ -84,7 +87,7 @@ class View:
         if isinstance(weights, Weights):
             weights = weights.part(indices)
         scales = None if scales is None else scales.part(indices)
-        return replace(self, weights=weights, scales=scales)
+        return replace(self, weights=weights, scales=scales, axes=self.axes.part(indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,13 +243,27 @@ class Engine(ABC):
 
     @property
     def device(self) -> Any:
-        """Where factors and normal equations are."""
+        """Where the data was given, and so where users expect results."""
         return "cpu"
 
     @property
     def at_hand(self) -> Engine:
-        """The same data where many small fits of it are fastest: small data is on the host."""
+        """The same data where many small fits of it are fastest: small data is in memory."""
         return self
+
+    @property
+    def off_device(self) -> Engine:
+        """The same data on the host, if it is so small that fits are faster there."""
+        return self
+
+    @property
+    def listable(self) -> bool:
+        """Whether there is room for all entries with their indices, as `entries` gives them."""
+        return True
+
+    def check_memory(self) -> None:
+        """Refuse to begin a fit that would run out of the device's memory."""
+        return
 
     # What follows
 
@@ -273,6 +290,10 @@ class Engine(ABC):
         limit, wild = (math.ldexp(size, -exponent) for size in (view.limit, view.wild))
         return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit, wild=wild))
 
+    def named(self: E, axes: Axes) -> E:
+        """The same data with names of its modes and labels of their indices."""
+        return self.viewed(replace(self.view, axes=axes)) if axes != self.view.axes else self
+
     def saturated(self: E, limit: float) -> E:
         """The same data with larger magnitudes cut to a limit."""
         return self.viewed(replace(self.view, limit=min(limit, self.view.limit)))
@@ -298,6 +319,8 @@ class Engine(ABC):
         """The same data with residuals in units of scales, in place of any; None for none."""
         if scales is not None and not self.takes_scales:
             raise TypeError(f"scales: {type(self).__name__} does not take any")
+        if scales is self.view.scales:
+            return self
         return self.viewed(replace(self.view, scales=scales))
 
     def entry_scales(self) -> Array:
@@ -350,7 +373,8 @@ class Engine(ABC):
 
     @cached_property
     def _observed(self) -> list[np.ndarray]:
-        return self.slab_sums(lambda x: ~self.xp.isnan(x))
+        xp = self.xp
+        return self.slab_sums(lambda x: ~xp.isnan(x))
 
     @cached_property
     def count(self) -> float:
@@ -378,7 +402,8 @@ class Engine(ABC):
 
     def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
         """How many residuals are larger than a threshold in each slab of each mode; host."""
-        return self.slab_sums(lambda r: self.xp.abs(r) > threshold, factors)
+        xp = self.xp
+        return self.slab_sums(lambda r: xp.abs(r) > threshold, factors)
 
     # Products for the singular vectors of an unfolding X_n, missing entries taken as zero; host
 

@@ -15,6 +15,7 @@ from robustcp._typing import Array, Factors
 from robustcp.engines.algebra import Algebra, FusedAlgebra, algebra
 from robustcp.engines.arrays import to_host
 from robustcp.engines.base import Engine, Sample, Sweeping, View
+from robustcp.engines.memory import as_words, free_memory
 from robustcp.engines.passes import Passes
 from robustcp.engines.storage import Extent, Storage
 from robustcp.engines.threads import Tiles, available_threads
@@ -27,6 +28,8 @@ from robustcp.normal import NormalEquations
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
 #: Data on a device with no more entries is faster on the host, where calls cost less.
 AT_HAND = 1 << 19
+#: What a fit takes of a GPU's memory, as a share of the data; of small data more, up to a bound.
+NEEDED, NEEDED_SMALL, NEEDED_MOST = 0.1, 7.0, 250e6
 
 
 class DenseEngine(Engine):
@@ -42,10 +45,14 @@ class DenseEngine(Engine):
         Whether compiled passes are used where there are any.
     tiling : Tiling
         The sizes of the pieces that it is worked on in.
+    view : View
+        How it is looked at.
     """
 
     takes_weights = True
     takes_scales = True
+    #: Where the data was given, if it was brought here from there.
+    _home: Any
 
     def __init__(
         self,
@@ -54,13 +61,14 @@ class DenseEngine(Engine):
         threads: int | None = None,
         compiled: bool = True,
         tiling: Tiling = Tiling(),  # noqa: B008 - it is frozen
+        view: View = View(),  # noqa: B008
     ) -> None:
         if threads is not None:
             threads = _checks.whole_number("threads", threads, 1)
         on_host = array_api_compat.is_numpy_array(data)
         tiles = Tiles((threads or available_threads()) if on_host else 1)
-        self._compiled = compiled
-        self._look(Storage(data, tiling, tiles))
+        self._compiled, self._home = compiled, None
+        self._look(Storage(data, tiling, tiles, view))
 
     def _look(self, storage: Storage) -> None:
         """Look at a stored array."""
@@ -72,7 +80,7 @@ class DenseEngine(Engine):
 
     def _like(self, storage: Storage) -> DenseEngine:
         other = object.__new__(type(self))
-        other._compiled = self._compiled
+        other._compiled, other._home = self._compiled, self._home
         other._look(storage)
         return other
 
@@ -117,7 +125,7 @@ class DenseEngine(Engine):
 
     @property
     def device(self) -> Any:
-        return self._storage.device
+        return self._home or self._storage.device
 
     def asarray(self, array: Any) -> Array:
         host = np.ascontiguousarray(array)
@@ -145,11 +153,34 @@ class DenseEngine(Engine):
 
     @property
     def at_hand(self) -> DenseEngine:
+        return self.off_device
+
+    @property
+    def off_device(self) -> DenseEngine:
         storage = self._storage
         if storage.on_host or math.prod(self.shape) > AT_HAND:
             return self
-        host = DenseEngine(to_host(self.array), compiled=self._compiled, tiling=storage.tiling)
+        data = to_host(self.array)
+        if data.dtype.kind == "f":  # there, single precision saves nothing
+            data = data.astype(np.float64)
+        host = DenseEngine(data, compiled=self._compiled, tiling=storage.tiling)
+        host._home = storage.device
         return host.viewed(self.view)
+
+    def check_memory(self) -> None:
+        if not self._passes.fused or self.device.type != "cuda":
+            return
+        data = math.prod(self.shape) * self._storage.array.element_size()
+        needed, free = (
+            max(NEEDED * data, min(NEEDED_SMALL * data, NEEDED_MOST)),
+            free_memory(self.device),
+        )
+        if free < needed:
+            raise _checks.ArgumentError(
+                "X",
+                f"a fit takes about {as_words(needed)} of {self.device} beside the data, "
+                f"and {as_words(free)} are free",
+            )
 
     # Passes
 

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.engines.arrays import to_host
+from robustcp.engines.arrays import is_lazy, to_host
 from robustcp.engines.weights import Weights
 
 if TYPE_CHECKING:
     from robustcp.engines.base import Engine
+
+#: What is said of fibres in data of which not all entries can be listed.
+BEYOND = (
+    "X: some fibres {}; they are not left out, since that would take all entries in memory at "
+    "once (as_engine(X, memory=...) may allow more)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +86,8 @@ class Fibres:
         for _, hit in self.along:
             kept = kept * ~hit
         if others is not None:
-            array = np.float64(1.0) if others.array is None else to_host(others.array)
+            array = np.float64(1.0) if others.array is None else others.array
+            array = array if is_lazy(array) else to_host(array)
             for n, vector in enumerate(others.vectors):
                 if vector is not None:
                     array = array * vector.reshape([-1 if m == n else 1 for m in range(kept.ndim)])

@@ -29,6 +29,12 @@ def fused_code(device: Any) -> Any:
     return _module("triton", "fused_kernels") if on_gpu else None
 
 
+def seconds_compiling() -> float:
+    """How long Numba has compiled in this process."""
+    code = compiled_code()
+    return 0.0 if code is None else float(code.CLOCK.seconds)
+
+
 @cache
 def _module(needs: str, name: str) -> Any:
     """A module of passes; None where the package that it needs is not installed."""

@@ -28,6 +28,7 @@ from robustcp.engines.listing import (
     lexicographic_order,
 )
 from robustcp.engines.scales import Scales
+from robustcp.engines.tables import Partitioned, in_frame, in_parquet
 from robustcp.engines.threads import Tiles, available_threads
 from robustcp.engines.tiles import ranges
 from robustcp.engines.weights import Listed, as_weights, listed_weights
@@ -100,6 +101,40 @@ class Observed:
         self.sorting = order
         self.sorted_indices = ordered
         self.sorted_values = self.values[order]
+
+    @staticmethod
+    def from_parquet(
+        path: Any, shape: Sequence[int] | None = None, columns: Sequence[str] | None = None
+    ) -> Partitioned:
+        """Entries that are listed in Parquet files, and are read part by part in every pass.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file, or a folder of them.
+        shape : sequence of int, optional
+            By default as large as the indices say.
+        columns : sequence of str, optional
+            Those of the modes, and that of the values last; by default all in their order. Whole
+            numbers are indices, from 0 on; anything else is sorted and numbered. Rows without a
+            value are left out.
+
+        Returns
+        -------
+        Partitioned
+            What estimators take as they do an `Observed`.
+        """
+        return in_parquet(path, shape, columns)
+
+    @staticmethod
+    def from_dask(
+        frame: Any, shape: Sequence[int] | None = None, columns: Sequence[str] | None = None
+    ) -> Partitioned:
+        """Entries that are listed in a DataFrame of Dask, one partition after the other.
+
+        As `from_parquet`.
+        """
+        return in_frame(frame, shape, columns)
 
     @property
     def ndim(self) -> int:
@@ -309,6 +344,11 @@ class ObservedEngine(Engine):
 
     def __repr__(self) -> str:
         return f"ObservedEngine({self._whole!r}, {self.tiles.threads} threads)"
+
+    @property
+    def given(self) -> Observed:
+        """The data as given."""
+        return self._whole
 
     @cached_property
     def largest(self) -> float:

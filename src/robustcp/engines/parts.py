@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from robustcp.engines.arrays import is_labelled, plain_array, to_host, working_dtype
+from robustcp.engines.arrays import plain_array, to_host, working_dtype
+from robustcp.engines.chunked import ChunkedEngine
+from robustcp.engines.chunks import chunked_source
+from robustcp.engines.labelled import unlabelled
 from robustcp.engines.observed import Observed
+from robustcp.engines.partitioned import PartitionedEngine
+from robustcp.engines.tables import Partitioned
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,22 +137,96 @@ class _Listed(HostData):
         return self.data.indices, self.data.values
 
 
+#: Parts of data in chunks are read when they have no more entries.
+PART = 1 << 24
+
+
+class _InChunks(HostData):
+    """A part of data in chunks that is too large to be held: parts of it are taken first."""
+
+    @cached_property
+    def _chosen(self) -> tuple[np.ndarray | None, ...]:
+        return (None,) * len(self.data.shape)
+
+    @property
+    def count(self) -> int:
+        return int(self.data.count * math.prod(self.shape) / math.prod(self.data.shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        pairs = zip(self.data.shape, self._chosen, strict=True)
+        return tuple(size if at is None else len(at) for size, at in pairs)
+
+    def taken(self, mode: int, rows: np.ndarray) -> HostData:
+        other = _InChunks(self.data)
+        chosen = list(self._chosen)
+        before = chosen[mode]
+        chosen[mode] = rows if before is None else before[rows]
+        other.__dict__["_chosen"] = tuple(chosen)
+        return other if math.prod(other.shape) > PART else _held(self.data, chosen)
+
+    @cached_property
+    def indices(self) -> tuple[np.ndarray, ...]:
+        raise self._too_large()
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        raise self._too_large()
+
+    def without(self, hit: np.ndarray) -> HostData:
+        raise self._too_large()
+
+    def _held(self) -> tuple[np.ndarray, ...]:
+        raise self._too_large()
+
+    @property
+    def bytes(self) -> int:
+        return 8 * math.prod(self.shape)
+
+    def _too_large(self) -> ValueError:
+        size = "x".join(map(str, self.shape))
+        return ValueError(f"X: {size} is too large for this; pass a part that fits into memory")
+
+
+def _held(engine: Any, chosen: Sequence[np.ndarray | None]) -> HostData:
+    """A part of data in chunks, in memory."""
+    array = np.asarray(engine.subtensor(chosen).array)
+    return _Array(array.astype(working_dtype(array), copy=False))
+
+
+def _of_engine(engine: ChunkedEngine | PartitionedEngine) -> HostData:
+    if isinstance(engine, PartitionedEngine):
+        return _Listed(engine.held)
+    if math.prod(engine.shape) > PART:
+        return _InChunks(engine)
+    return _held(engine, [None] * engine.order)
+
+
 def host_data(X: Any) -> HostData:
-    """What `as_engine` takes, but for engines, on the host; names and labels are left behind.
+    """What `as_engine` takes on the host; names and labels are left behind.
+
+    Of engines only those of data in chunks. Of a table in parts it is a sample of the entries.
 
     >>> host_data(np.ones((3, 4, 5))).taken(1, np.array([0, 2])).shape
     (3, 2, 5)
     """
-    if is_labelled(X):
-        X = X.data
+    X = unlabelled(X)
     if isinstance(X, Observed):
         return _Listed(X)
+    if isinstance(X, ChunkedEngine | PartitionedEngine):
+        return _of_engine(X)
+    if isinstance(X, Partitioned):
+        return _of_engine(PartitionedEngine(X))
+    source = chunked_source(X)
+    if source is not None:
+        return _of_engine(ChunkedEngine(source))
     host = np.asarray(to_host(plain_array(X)))
     return _Array(host.astype(working_dtype(host), copy=False))
 
 
 def on_host(X: Any) -> bool:
     """Whether data is in the host's memory."""
-    if is_labelled(X):
-        X = X.data
+    X = unlabelled(X)
+    if isinstance(X, Partitioned | ChunkedEngine | PartitionedEngine) or chunked_source(X):
+        return False
     return isinstance(X, Observed) or isinstance(plain_array(X), np.ndarray)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cache, cached_property, partial
@@ -21,6 +24,9 @@ from robustcp.engines.tiles import Tile, TileFactors, Tiling, boxes, even_split,
 from robustcp.engines.weights import TileWeights, Weights
 from robustcp.normal import pack_indices
 
+#: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc.
+_MALLOC_THRESHOLDS = -1, -3
+
 
 @cache
 def _settle_allocator() -> None:
@@ -30,7 +36,15 @@ def _settle_allocator() -> None:
     the largest block freed so far; a pass would then fault its temporaries in again for every
     tile and take up to three times as long. Freeing one larger block, never touched, raises the
     threshold. Elsewhere this does nothing.
+
+    Where the environment fixes the thresholds, as Dask does for its workers, they do not rise by
+    themselves.
     """
+    if "MALLOC_TRIM_THRESHOLD_" in os.environ and sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "gnu_get_libc_version"):
+            for parameter in _MALLOC_THRESHOLDS:
+                libc.mallopt(parameter, 1 << 24)
     np.empty(1 << 24, dtype=np.uint8)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from robustcp.engines.algebra import Algebra
 from robustcp.engines.arrays import storage_order, to_host
 from robustcp.engines.base import Engine, Sample, View
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.memory import as_bytes, as_words, free_memory
 from robustcp.engines.storage import Extent
 from robustcp.engines.tiles import ranges
 from robustcp.losses import Loss
@@ -32,28 +32,6 @@ from robustcp.normal import NormalEquations
 HELD = 3
 #: The share of the memory for slabs; the rest is for what passes make of them.
 FOR_SLABS = 0.8
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-
-def as_bytes(memory: Any) -> int:
-    """A size such as 2_000_000, "500MB" or "16GB" in bytes.
-
-    >>> as_bytes("1.5GB")
-    1500000000
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
-    if found is None or float(found[1]) == 0:
-        raise ArgumentError("memory", f'must be a size such as "16GB", got {memory!r}')
-    return int(float(found[1]) * _UNITS[found[2].upper()])
-
-
-def as_words(size: float) -> str:
-    """A number of bytes in words."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 class Piece(NamedTuple):
@@ -338,7 +316,7 @@ def _place(device: Any, memory: Any) -> tuple[Any, Any, int]:
     there = torch.device(
         "cuda", torch.cuda.current_device() if there.index is None else there.index
     )
-    free = int(torch.cuda.mem_get_info(there)[0])
+    free = free_memory(there)
     if asked is not None and asked > free:
         raise ArgumentError(
             "memory", f"{as_words(asked)} are asked for, and {as_words(free)} of {there} are free"

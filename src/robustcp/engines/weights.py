@@ -12,7 +12,8 @@ import numpy as np
 
 from robustcp import _checks
 from robustcp._typing import Array
-from robustcp.engines.arrays import check_dtype, plain_array, to_host
+from robustcp.engines.arrays import check_dtype, is_lazy, plain_array, taken, to_host
+from robustcp.engines.axes import Arrangement
 from robustcp.engines.tiles import Tile, length
 
 _NAME = "entry_weights"
@@ -51,16 +52,26 @@ class Weights:
             shape.append(size if at is None else len(at))
             vectors.append(vector if at is None or vector is None else vector[at])
             if at is not None and array is not None and array.shape[mode] > 1:
-                xp, device = array_api_compat.array_namespace(array), array_api_compat.device(array)
-                array = xp.take(array, xp.asarray(at, device=device), axis=mode)
+                array = taken(array, at, mode)
         return Weights(tuple(shape), tuple(vectors), array, self.zeros)
+
+    def arranged(self, how: Arrangement) -> Weights:
+        """The weights of the same data with its modes and indices in another order."""
+        array = self.array
+        if array is not None:
+            array = np.transpose(to_host(array), how.order)
+            for mode, at in enumerate(how.rows):
+                if at is not None and array.shape[mode] > 1:
+                    array = np.take(array, at, axis=mode)
+        return Weights(how.of(self.shape), how.rows_of(self.vectors), array, self.zeros)
 
     def without(self, mode: int, rows: np.ndarray) -> Weights:
         """The same, but 0 in some slabs of a mode."""
         kept = np.ones(self.shape[mode])
         kept[rows] = 0.0
         if self.array is not None:
-            xp, device = array_api_compat.array_namespace(self.array), self.array.device
+            xp = array_api_compat.array_namespace(self.array)
+            device = array_api_compat.device(self.array)
             sizes = [-1 if n == mode else 1 for n in range(len(self.shape))]
             keep = xp.asarray(kept.reshape(sizes), dtype=self.array.dtype, device=device)
             return Weights(self.shape, self.vectors, self.array * keep, zeros=True)
@@ -73,7 +84,8 @@ class Weights:
     def typical(self) -> float:
         """The geometric mean; none may be 0."""
         if self.array is not None:
-            return math.exp(float(np.mean(np.log(to_host(self.array)))))
+            array = self.array if is_lazy(self.array) else to_host(self.array)
+            return math.exp(float(np.mean(np.log(array))))
         return math.prod(math.exp(np.mean(np.log(w))) for w in self.vectors if w is not None)
 
     def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:

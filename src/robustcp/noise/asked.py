@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustcp import _checks
-from robustcp.engines import Engine, Listed, Scales, Weights, in_modes_of, names_and_labels
+from robustcp.engines import Engine, Listed, Scales, Weights, in_modes_of
 from robustcp.noise.estimation import Residuals, common, look
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.units import Units
@@ -62,26 +62,26 @@ class Asked:
         return self if engine.takes_scales else Asked(COMMON, self.sigma)
 
 
-def as_noise(given: Any, X: Any, engine: Engine) -> tuple[Asked, Engine]:
+def as_noise(given: Any, engine: Engine) -> tuple[Asked, Engine]:
     """What users say of the noise of some data, and the data as it is to be looked at."""
     kind = None
     if is_kind(given):
-        kind = as_kind(given, names_and_labels(X)[0], engine.order)
+        kind = as_kind(given, engine.view.axes.modes, engine.order)
         if kind is None or kind == COMMON:
             return Asked(kind).on(engine), engine
     if not engine.takes_scales:
         raise _checks.ArgumentError("noise", f"{type(engine).__name__} takes only common noise")
     if kind is not None:
         return Asked(kind), engine
-    known = _standard_deviations(given, X, engine)
+    known = _standard_deviations(given, engine)
     sigma = known.typical
     return Asked(COMMON, sigma), engine.standardized(Scales(known, unit=1 / sigma))
 
 
-def _standard_deviations(given: Any, X: Any, engine: Engine) -> Weights | Listed:
+def _standard_deviations(given: Any, engine: Engine) -> Weights | Listed:
     """Known standard deviations: of the shapes that weights may have, and positive."""
     try:
-        known = engine.weighted(in_modes_of(X, given)).view.weights
+        known = engine.weighted(in_modes_of(engine.view.axes, given)).view.weights
     except (TypeError, ValueError) as error:
         problem = str(error).partition("entry_weights: ")[2] or str(error)
         raise _checks.ArgumentError("noise", f"standard deviations {problem}") from None

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from robustcp import _checks
 from robustcp._typing import Factors
-from robustcp.engines import Engine, Fibres, fibre_length, some_indices
+from robustcp.engines import BEYOND, Engine, Fibres, fibre_length, some_indices
 from robustcp.noise.model import Noise
 from robustcp.quantiles import median
 
@@ -40,6 +41,9 @@ def fibres_of(engine: Engine, factors: Factors, noise: Noise) -> Fibres | None:
         rows = tuple(A[engine.xp.asarray(k), :] for A, k in zip(factors, at, strict=True))
         if not _found(engine.subtensor(at), rows, noise.part(at)):
             return None
+    if not engine.listable:
+        _checks.warn(BEYOND.format("look outlying as a whole"))
+        return None
     found = _found(engine, factors, noise)
     return found or None
 

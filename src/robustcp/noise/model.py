@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._typing import Factors
-from robustcp.engines import Listed, Scales, Signal, Weights, to_host
+from robustcp.engines import Arrangement, Listed, Scales, Signal, Weights, to_host
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,12 @@ class Noise:
                       for v, at in zip(self.slabs, indices, strict=True))  # fmt: skip
         held = tuple(A if at is None else A[at] for A, at in zip(self.held, indices, strict=False))
         return replace(self, slabs=slabs, held=held)
+
+    def arranged(self, how: Arrangement) -> Noise:
+        """The noise of the same data with its modes and indices in another order."""
+        given = self.given.arranged(how) if isinstance(self.given, Weights) else self.given
+        held = how.rows_of(self.held) if self.held else ()
+        return replace(self, slabs=how.rows_of(self.slabs), held=held, given=given)
 
     def scales(self, shape: tuple[int, ...], held: Sequence[np.ndarray] = ()) -> Scales | None:
         """Each entry's standard deviation in units of `sigma`; None if they are all the same.

@@ -15,11 +15,16 @@ from robustcp.engines.passes.compiled import CompiledPass
 from robustcp.engines.passes.fused import FusedPass
 from robustcp.engines.passes.least_squares import LeastSquaresPass, MatrixSquares
 from robustcp.engines.passes.plain import PlainPass
+from robustcp.engines.passes.recorded_sweeps import RecordedSquares, RecordedSweep, Work
 from robustcp.engines.passes.sweeps import SquaresSweep, Sweep
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
 
 __all__ = ["Pass", "Passes"]
+
+#: Sweeps on a GPU are recorded for so many entries, and rows of a factor, at most: what they work
+#: in is kept. Modes are done in one piece then.
+RECORDED, RECORDED_ROWS = 1 << 27, 1 << 12
 
 
 class Passes:
@@ -60,6 +65,10 @@ class Passes:
         """Whole sweeps, if the data is so small that calls take longer than arithmetic."""
         storage, way = self._storage, self.of(loss)
         count, tiling = math.prod(storage.shape), storage.tiling
+        if self._fused is not None and count <= RECORDED and max(storage.shape) <= RECORDED_ROWS:
+            if way is self._squares:
+                return RecordedSquares(self._squares, self._fused, loss)
+            return RecordedSweep(Work(self._fused, loss)) if way is self._fused else None
         if self._compiled is None:
             return None
         if way is self._compiled and count <= tiling.swept:

@@ -89,6 +89,10 @@ class FusedPass(Pass):
         formula = self._code.formula_of(loss)
         return plain and few and formula is not None and self._holds(formula.numbers(loss))
 
+    def holds(self, factors: Sequence[Array]) -> bool:
+        """Whether there are kernels for factors of so many columns."""
+        return _width(factors) <= int(self._code.RANKS)
+
     def _holds(self, numbers: Sequence[float]) -> bool:
         """Whether the type of the factors holds some numbers."""
         info = self.storage.xp.finfo(self.storage.dtype)
@@ -96,7 +100,7 @@ class FusedPass(Pass):
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
         rank = _width(factors)
-        if rank > self._code.RANKS:
+        if not self.holds(factors):
             return self._plain.normal(factors, n, loss, rows)
         known = None
         if loss.quadratic and self.storage.separable:
@@ -107,7 +111,7 @@ class FusedPass(Pass):
         return NormalEquations(gram, sums[:, :rank], value)
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
-        if _width(factors) > self._code.RANKS:
+        if not self.holds(factors):
             return self._plain.value(factors, loss)
         n = max(range(len(factors)), key=lambda mode: self.storage.shape[mode])
         with self._code.on_device(self.storage.device):
@@ -135,7 +139,8 @@ class FusedPass(Pass):
         pairs = self._pairs(rank, R, S)
         P = self._outer_rows(factors, roles, pairs, rank, R)
         outer = P.shape[0]
-        BI, BT = (min(BLOCK, code.block_size(size)) for size in (count, shape[roles.tile]))
+        block = BLOCK if storage.dtype == xp.float32 else BLOCK // 2  # as many registers
+        BI, BT = (min(block, code.block_size(size)) for size in (count, shape[roles.tile]))
         cut = _Cut.of(
             blocks=-(-count // BI) * (own if roles.turned else 1),
             tiles=-(-shape[roles.tile] // BT),

@@ -19,6 +19,7 @@ import ctypes
 import gc
 import logging
 import math
+import time
 import types
 from collections import ChainMap
 from collections.abc import Callable
@@ -31,7 +32,7 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, njit
 from numba import types as numba_types
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.core.caching import FunctionCache, NullCache
 from numba.core.ccallback import CFunc
 from numba.core.errors import NumbaError
@@ -39,6 +40,9 @@ from numba.extending import get_cython_function_address, intrinsic
 from numba.np.numpy_support import from_dtype
 
 from robustcp.losses import L1, Cauchy, Contaminated, LeastSquares, Quantile, Welsch
+from robustcp.telling import notice
+
+LOG = logging.getLogger(__name__)
 
 #: Sums may be reordered, for vectors; NaN stays NaN.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -71,12 +75,46 @@ def _compiling(name, folder):
     """
     if not COMPILED:
         where = f"it is kept in {folder}" if folder else "there is no folder to keep it in"
-        logging.getLogger("robustcp").warning(_SAYS, where)
+        notice(LOG, _SAYS, where)
     COMPILED.append(name)
+
+
+class _Clock(event.Listener):  # type: ignore[misc]
+    """The seconds in which Numba compiled something."""
+
+    def __init__(self):
+        self.seconds, self._depth, self._since = 0.0, 0, 0.0
+
+    def on_start(self, _):
+        if not self._depth:
+            self._since = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, _):
+        self._depth -= 1
+        if not self._depth:
+            self.seconds += time.perf_counter() - self._since
+
+
+#: Of this process.
+CLOCK = _Clock()
+event.register("numba:compiler_lock", CLOCK)
+
+
+class _Place(FunctionCache._impl_class):  # type: ignore[misc]
+    """Where compiled code is kept: in the user's cache, not in the package, which pip removes."""
+
+    _locator_classes = [  # noqa: RUF012
+        one
+        for one in FunctionCache._impl_class._locator_classes
+        if not one.__name__.strip("_").startswith("InTree")
+    ]
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
     """Compiled code on disk; a damaged file is emptied and written anew, not an error."""
+
+    _impl_class = _Place
 
     def load_overload(self, sig, target_context):
         found = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -37,10 +38,18 @@ class LeastSquaresPass(Pass):
 
     def __init__(self, storage: Storage, plain: Pass, *, compiled: bool = False) -> None:
         super().__init__(storage)
-        self._plain, self._compiled = plain, compiled
+        self.plain, self._compiled = plain, compiled
         self._known: dict[bool, tuple[list[Array], Array]] = {}
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
+        found = self.without_squares(factors, n, rows)
+        return replace(found, value=self.whole_value(float(found.value), factors, loss))
+
+    def without_squares(self, factors: Sequence[Array], n: int, rows: slice) -> NormalEquations:
+        """The normal equations, with a value that lacks the squares of the data.
+
+        It is an array, and may still be on its way.
+        """
         storage, u = self.storage, factors[n]
         product = self.shared_gram(factors, n)
         projected = self._collapsed(storage.times_vectors(factors), n)
@@ -49,16 +58,17 @@ class LeastSquaresPass(Pass):
         if w is not None:
             projected, fitted = w[:, None] * projected, w[:, None] * fitted
         xp = storage.xp
-        value = float(xp.sum((0.5 * fitted - projected) * u, dtype=xp.float64))
-        value = self.whole_value(value, factors, loss)
+        value = xp.sum((0.5 * fitted - projected) * u, dtype=xp.float64)
         return NormalEquations(self.grams(product, n, rows), projected - fitted, value)
 
     def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
         """The value from what it is without the squares of the data: <m, m> / 2 - <x, m>."""
         whole = self._half_square + value
-        if whole >= self.cancelled * self._half_square:
-            return whole
-        return self._plain.value(factors, loss)
+        return whole if self.sound(whole) else self.plain.value(factors, loss)
+
+    def sound(self, value: float) -> bool:
+        """Whether enough digits of a value are left, and so of gradients."""
+        return value >= self.cancelled * self._half_square
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         n = len(factors) - 1  # contracted over the others, of which most are in the rows
@@ -166,9 +176,7 @@ class MatrixSquares(LeastSquaresPass):
 
     def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
         found = super().normal(factors, n, loss, rows)
-        if found.value >= self.cancelled * self._half_square:
-            return found
-        return self._plain.normal(factors, n, loss, rows)
+        return found if self.sound(found.value) else self.plain.normal(factors, n, loss, rows)
 
     def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
         return self._half_square + value
