@@ -70,6 +70,60 @@ def tns(path, X):
     path.write_text("\n".join(rows).replace("np.float64(", "").replace(")", "") + "\n")
 
 
+def sptensor(path, X):
+    tns(path, X)
+    sizes = " ".join(map(str, X.shape))
+    path.write_text(f"sptensor\n{X.ndim}\n{sizes}\n{X.size}\n" + path.read_text())
+
+
+def toolbox(path, X):
+    values = "\n".join(map(repr, X.ravel(order="F").tolist()))
+    path.write_text(f"tensor\n{X.ndim}\n{' '.join(map(str, X.shape))}\n{values}\n")
+
+
+def landscape(matrix):
+    """Rows and columns with labels, as instruments export them."""
+    import pandas
+
+    rows, columns = matrix.shape
+    index = pandas.Index(300 + 2 * np.arange(rows), name="emission")
+    return pandas.DataFrame(matrix, index, 240 + 5 * np.arange(columns))
+
+
+def landscapes(path, X):
+    path.mkdir(exist_ok=True)
+    for k, matrix in enumerate(X):
+        landscape(matrix).to_csv(path / f"s{k}.csv")
+
+
+def workbook(path, X):
+    import pandas
+
+    with pandas.ExcelWriter(path, engine="openpyxl") as book:
+        for k, matrix in enumerate(X):
+            landscape(matrix).to_excel(book, sheet_name=f"s{k}")
+
+
+def long_sheet(path, X):
+    table_of(X).to_excel(path, index=False)
+
+
+def mat_with_axes(path, X):
+    from scipy.io import savemat
+
+    axes = {f"axis_{n}": np.arange(size) * 2.0 for n, size in enumerate(X.shape)}
+    savemat(path, {"X": {"data": X, **axes}}, do_compression=True)
+
+
+def hdf5_with_axes(path, X):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["group/X"] = X
+        file["group/names"] = [f"s{k}" for k in range(len(X))]
+        file["group/nm"] = np.arange(X.shape[1]) * 2.0
+
+
 def table_of(X):
     import pandas
 
@@ -91,4 +145,10 @@ FORMATS = {
     "x.npy": npy, "x.npz": npz, "compressed.npz": npz_compressed, "v5.mat": mat5,
     "v73.mat": mat73, "x.h5": hdf5, "x.nc": netcdf4, "classic.nc": netcdf3, "x.zarr": zarr,
     "x.nii": nifti, "x.nii.gz": nifti, "x.tns": tns, "x.csv": csv, "x.parquet": parquet,
+    "sptensor.tns": sptensor, "tensor.tns": toolbox, "landscapes": landscapes,
+    "sheets.xlsx": workbook, "long.xlsx": long_sheet, "axes.mat": mat_with_axes,
+    "axes.h5": hdf5_with_axes,
 }  # fmt: skip
+
+#: What `read` must be told of some of them.
+OPTIONS = {"sheets.xlsx": {"stack": True}}

@@ -198,7 +198,7 @@ class TestAsking:
 
     @pytest.mark.parametrize(
         ("given", "match"),
-        [(3, "cases: must be an integer from 0 to 2"), ("sample", "no mode is called 'sample'"),
+        [(3, "cases: must be an integer from 0 to 2"), ("sample", "no mode is named 'sample'"),
          (1.5, "cases: must be an integer")],
     )  # fmt: skip
     def test_modes_that_are_none(self, given, match):

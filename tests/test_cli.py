@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import robustcp
-from formats import FORMATS
+from formats import FORMATS, OPTIONS
 from robustcp.cli import app
 
 pytest.importorskip("xarray")
@@ -61,7 +61,8 @@ class TestFit:
     def test_every_format_gives_the_same_fit(self, tmp_path, tensor, name):
         path = tmp_path / name
         FORMATS[name](path, tensor)
-        done = run("fit", path, "--rank", 2, "--out", tmp_path / "fit.npz", "--quiet")
+        said = [f"--{option}" for option in OPTIONS.get(name, {})]
+        done = run("fit", path, "--rank", 2, "--out", tmp_path / "fit.npz", "--quiet", *said)
         assert done.exit_code == 0, done.output
         fit, expected = robustcp.load(tmp_path / "fit.npz"), robustcp.cp(tensor, 2, rng=0)
         assert robustcp.factor_match_score(fit, expected) > 1 - 1e-9
@@ -318,7 +319,7 @@ main()
         assert done.returncode == 1, done.stderr
         assert "Traceback" not in done.stderr
         found = robustcp.load(out)
-        assert found.status.startswith("stopped by the callback")
+        assert found.status.startswith("stopped by Ctrl-C before it converged")
         assert found.sweeps == 20
 
 
@@ -505,3 +506,56 @@ def test_a_gigabyte_takes_little_more_than_itself(tmp_path):
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
     assert int(done.stdout.split()[-1]) <= 1.3e9
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("said", "modes"),
+        [
+            (["--nonnegative"], [0, 1, 2]),
+            (["--nonnegative", "0,2"], [0, 2]),
+            (["--nonnegative=1"], [1]),
+            (["--constraint", "2=nonnegative", "--constraint", "0=unimodal"], [0, 2]),
+        ],
+    )
+    def test_constraints(self, file, tmp_path, said, modes):
+        np.save(file, np.abs(np.load(file)))
+        done = run("fit", *said, file, "--rank", 1, "--out", tmp_path / "fit.npz", "-q")
+        assert done.exit_code == 0, done.output
+        constrained = robustcp.load(tmp_path / "fit.npz").constraints
+        assert [n for n, one in enumerate(constrained) if not one.signed] == modes
+
+    @pytest.mark.parametrize(
+        ("said", "message"),
+        [
+            (["--rank", "two"], "'--rank'"),
+            (["--rank", "2", "--colour", "red"], "No such option: --colour"),
+            (["--rank", "2", "--fixed", "1"], "needs the fit whose factors are kept, --init FILE"),
+            (["--rank", "2", "--init", "none.npz"], "none.npz: there is no such file"),
+            (["--rank", "2", "--constraint", "1"], "--constraint 1: must be MODE=KIND"),
+            (["--rank", "2", "--constraint", "1=rough"], "must be MODE=nonnegative, MODE=unimodal"),
+            (["--rank", "2", "--constraint", "1=smooth:x"], "strength: must be"),
+            (["--rank", "2", "--plot", "p", "--format", "gif"], "--format gif: must be png, svg"),
+            (["--rank", "2", "--out", "fit.csv"], "robustcp export FIT --to fit.csv"),
+            (["--rank", "2", "--stack"], "--stack is for tables, not for NumPy"),
+            (["--rank", "2", "--init", "x.npy", "--fixed", "0,1,2"], "x.npy: "),
+        ],
+    )
+    def test_one_line(self, file, monkeypatch, said, message):
+        monkeypatch.chdir(file.parent)
+        done = run("fit", file, *said)
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_help_and_completion(self):
+        for flag in ("-h", "--help"):
+            assert "--nonnegative" in run("fit", flag).stdout
+        assert "--install-completion" in run("-h").stdout
+
+
+def test_a_fit_shows_what_it_took_to_compile(file, tmp_path):
+    pytest.importorskip("numba")
+    done = process("fit", file, "--rank", 1, "--out", tmp_path / "fit.npz",
+                   env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")})  # fmt: skip
+    assert "of them to compile code, which is kept" in done.stdout

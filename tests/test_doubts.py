@@ -105,9 +105,9 @@ class TestWords:
         spike, flat = np.zeros((20, 1)), np.ones((20, 1))
         spike[3] = 1.0
         (entry,) = doubts.of_narrow((spike, spike, spike))
-        assert "component 0 lives on one entry" in str(entry)
+        assert "component 1 lives on one entry" in str(entry)
         (fibre,) = doubts.of_narrow((spike, flat, spike))
-        assert "component 0 lives on one fibre along mode 1" in str(fibre)
+        assert "component 1 lives on one fibre along mode 1" in str(fibre)
 
     def test_each_says_what_to_try(self):
         structure = Structure((0.5, 0.0), (1.0, 1.0), ((0.1, 2.0), (0.1, 2.0)))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import pickle
 import tracemalloc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -195,14 +197,14 @@ class TestDiagnosis:
         same, apart = self.columns(0.0, 0.001), self.columns(0.0, 1.0)
         model = KruskalTensor.from_factors([same, same, apart]).normalized()
         (found,) = of_components(model)
-        assert found.sentence == "components 0 and 1 are collinear: try rank 1"
+        assert found.sentence == "components 1 and 2 are collinear: try rank 1"
         assert (found.code, found.numbers) == ("collinear", {"components": [0, 1]})
 
     def test_empty(self):
         A = self.columns(0.0, 1.0)
         model = KruskalTensor(np.array([1.0, 0.0]), (A, A, A)).normalized()
         (found,) = of_components(model)
-        assert (found.code, str(found)) == ("empty", "component 1 is empty: try rank 1")
+        assert (found.code, str(found)) == ("empty", "component 2 is empty: try rank 1")
 
 
 def test_flags_of_a_large_tensor_take_little_beside_them():
@@ -219,3 +221,20 @@ def test_flags_of_a_large_tensor_take_little_beside_them():
     assert mask.dtype == bool
     assert np.array_equal(mask[3, 4], np.abs(flagged.scores[3, 4]) > flagged.threshold)
     assert peak <= 3 * X.nbytes
+
+
+@pytest.mark.parametrize("method", [cp, cpal1, cpals])
+@pytest.mark.parametrize("shape", [(9, 8, 7), (70, 60, 50)])
+def test_fits_let_go_of_the_data(method, shape):
+    """At once: the next tensor may not fit beside this one."""
+    X = simulate(shape, 2, eta=0.1, gamma=1.0, rng=0).data
+    held = weakref.ref(X)
+    gc.collect()
+    gc.disable()
+    try:
+        fit = method(X, 2)
+        del X
+        assert held() is None
+    finally:
+        gc.enable()
+    assert fit.rank == 2

@@ -547,7 +547,7 @@ class TestAFitThatCannotBeWritten:
         def exhausted(fit):
             raise MemoryError
 
-        monkeypatch.setattr("robustcp.io.fits._netcdf", exhausted)
+        monkeypatch.setattr("robustcp.saving.netcdf.content", exhausted)
         done = run("fit", sources["x"], *FIT, "--out", tmp_path / "fit.nc")
         self.kept_fit(done, tmp_path / "fit.nc", kept, "MemoryError")
 

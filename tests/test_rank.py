@@ -270,7 +270,7 @@ def test_core_consistency_in_single_precision():
         ({"ranks": [1.5]}, "^ranks: "),
         ({"folds": 1}, "^folds: "),
         ({"mode": 3}, "^mode: "),
-        ({"mode": "time"}, "^mode: no mode is called"),
+        ({"mode": "time"}, "^mode: no mode is named"),
         ({"starts": 0}, "^starts: "),
         ({"jobs": 0}, "^jobs: "),
     ],

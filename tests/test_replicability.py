@@ -126,7 +126,7 @@ def test_a_folder_keeps_the_fits(tmp_path):
     ("options", "message"),
     [
         ({"mode": 3}, "^mode: must be an integer from 0 to 2"),
-        ({"mode": "site"}, "^mode: no mode is called 'site'"),
+        ({"mode": "site"}, "^mode: no mode is named 'site'"),
         ({"folds": 22}, "^folds: must be at most the 21 samples"),
         ({"folds": 1}, "^folds: "),
         ({"repeats": 0}, "^repeats: "),

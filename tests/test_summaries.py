@@ -80,7 +80,7 @@ def test_text_says_what_the_fit_says(named):
     for r in range(2):
         i, j, k = (int(np.argmax(np.abs(A[:, r]))) for A in fit.factors)
         day = date(2024, 3, 1 + j)
-        (line,) = (line for line in lines if line.startswith(f"  component {r}: "))
+        (line,) = (line for line in lines if line.startswith(f"  component {r + 1}: "))
         assert f"{fit.shares[r]:.1%}, weight {fit.weights[r]:.6g}, " in line
         assert line.endswith(f"largest at <sample> {fit.labels[0][i]}, day {day}, pixel [{k}]")
     assert "outliers" not in str(fit.summary())
@@ -184,5 +184,6 @@ def test_the_command_line_says_the_same(tmp_path):
     arguments = ["fit", str(tmp_path / "x.npy"), "--rank", "2", "--out", str(out), "--json"]
     told = json.loads(CliRunner().invoke(app, arguments).stdout)
     assert told.pop("seconds") > 0
+    assert told.pop("compiling") >= 0
     assert told.pop("out") == str(out)
     assert told == cp(X, 2, rng=0).summary(X).as_dict()

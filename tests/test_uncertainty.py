@@ -404,7 +404,7 @@ def test_components_that_do_not_come_back_are_counted():
     found = fit.uncertainty(X, "bootstrap", mode=0, n=40)
     assert (found.came_back[:2] > 0.9).all()
     assert found.came_back[2] < 0.5
-    assert any("component 2 came back" in note for note in found.notes)
+    assert any("component 3 came back" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("method", ["normal", "bootstrap"])

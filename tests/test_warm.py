@@ -63,7 +63,7 @@ def test_what_is_compiled_is_said_the_first_time_only(monkeypatch, caplog):
         kernels._compiling(name, None)
     assert kernels.COMPILED == ["one", "two"]
     (record,) = caplog.records
-    assert record.name == "robustcp"
+    assert record.name == kernels.__name__
     assert "no folder to keep it in" in record.getMessage()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -15,7 +16,8 @@ from robustcp.cases import Judged
 from robustcp.constraints import Constraints, Free, Nonnegative
 from robustcp.distances import Distances, distances_of
 from robustcp.doubts import FitWarning
-from robustcp.engines import Engine, as_array, as_engine, to_host
+from robustcp.engines import Axes, Engine, as_array, as_engine, axes_of, labelled, to_host
+from robustcp.files.optional import library
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.noise import Asked, Noise, noise_of
@@ -23,11 +25,16 @@ from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
 from robustcp.parallel import Progress
 from robustcp.regression import project
+from robustcp.saving import save
 from robustcp.search import Starts
 from robustcp.sizes import Problem, Resolution
 from robustcp.summaries import Summary
 from robustcp.uncertainty import Uncertainty, uncertainty
 from robustcp.units import Units
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +161,20 @@ class Fit:
         total = part.sum()
         return self.explained * part / total if total > 0 else np.zeros(self.rank)
 
+    @property
+    def axes(self) -> Axes:
+        """Names of the modes and labels of their indices."""
+        return Axes(self.modes, self.labels)
+
     def __iter__(self) -> Iterator[Any]:
         yield from self.model
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, part: int) -> Any:
+        """As of TensorLy's pair: 0 for the weights, 1 for the list of factors."""
+        return self.to_tensorly()[part]
 
     def __repr__(self) -> str:
         size, noise = "x".join(map(str, self.shape)), ""
@@ -194,8 +213,8 @@ class Fit:
         sweeps: ...
         starts: ... reached this model
         explained: ... of the data
-          component 0: ..., weight ..., largest at mode 0 [...], mode 1 [...], mode 2 [...]
           component 1: ..., weight ..., largest at mode 0 [...], mode 1 [...], mode 2 [...]
+          component 2: ..., weight ..., largest at mode 0 [...], mode 1 [...], mode 2 [...]
         noise: standard deviation ..., common to all entries
         outliers: ... of the entries
           most flagged of mode 0: ...
@@ -205,12 +224,87 @@ class Fit:
         """
         return Summary.of(self, None if X is None else self.outliers(X))
 
-    def to_xarray(self) -> Any:
+    def aligned_to(self, X: Any, *, free: Collection[int] = ()) -> Fit:
+        """The same fit, with modes and indices in the order of some data's.
+
+        Modes go by name, indices by label, where both have them. All methods that take data do
+        this first, so that what they find is in the order of the data.
+
+        Parameters
+        ----------
+        X : DataArray, Labelled, Series, or anything else that a fit can be made of
+            Without names and labels the fit stays as it is.
+        free : collection of int
+            Modes of the fit that may have other labels than the data.
+
+        Raises
+        ------
+        ValueError
+            If the data has other names of modes, or other labels.
+
+        Examples
+        --------
+        >>> import robustcp, xarray
+        >>> sim = robustcp.simulate((4, 5, 6), 1, eta=0.1, gamma=1.0, rng=0)
+        >>> X = xarray.DataArray(sim.data, dims=("sample", "emission", "excitation"))
+        >>> fit = robustcp.cp(X, 1)
+        >>> fit.aligned_to(X.transpose("emission", "sample", "excitation")).shape
+        (5, 4, 6)
+        """
+        how = self.axes.arranged(axes_of(X), free)
+        if how is None:
+            return self
+        xp = array_namespace(self.weights)
+        factors = tuple(
+            A if at is None else xp.take(A, xp.asarray(at, device=device(A)), axis=0)
+            for A, at in zip(how.of(self.factors), how.rows, strict=True)
+        )
+        labels = tuple(
+            each if each is None or at is None else [each[k] for k in at]
+            for each, at in zip(how.of(self.labels), how.rows, strict=True)
+        )
+        return replace(
+            self, model=KruskalTensor(self.weights, factors), modes=how.of(self.modes),
+            labels=labels, constraints=how.of(self.constraints), noise=self.noise.arranged(how),
+            cases=None if self.cases is None else self.cases.arranged(how),
+            starts=Starts(self.starts, self.starts.reached, self.starts.final),
+        )  # fmt: skip
+
+    def save(self, path: str | Path) -> None:
+        """Write the fit to a .npz, .nc, .json, .mat, .xlsx or .csv file; see `robustcp.save`.
+
+        `robustcp.load` brings it back from all but .csv, which holds weights, factors and labels.
+        """
+        save(self, path)
+
+    def to_frames(self) -> dict[str, pandas.DataFrame]:
+        """For each mode, by its name, its factor as a pandas.DataFrame.
+
+        Rows have the labels of the mode, columns the numbers of the components. Columns have
+        unit norm; `weights` has the sizes of the components.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> X = robustcp.simulate((4, 5, 6), 2, eta=0.1, gamma=1.0, rng=0).data
+        >>> robustcp.cp(X, 2).to_frames()["mode 1"].shape
+        (5, 2)
+        """
+        pandas = library("pandas", "to_frames")
+        frames = {}
+        components = pandas.RangeIndex(self.rank, name="component")
+        for name, labels, A in zip(self.modes, self.labels, self.factors, strict=True):
+            rows = range(A.shape[0]) if labels is None else labels
+            index = pandas.Index(rows, name=name, tupleize_cols=False)
+            frames[name] = pandas.DataFrame(np.asarray(to_host(A)), index=index, columns=components)
+        return frames
+
+    def to_xarray(self) -> xarray.Dataset:
         """The weights and factors as an xarray.Dataset, with the names and labels of the modes.
 
         Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
         """
-        import xarray
+        xarray = library("xarray", "to_xarray")
 
         def coordinates(n: int) -> dict[str, Any]:
             labels = self.labels[n]
@@ -227,8 +321,13 @@ class Fit:
         """The model as a whole tensor."""
         return self.model.full()
 
-    def at(self, indices: Array) -> Array:
-        """The model's entries at some indices, integers of shape (count, N)."""
+    def at(self, indices: Array | Sequence[Sequence[Any]]) -> Array:
+        """The model's entries at some indices, integers of shape (count, N).
+
+        A list of tuples may have labels in place of integers, which are positions.
+        """
+        if isinstance(indices, list | tuple):
+            indices = [self._positions(row) for row in indices]
         at = np.asarray(to_host(as_array(indices)))
         if at.ndim != 2 or at.shape[1] != len(self.shape) or at.dtype.kind not in "iu":
             raise ValueError(
@@ -242,16 +341,27 @@ class Fit:
         xp = array_namespace(self.weights)
         return self.model.at(xp.asarray(at.astype(np.int64), device=device(self.weights)))
 
+    def _positions(self, row: Any) -> Any:
+        if not isinstance(row, list | tuple) or len(row) != len(self.shape):
+            return row
+        sizes = enumerate(zip(row, self.shape, strict=True))
+        return [
+            k if isinstance(k, int | np.integer) else self.axes.index("indices", n, k, size)
+            for n, (k, size) in sizes
+        ]
+
     def residuals(self, X: Any) -> Array:
         """X minus the model, as an array of X's library; for Observed, one for each entry."""
-        engine = self._engine(X)
-        return engine.entrywise(lambda r: r, self._factors_for(engine))
+        fit, engine = self._beside(X)
+        return engine.entrywise(lambda r: r, fit._factors_for(engine))
 
-    def _engine(self, X: Any) -> Engine:
+    def _beside(self, X: Any) -> tuple[Fit, Engine]:
+        """The fit in the order of some data, and the data."""
         engine = as_engine(X)
-        if engine.shape != self.shape:
-            raise ValueError(f"X: has shape {engine.shape}, the model has shape {self.shape}")
-        return engine
+        fit = self.aligned_to(engine)
+        if engine.shape != fit.shape:
+            raise ValueError(f"X: has shape {engine.shape}, the model has shape {fit.shape}")
+        return fit, engine
 
     def _factors_for(self, engine: Engine) -> Factors:
         """The model's factors, weights and all, in the library and precision of an engine."""
@@ -280,13 +390,14 @@ class Fit:
         """
         rate = _checks.real_number("rate", rate, 0.0, above=True, below=1.0)
         _checks.choice("control", control, ("each", "fdr"))
-        engine, units = self._in_units(X)
-        factors = units.factors_of_fit(self._factors_for(engine))
-        found = self._noise_of(engine, factors, units)
+        X = labelled(X)
+        fit, engine, units = self._in_units(X)
+        factors = units.factors_of_fit(fit._factors_for(engine))
+        found = fit._noise_of(engine, factors, units)
         noise = found.without_outlying_slabs()
         seen = _standardized(engine, noise, factors)
         outlying = found.outlying_slabs()
-        return Outliers(self, X, seen, factors, noise, units.factor, rate, control, outlying)
+        return Outliers(fit, X, seen, factors, noise, units.factor, rate, control, outlying)
 
     def distances(self, X: Any, mode: int | str) -> Distances:
         """How far each slab of a mode, such as a sample, is from the model, and within it.
@@ -313,14 +424,15 @@ class Fit:
         >>> found.bad.nonzero()[0], bool(found.only_cells[7])
         (array([3]), True)
         """
-        mode = _checks.mode_number("mode", mode, self.modes, len(self.shape))
-        problem = Problem.of(self._engine(X))
+        fit, engine = self._beside(X)
+        mode = fit.axes.mode("mode", mode)
+        problem = Problem.of(engine)
         engine, units = problem.engine, problem.units
-        factors = units.factors_of_fit(self._factors_for(engine))
-        noise = self._noise_of(engine, factors, units).without_slabs(mode)
+        factors = units.factors_of_fit(fit._factors_for(engine))
+        noise = fit._noise_of(engine, factors, units).without_slabs(mode)
         seen = _standardized(problem.tame, noise, factors)
-        constraint = self.constraints[mode].of_rows
-        name, labels = self.modes[mode], self.labels[mode]
+        constraint = fit.constraints[mode].of_rows
+        name, labels = fit.modes[mode], fit.labels[mode]
         return distances_of(seen, factors, noise.sigma or 1.0, mode, constraint, name, labels)
 
     def sigma(self, X: Any) -> Array:
@@ -337,16 +449,17 @@ class Fit:
         >>> bool(abs(fit.sigma(sim.data)[0, 0, 0] / fit.scale - 1) < 1e-6)
         True
         """
-        engine, units = self._in_units(X)
-        factors = units.factors_of_fit(self._factors_for(engine))
-        noise = self._noise_of(engine, factors, units)
+        fit, engine, units = self._in_units(X)
+        factors = units.factors_of_fit(fit._factors_for(engine))
+        noise = fit._noise_of(engine, factors, units)
         sigma = noise.sigma * units.factor
         return sigma * _standardized(engine, noise, factors).entry_scales()
 
-    def _in_units(self, X: Any) -> tuple[Engine, Units]:
-        """Data in units in which squares can be made."""
-        problem = Problem.of(self._engine(X))
-        return problem.engine, problem.units
+    def _in_units(self, X: Any) -> tuple[Fit, Engine, Units]:
+        """The fit in the order of data, and the data in units in which squares can be made."""
+        fit, engine = self._beside(X)
+        problem = Problem.of(engine)
+        return fit, problem.engine, problem.units
 
     def _noise_of(self, engine: Engine, factors: Factors, units: Units) -> Noise:
         """The noise of data in some units, of the kind that the fit found or was told."""
@@ -355,7 +468,7 @@ class Fit:
         kind = self.noise.kind if self.noise.looked else None
         return noise_of(engine, factors, Resolution.of(engine), units, kind)
 
-    def project(self, X: Any, mode: int = 0, *, nonnegative: bool | None = None) -> Array:
+    def project(self, X: Any, mode: int | str = 0, *, nonnegative: bool | None = None) -> Array:
         """Robust scores of new data: its factor in one mode, the other modes' factors held.
 
         The noise is of the kind that the fit found, with its scales for the slabs of the other
@@ -364,9 +477,10 @@ class Fit:
         Parameters
         ----------
         X : array
-            New data: any number of slabs along `mode`, the same sizes in the others.
-        mode : int
-            The mode that is new, such as that of the samples.
+            New data: any number of slabs along `mode`, the same sizes in the others; where both
+            have labels, the same labels, in any order.
+        mode : int or str
+            The mode that is new, such as that of the samples, by number or name.
         nonnegative : bool, optional
             Whether the scores must not be negative. By default they obey what the fit's
             constraint on the mode says about single rows.
@@ -385,12 +499,23 @@ class Fit:
         >>> fit.project(sim.data[15:]).shape
         (5, 2)
         """
-        mode = _checks.whole_number("mode", mode, 0, most=len(self.shape) - 1)
+        engine = as_engine(X)
+        fit = self.aligned_to(engine, free=self._modes_of(engine, mode))
+        at = fit.axes.mode("mode", mode)
         if nonnegative is None:
-            constraint = self.constraints[mode].of_rows
+            constraint = fit.constraints[at].of_rows
         else:
             constraint = Nonnegative() if nonnegative else Free()
-        return project(self.model, X, mode, constraint, Asked.as_of(self.noise, mode))
+        return project(fit.model, engine, at, constraint, Asked.as_of(fit.noise, at))
+
+    def _modes_of(self, engine: Engine, mode: int | str) -> tuple[int, ...]:
+        """The number in the fit of a mode of some data."""
+        names = engine.view.axes
+        at = self.axes.mode("mode", mode)
+        if isinstance(mode, str) or not (self.axes.named and names.named):
+            return (at,)
+        called = names.modes[at] if at < len(names.modes) else None
+        return (self.modes.index(called),) if called in self.modes else ()
 
     def uncertainty(
         self,
@@ -456,10 +581,14 @@ class Fit:
         >>> bool(((found.low[0] <= A) & (A <= found.high[0])).mean() > 0.9)
         True
         """
-        at = None
-        if mode is not None:
-            at = _checks.mode_number("mode", mode, self.modes, len(self.shape))
-        return uncertainty(self, self._engine(X), method, at, n, level, rng, jobs, progress)
+        at = None if mode is None else self.axes.mode("mode", mode)
+        fit, engine = self._beside(X)
+        if fit is not self:
+            raise ValueError(
+                "X: its modes or labels are in another order than the fit's; "
+                "ask fit.aligned_to(X).uncertainty(X)"
+            )
+        return uncertainty(self, engine, method, at, n, level, rng, jobs, progress)
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

@@ -14,6 +14,7 @@ import numpy as np
 from robustcp._version import __version__
 from robustcp.constraints import Free
 from robustcp.engines import to_host
+from robustcp.kruskal import component_name
 from robustcp.noise import Noise
 from robustcp.outlying import Outliers
 from robustcp.plot.ticks import label_text
@@ -138,11 +139,12 @@ def _flags(fit: Fit, flagged: Outliers | None) -> dict[str, Any]:
     """What is flagged in some data, and its noise if the fit did not look for that."""
     if flagged is None:
         return {}
-    noise = fit.noise if fit.noise.looked else flagged.in_data
+    seen = flagged.fit  # in the order of the data
+    noise = seen.noise if fit.noise.looked else flagged.in_data
     return {
-        "noise": noise_of(noise, fit, flagged.outlying_slabs),
+        "noise": noise_of(noise, seen, flagged.outlying_slabs),
         "outlier_share": flagged.share,
-        "worst": worst_of(flagged, fit, WORST),
+        "worst": worst_of(flagged, seen, WORST),
     }
 
 
@@ -201,7 +203,7 @@ class Fact:
 def lines_of(content: Mapping[str, Any]) -> list[str]:
     """A summary as lines of text."""
     components = [
-        f"  component {k}: {part['share']:6.1%}, weight {part['weight']:.6g}, "
+        f"  {component_name(k)}: {part['share']:6.1%}, weight {part['weight']:.6g}, "
         f"largest at {_listed(map(_place, part['largest']))}"
         for k, part in enumerate(content["components"])
     ]
@@ -263,7 +265,11 @@ def _facts(content: Mapping[str, Any]) -> Iterator[Fact]:
     if (cases := content["cases"]) is not None:
         yield Fact(f"bad as a whole, of {cases['mode']}", _listed(cases["bad"]) or "none")
     if "outlier_share" in content:
-        share = f"{content['outlier_share']:.2%} of the entries"
+        share = (
+            f"{content['outlier_share']:.2%} of the entries"
+            if content["outlier_share"]
+            else ("none flagged")
+        )
         yield Fact("outliers", share, tuple(worst_lines(content["worst"])))
 
 
@@ -277,10 +283,11 @@ def noise_fact(noise: Mapping[str, Any]) -> Fact:
 
 
 def worst_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What `worst_of` found, a line for each mode."""
+    """What `worst_of` found, a line for each mode that has something flagged."""
     found = []
-    for mode in dict.fromkeys(row["mode"] for row in rows):
-        mine = [row for row in rows if row["mode"] == mode]
+    hit = [row for row in rows if row["share"] > 0]
+    for mode in dict.fromkeys(row["mode"] for row in hit):
+        mine = [row for row in hit if row["mode"] == mode]
         shown = _listed(f"{label_text(row['label'])} ({row['share']:.1%})" for row in mine)
         found.append(f"most flagged of {mode}: {shown}")
     return found

@@ -10,25 +10,28 @@ import typer
 
 from robustcp.cli.clips import video
 from robustcp.cli.errors import reporting
+from robustcp.cli.exchanging import export, project, show
 from robustcp.cli.fitting import fit
 from robustcp.cli.inspecting import compare, distances, outliers, rank
+from robustcp.cli.parsing import Command, Group
 from robustcp.cli.studying import demo, reproduce, simulate, trials
 from robustcp.cli.trusting import ensemble, replicability, uncertainty
 
 app = typer.Typer(
     help="CP tensor factorization that bad entries cannot pull away.",
+    cls=Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 COMMANDS = (
-    fit, rank, outliers, distances, uncertainty, replicability, ensemble, compare, simulate, video,
-    demo, reproduce, trials,
+    fit, show, export, project, rank, outliers, distances, uncertainty, replicability, ensemble,
+    compare, simulate, video, demo, reproduce, trials,
 )  # fmt: skip
 
 for command in COMMANDS:
-    app.command()(reporting(command))
+    app.command(cls=Command)(reporting(command))
 
 
 def _show_version(wanted: bool) -> None:

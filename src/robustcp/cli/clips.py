@@ -9,7 +9,7 @@ import typer
 
 from robustcp.cli.errors import STOPPED, fail
 from robustcp.cli.options import Force, Quiet, Seed
-from robustcp.cli.progress import step_bars
+from robustcp.cli.progress import Shown
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs
 
@@ -37,7 +37,7 @@ def video(
         raise FileError(file, "there is no such file")
     Outputs(file, force=force).add_folder("out", out, FILES)
     try:
-        with step_bars(quiet) as progress:
+        with Shown(quiet).count() as progress:
             found = separate(
                 file, out, rank=rank, every=every, scale=scale, frames=frames, seed=seed,
                 progress=progress,

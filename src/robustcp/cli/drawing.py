@@ -6,7 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from robustcp.cli.errors import fail
 from robustcp.files.writing import make_folder, write_picture
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def picture_file(name: str, suffix: str) -> str:
+    """The file of a picture, in the format that was asked for."""
+    if suffix not in FORMATS:
+        fail(f"--format {suffix}: must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+    return f"{name}.{suffix}"
 
 
 def draw(path: Path, picture: Callable[[], Any]) -> None:

@@ -69,10 +69,19 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             _close_output()
             raise typer.Exit(NOT_WRITTEN) from None
         except OSError as error:
+            if _of_data(error):
+                fail(str(error))
             _close_output()
             fail(f"the results cannot be printed ({reason(error)})", NOT_WRITTEN)
 
     return told
+
+
+def _of_data(error: OSError) -> bool:
+    """Whether it is data in chunks that cannot be read, or those who should."""
+    from robustcp.engines import ChunkError, SchedulerError
+
+    return isinstance(error, ChunkError | SchedulerError)
 
 
 def _close_output() -> None:

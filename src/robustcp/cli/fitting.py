@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from robustcp.cli.asking import Asked
+from robustcp.cli.drawing import picture_file
 from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explained, fail, tell
+from robustcp.cli.keeping import Checkpointed
 from robustcp.cli.options import (
     Absent,
     AsJson,
     CaseMode,
+    Columns,
+    Constrained,
     Force,
     Key,
+    LogEvery,
     Noise,
     Nonnegative,
+    PictureFormat,
     Quiet,
     Seed,
     Smooth,
+    Stack,
     TensorFile,
     Unimodal,
+    Value,
+    Verbose,
 )
 from robustcp.cli.printing import print_json, print_summary, summary_of
-from robustcp.cli.progress import fit_with_progress
-from robustcp.cli.reading import check_rank, noise_file, read_cases, read_noise, read_tensor
+from robustcp.cli.progress import Shown, fit_with_progress
+from robustcp.cli.reading import Source, check_rank, noise_file, read_cases, read_noise
+from robustcp.cli.scaling import Memory, Scale, Scheduler, Workers
 from robustcp.files.errors import WriteError, reason
 from robustcp.files.writing import Outputs, make_folder, write_picture
 
@@ -41,20 +53,44 @@ def fit(
     method: Annotated[str, typer.Option(help="cp, cpal1 or cpals.")] = "cp",
     noise: Noise = None,
     cases: CaseMode = None,
-    nonnegative: Nonnegative = False,
+    nonnegative: Nonnegative = None,
     smooth: Smooth = None,
     unimodal: Unimodal = None,
+    constraint: Constrained = None,
+    init: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|KIND", help="Begin with a fit; or auto, nvecs, random."),
+    ] = None,
+    fixed: Annotated[
+        str | None,
+        typer.Option(metavar="MODES", help="Modes whose factors stay as they are in --init."),
+    ] = None,
     starts: Annotated[int | None, typer.Option(help="How many starts to try.")] = None,
     seed: Seed = 0,
     max_sweeps: Annotated[int, typer.Option(help="The most sweeps.")] = 1000,
-    out: Annotated[Path, typer.Option(help="Where the fit goes: .npz, or .nc.")] = Path("fit.npz"),
+    out: Annotated[
+        Path, typer.Option(help="Where the fit goes: .npz, .nc, .json, .mat or .xlsx.")
+    ] = Path("fit.npz"),
     plot: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
+    picture: PictureFormat = "png",
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="Keep the fit here while it runs; the same command goes on from it."),
     ] = None,
+    checkpoint_every: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Time between writes of the checkpoint, at least."
+        ),
+    ] = 30.0,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    memory: Memory = None,
     key: Key = None,
     absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
     weights: Annotated[
         Path | None,
         typer.Option(help="Weights of entries (0: missing): their shape, or one that broadcasts."),
@@ -70,13 +106,16 @@ def fit(
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
+    log_every: LogEvery = 10.0,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit the tensor in a file and say what was found.
 
-    Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv, .parquet.
-    Ctrl-C ends the fit and writes what there is. With --checkpoint the fit can go on, after
-    Ctrl-C, a signal that ends it, or a crash.
+    Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv, .parquet, .xlsx,
+    and folders of .csv with a matrix in each.
+    Ctrl-C ends the fit and writes what there is. With --checkpoint the same command, given
+    again, goes on after Ctrl-C, a signal that ends it, or a crash.
 
     Exit codes:
     0  the fit converged and is written
@@ -89,27 +128,33 @@ def fit(
     Example: robustcp fit aminoacids.mat --key X.data --rank 3 --out fit.npz
     """
     from robustcp import methods
-    from robustcp.io.fits import check_suffix
     from robustcp.io.nifti import arranged, check_mappable, check_maps, weights_for, write_maps
 
-    options = _method_options(method, noise, cases, nonnegative, starts, seed, max_sweeps)
-    options["constraints"] = _constraints(smooth or [], unimodal or [], nonnegative)
-    outputs = Outputs(file, mask_file, weights, noise_file(noise), force=force)
-    check_suffix(out)
+    asked = Asked(
+        method, noise, cases, nonnegative, smooth or (), unimodal or (), constraint or (), init,
+        fixed,
+    ).check()  # fmt: skip
+    scale = Scale.asked(scheduler, workers, memory)
+    inputs = (file, mask_file, weights, noise_file(noise), asked.init_file)
+    kept = Checkpointed.at(checkpoint, *inputs, every=checkpoint_every)
+    outputs = Outputs(*inputs, force=force, own=kept.outputs)
+    check_fit_file(out)
     outputs.add("out", out)
-    if checkpoint is not None:
-        outputs.add("checkpoint", checkpoint, replaced=True)
-        options["checkpoint"] = checkpoint
     if maps is not None:
         check_maps(maps)
         outputs.add("maps", maps)
     if plot is not None:
         outputs.add_folder("plot", plot, [])
-    loaded = arranged(read_tensor(file, key, absent), file, mask_file, flatten)
+    source = Source(file, key, absent, columns, value, stack)
+    loaded = arranged(scale.read(source), file, mask_file, flatten)
     if maps is not None:
         check_mappable(loaded, file)
     if plot is not None:
-        outputs.add_folder("plot", plot, _picture_files(len(loaded.data.shape)))
+        outputs.add_folder("plot", plot, _picture_files(len(loaded.data.shape), picture))
+    options = asked.options(loaded.modes) | {"rng": seed, "max_sweeps": max_sweeps}
+    if starts is not None:
+        options["starts"] = starts
+    options["checkpoint"] = kept.checkpoint(outputs)
     check_rank(rank, loaded)
     if weights is not None:
         options["entry_weights"] = weights_for(weights, loaded)
@@ -117,23 +162,20 @@ def fit(
         options["noise"] = read_noise(noise, loaded)
     if cases is not None:
         options["cases"] = read_cases(cases, loaded)
-    found, seconds = fit_with_progress(
-        getattr(methods, method), loaded, rank, options, quiet or as_json
-    )
-    if checkpoint is not None and found.result.name == "stopped":
-        tell(f"the same command with --force goes on from {checkpoint}")
-    _save(found, out)
-    try:
-        if maps is not None:
-            write_maps(found, loaded, maps)
-        if plot is not None:
-            _draw(found, loaded, plot)
-        summary = summary_of(found, loaded, seconds)
-    except (WriteError, MemoryError) as error:
-        message, code = explained(error)
-        fail(f"{message}; the fit is in {out}", code)
-    except KeyboardInterrupt:
-        fail(f"stopped; the fit is in {out}", STOPPED)
+    with scale.ready():
+        loaded = scale.on(loaded)
+        found, seconds = fit_with_progress(
+            getattr(methods, method), loaded, rank, options, Shown(quiet, log_every, verbose)
+        )
+        if checkpoint is not None and found.result.name == "stopped":
+            tell(f"the same command goes on from {checkpoint}")
+        _save(found, out)
+        with _after_the_fit(out):
+            if maps is not None:
+                write_maps(found, loaded, maps)
+            if plot is not None:
+                _draw(found, loaded, plot, picture)
+            summary = summary_of(found, loaded, seconds)
     if as_json:
         print_json(summary | {"out": str(out)})
     elif not quiet:
@@ -143,54 +185,13 @@ def fit(
         raise typer.Exit(NOT_CONVERGED)
 
 
-def _method_options(
-    method: str,
-    noise: str | None,
-    cases: str | None,
-    nonnegative: bool,
-    starts: int | None,
-    seed: int,
-    max_sweeps: int,
-) -> dict[str, Any]:
-    if method not in ("cp", "cpal1", "cpals"):
-        fail(f"--method {method}: must be cp, cpal1 or cpals")
-    asked = (
-        ("--nonnegative", nonnegative), ("--noise", noise is not None),
-        ("--cases", cases is not None),
-    )  # fmt: skip
-    for option, given in asked:
-        if given and method != "cp":
-            fail(f"{option}: is for --method cp, not {method}")
-    options: dict[str, Any] = {"rng": seed, "max_sweeps": max_sweeps}
-    if method == "cp":
-        options["nonnegative"] = nonnegative
-    if starts is not None:
-        options["starts"] = starts
-    return options
+def check_fit_file(out: Path) -> None:
+    """Refuse names of files that a fit could not be read back from."""
+    from robustcp.io.fits import check_suffix
 
-
-def _constraints(smooth: list[str], unimodal: list[str], nonnegative: bool) -> dict[Any, Any]:
-    """Constraints as the library takes them, each mode as a number or a name."""
-    from robustcp import constraints
-
-    given: list[tuple[str, str, Any]] = []
-    for text in smooth:
-        mode, sign, number = text.rpartition("=")
-        strength: Any = number  # which Smooth refuses if it is none
-        if not sign or not mode:
-            fail(f"--smooth {text}: must be MODE=STRENGTH")
-        try:
-            given.append((f"--smooth {text}", mode, constraints.Smooth(strength, nonnegative)))
-        except ValueError as error:
-            fail(f"--smooth {text}: {error}")
-    given += [(f"--unimodal {mode}", mode, constraints.Unimodal()) for mode in unimodal]
-    found: dict[Any, Any] = {}
-    for option, mode, constraint in given:
-        key = int(mode) if mode.isascii() and mode.isdigit() else mode
-        if key in found:
-            fail(f"{option}: the mode has another constraint already")
-        found[key] = constraint
-    return found
+    if out.suffix == ".csv":
+        fail(f"{out}: holds no whole fit; write .npz, and then robustcp export FIT --to {out}")
+    check_suffix(out)
 
 
 def _save(found: Fit, out: Path) -> None:
@@ -208,19 +209,31 @@ def _save(found: Fit, out: Path) -> None:
         fail(f"{message}; {kept}", NOT_WRITTEN)
 
 
-def _picture_files(order: int) -> list[str]:
-    slabs = [f"outliers_{mode}.png" for mode in range(order)]
-    return ["components.png", "convergence.png", *slabs]
+@contextmanager
+def _after_the_fit(out: Path) -> Iterator[None]:
+    """Say that the fit is there, whatever becomes of the rest."""
+    try:
+        yield
+    except (WriteError, MemoryError) as error:
+        message, code = explained(error)
+        fail(f"{message}; the fit is in {out}", code)
+    except KeyboardInterrupt:
+        fail(f"stopped; the fit is in {out}", STOPPED)
 
 
-def _draw(found: Fit, loaded: Loaded, folder: Path) -> None:
+def _picture_files(order: int, suffix: str) -> list[str]:
+    names = ["components", "convergence", *(f"outliers_{mode}" for mode in range(order))]
+    return [picture_file(name, suffix) for name in names]
+
+
+def _draw(found: Fit, loaded: Loaded, folder: Path, suffix: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    flagged = found.outliers(loaded.data)
+    flagged = found.outliers(loaded)
     make_folder(folder)
     drawn = _pictures(found, flagged)
-    for name, axes in zip(_picture_files(len(found.shape)), drawn, strict=True):
+    for name, axes in zip(_picture_files(len(found.shape), suffix), drawn, strict=True):
         first = axes if hasattr(axes, "figure") else next(iter(axes.flat))
         write_picture(folder / name, first.figure)
 

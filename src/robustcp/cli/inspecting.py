@@ -7,22 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robustcp.cli.drawing import draw
+from robustcp.cli.asking import which_modes
+from robustcp.cli.drawing import draw, picture_file
 from robustcp.cli.errors import fail
+from robustcp.cli.keeping import Checkpointed
 from robustcp.cli.options import (
     Absent,
     AsJson,
+    Columns,
     Force,
     Jobs,
     Key,
+    LogEvery,
     Nonnegative,
+    PictureFormat,
     SampleMode,
     Seed,
+    Stack,
     TensorFile,
+    Value,
 )
 from robustcp.cli.printing import distances_of, print_distances, print_json, print_lines
-from robustcp.cli.progress import study_bars
-from robustcp.cli.reading import check_rank, read_mode, read_tensor
+from robustcp.cli.progress import Shown
+from robustcp.cli.reading import Source, check_rank, read_mode, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, whole
 
@@ -35,36 +42,50 @@ def rank(
     most: Annotated[int, typer.Option(help="The largest rank to try.")] = 6,
     mode: SampleMode = "0",
     folds: Annotated[int, typer.Option(help="In how many folds data is held out.")] = 5,
-    nonnegative: Nonnegative = False,
+    nonnegative: Nonnegative = None,
     seed: Seed = 0,
     jobs: Jobs = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
+    picture: PictureFormat = "png",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep what is done here; the same command does only the rest."),
+    ] = None,
     key: Key = None,
     absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
     force: Force = False,
     as_json: AsJson = False,
+    log_every: LogEvery = 10.0,
 ) -> None:
     """Say how many components the tensor in a file has, and why.
 
     Example: robustcp rank aminoacids.mat --key X.data --most 5
     """
+    from robustcp.climbs import TITLE
     from robustcp.ranks import rank_profile
 
     if most < 1:
         fail(f"--most {most}: must be at least 1")
+    kept = Checkpointed.at(checkpoint, file, title=TITLE)
+    outputs = Outputs(file, force=force, own=kept.outputs)
     if plot is not None:
-        Outputs(file, force=force).add_folder("plot", plot, ["rank.png"])
-    loaded = read_tensor(file, key, absent)
+        outputs.add_folder("plot", plot, [picture_file("rank", picture)])
+    checkpointed = kept.checkpoint(outputs)
+    loaded = read_tensor(Source(file, key, absent, columns, value, stack))
     check_rank(most, loaded)
-    with study_bars() as bars:
+    positive = which_modes(nonnegative, loaded.modes)
+    with Shown(every=log_every).count() as bars:
         profile = rank_profile(
             loaded, range(1, most + 1), mode=read_mode(mode, loaded.modes), folds=folds,
-            nonnegative=nonnegative, rng=seed, jobs=jobs,
-            progress=lambda done, total: bars("rank", done, total or done),
+            nonnegative=positive, rng=seed, jobs=jobs, checkpoint=checkpointed,
+            progress=lambda done, total: bars("rank", done, total),
         )  # fmt: skip
     _print_profile(profile, as_json)
     if plot is not None:
-        draw(plot / "rank.png", profile.plot)
+        draw(plot / picture_file("rank", picture), profile.plot)
 
 
 def _print_profile(profile: RankProfile, as_json: bool) -> None:
@@ -97,6 +118,9 @@ def outliers(
     count: Annotated[int, typer.Option(min=1, help="How many slabs of each mode to show.")] = 5,
     key: Key = None,
     absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -113,13 +137,13 @@ def outliers(
         if out.suffix != ".npy":
             raise FileError(out, "flags are written as .npy")
         Outputs(file, fit_file, force=force).add("out", out)
-    loaded, known = read_tensor(file, key, absent), load(fit_file)
-    found = known.outliers(loaded.data, rate=rate)
+    loaded, known = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    found = known.outliers(loaded, rate=rate)
     report: dict[str, Any] = {
         "share": found.share,
-        "noise": noise_of(found.in_data, loaded, found.outlying_slabs),
+        "noise": noise_of(found.in_data, found.fit, found.outlying_slabs),
         "threshold": found.threshold,
-        "worst": worst_of(found, loaded, count),
+        "worst": worst_of(found, found.fit, count),
     }
     if out is not None:
         with whole(out) as flags:
@@ -141,8 +165,12 @@ def distances(
     mode: Annotated[str, typer.Option(help="The mode that holds samples, by number or name.")],
     count: Annotated[int, typer.Option(min=1, help="How many samples to show.")] = 20,
     plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
+    picture: PictureFormat = "png",
     key: Key = None,
     absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -153,15 +181,17 @@ def distances(
     from robustcp.io.fits import load
 
     if plot is not None:
-        Outputs(file, fit_file, force=force).add_folder("plot", plot, ["distances.png"])
-    loaded, known = read_tensor(file, key, absent), load(fit_file)
-    found = known.distances(loaded.data, read_mode(mode, known.modes))
+        Outputs(file, fit_file, force=force).add_folder(
+            "plot", plot, [picture_file("distances", picture)]
+        )
+    loaded, known = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    found = known.distances(loaded, read_mode(mode, known.modes))
     if as_json:
         print_json(distances_of(found))
     else:
         print_distances(found, count)
     if plot is not None:
-        draw(plot / "distances.png", found.plot)
+        draw(plot / picture_file("distances", picture), found.plot)
 
 
 def compare(

@@ -13,7 +13,43 @@ Absent = Annotated[
     str | None,
     typer.Option(help="In .tns files and tables: what is not listed is 'missing' or 'zero'."),
 ]
-Nonnegative = Annotated[bool, typer.Option("--nonnegative", help="No negative entries.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--modes",
+        metavar="A,B,...",
+        help="In tables: the columns of the modes, by name or position; with --stack, names for "
+        "the modes.",
+    ),
+]
+Value = Annotated[
+    str | None, typer.Option("--value", metavar="COLUMN", help="In tables: the column of values.")
+]
+Stack = Annotated[
+    bool,
+    typer.Option(
+        "--stack", help="Tables are matrices, one in a file or in each sheet: stack them."
+    ),
+]
+Nonnegative = Annotated[
+    str | None,
+    typer.Option(
+        "--nonnegative",
+        metavar="[MODES]",
+        help="No negative entries: in all modes, or in those, with commas between.",
+    ),
+]
+PictureFormat = Annotated[
+    str, typer.Option("--format", metavar="png|svg|pdf", help="The format of pictures.")
+]
+Constrained = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constraint",
+        metavar="MODE=KIND",
+        help="What a mode must be like: nonnegative, unimodal, or smooth:STRENGTH.",
+    ),
+]
 Smooth = Annotated[
     list[str] | None,
     typer.Option("--smooth", metavar="MODE=STRENGTH", help="A mode, by number or name, is smooth."),
@@ -52,6 +88,18 @@ Jobs = Annotated[
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace files that exist; never those that are read.")
+]
+LogEvery = Annotated[
+    float,
+    typer.Option(
+        "--log-every",
+        min=0,
+        metavar="SECONDS",
+        help="Without a terminal: time between lines that say how far it is; 0 for none.",
+    ),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say more of what is done, such as each level.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

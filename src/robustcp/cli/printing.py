@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 def summary_of(found: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
     """What there is to say about a fit, and how long it took."""
-    return found.summary(loaded.data).content | {"seconds": round(seconds, 3)}
+    from robustcp.engines.installed import seconds_compiling
+
+    return found.summary(loaded).content | {
+        "seconds": round(seconds, 3), "compiling": round(seconds_compiling(), 3)
+    }  # fmt: skip
 
 
 def print_summary(summary: dict[str, Any]) -> None:
@@ -21,7 +25,9 @@ def print_summary(summary: dict[str, Any]) -> None:
     from robustcp.summaries import lines_of
 
     print_lines(lines_of(summary))
-    print(f"time: {summary['seconds']:.2f} seconds")
+    compiling = summary["compiling"]
+    told = f", {compiling:.1f} of them to compile code, which is kept" if compiling > 0.5 else ""
+    print(f"time: {summary['seconds']:.2f} seconds{told}")
 
 
 def print_lines(lines: list[str]) -> None:

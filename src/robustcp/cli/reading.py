@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,30 @@ if TYPE_CHECKING:
     from robustcp.io.reading import Loaded
 
 
-def read_tensor(file: Path, key: str | None, absent: str | None) -> Loaded:
-    """The tensor in a file."""
+@dataclass(frozen=True)
+class Source:
+    """A file and what is said of it: which array, which columns, what is not listed."""
+
+    file: Path
+    key: str | None = None
+    absent: str | None = None
+    columns: str | None = None
+    value: str | None = None
+    stack: bool = False
+
+
+def read_tensor(source: Source, *, lazy: bool = False) -> Loaded:
+    """The tensor in a file; where that can be, entries are read lazily, when they are needed."""
     from robustcp.io.reading import read
 
-    if absent not in (None, "missing", "zero"):
-        fail(f"--absent {absent}: must be missing or zero")
-    return read(file, key=key, absent=absent)
+    if source.absent not in (None, "missing", "zero"):
+        fail(f"--absent {source.absent}: must be missing or zero")
+    columns = source.columns
+    modes = None if columns is None else [part.strip() for part in columns.split(",")]
+    return read(
+        source.file, key=source.key, absent=source.absent, modes=modes, value=source.value,
+        stack=source.stack, lazy=lazy,
+    )  # fmt: skip
 
 
 def noise_file(text: str | None) -> Path | None:

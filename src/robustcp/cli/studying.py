@@ -10,7 +10,7 @@ import typer
 
 from robustcp.cli.errors import STOPPED, fail
 from robustcp.cli.options import Force
-from robustcp.cli.progress import study_bars
+from robustcp.cli.progress import Shown
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, make_folder, write_picture
 
@@ -80,9 +80,11 @@ def demo(
         "Relative L1: sum |residual| / sum |data|.\n"
         "cp tries several starts and refines the L1 fit; its seconds include that."
     )
-    drawn = [row for row in rows if row.method in ("CPALS", "CPAL1")]
+    drawn = [row for row in rows if row.method in ("CPALS", "cp")]
     ax = truth_against_estimates(
-        sim.truth, {f"{row.method} (FMS {row.fms:.2f})": row.fit for row in drawn}
+        sim.truth,
+        {f"{row.method} (FMS {row.fms:.3f})": row.fit for row in drawn},
+        component=story.worst_component(sim.truth, drawn[0].fit),
     )
     path = make_folder(out) / "factor.png"
     write_picture(path, ax.figure)
@@ -142,7 +144,7 @@ def reproduce(
         fail(f"--jobs {jobs}: must be at least 1")
     scale = (Scale.quick() if quick else Scale()).with_replicates(replicates)
     try:
-        with study_bars() as progress:
+        with Shown().count() as progress:
             run(chosen, out, scale, jobs=jobs, progress=progress)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here", STOPPED)
@@ -189,7 +191,7 @@ def trials(
         fail(f"--jobs {jobs}: must be at least 1")
     selection = Selection(chosen or list(KINDS), seeds or (2 if quick else 10), named)
     try:
-        with study_bars() as progress:
+        with Shown().count() as progress:
             rows = run(selection, out, jobs=jobs, progress=progress)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from here", STOPPED)

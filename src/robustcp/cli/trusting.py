@@ -7,22 +7,27 @@ from typing import Annotated
 
 import typer
 
-from robustcp.cli.drawing import draw
+from robustcp.cli.asking import which_modes
+from robustcp.cli.drawing import draw, picture_file
 from robustcp.cli.errors import STOPPED, fail
 from robustcp.cli.options import (
     Absent,
     AsJson,
+    Columns,
     Force,
     Jobs,
     Key,
     Nonnegative,
+    PictureFormat,
     SampleMode,
     Seed,
+    Stack,
     TensorFile,
+    Value,
 )
 from robustcp.cli.printing import print_json
-from robustcp.cli.progress import study_bars
-from robustcp.cli.reading import check_rank, read_mode, read_tensor
+from robustcp.cli.progress import Shown
+from robustcp.cli.reading import Source, check_rank, read_mode, read_tensor
 from robustcp.files.errors import FileError
 from robustcp.files.writing import Outputs, whole
 
@@ -43,13 +48,17 @@ def replicability(
     split_half: Annotated[
         bool, typer.Option("--split-half", help="Quarters A to D: AB/CD, AC/BD, AD/BC.")
     ] = False,
-    nonnegative: Nonnegative = False,
+    nonnegative: Nonnegative = None,
     seed: Seed = 0,
     jobs: Jobs = None,
     keep: Folder = None,
     plot: Plot = None,
+    picture: PictureFormat = "png",
     key: Key = None,
     absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,16 +69,19 @@ def replicability(
     from robustcp.replicability import replicability as run
 
     if plot is not None:
-        Outputs(file, force=force).add_folder("plot", plot, ["replicability.png"])
-    loaded = read_tensor(file, key, absent)
+        Outputs(file, force=force).add_folder(
+            "plot", plot, [picture_file("replicability", picture)]
+        )
+    loaded = read_tensor(Source(file, key, absent, columns, value, stack))
     check_rank(rank, loaded)
-    with study_bars() as bars:
+    positive = which_modes(nonnegative, loaded.modes)
+    with Shown().count() as bars:
         try:
             found = run(
                 loaded, rank, mode=read_mode(mode, loaded.modes), folds=folds, repeats=repeats,
-                preset="split_half" if split_half else None, nonnegative=nonnegative, rng=seed,
+                preset="split_half" if split_half else None, nonnegative=positive, rng=seed,
                 jobs=jobs, folder=keep,
-                progress=lambda done, total: bars("fits", done, total or done),
+                progress=lambda done, total: bars("fits", done, total),
             )  # fmt: skip
         except KeyboardInterrupt:
             fail("stopped" + ("; the same command goes on from here" if keep else ""), STOPPED)
@@ -95,25 +107,29 @@ def replicability(
                 print(f"  {found.names[i]} and {found.names[j]}: {score:.4f}")
         print("component  came back  worst congruence")
         for r, share in enumerate(found.came_back):
-            print(f"{r:>9}  {share:>9.0%}  {found.congruences[:, r].min():>16.4f}")
+            print(f"{r + 1:>9}  {share:>9.0%}  {found.congruences[:, r].min():>16.4f}")
     if plot is not None:
         from robustcp import plot as pictures
 
         kind = pictures.split_half if split_half else pictures.replicability
-        draw(plot / "replicability.png", lambda: kind(found))
+        draw(plot / picture_file("replicability", picture), lambda: kind(found))
 
 
 def ensemble(
     file: TensorFile,
     most: Annotated[int, typer.Option(help="The largest rank to try.")] = 6,
     starts: Annotated[int, typer.Option(help="Random starts at each rank.")] = 10,
-    nonnegative: Nonnegative = False,
+    nonnegative: Nonnegative = None,
     seed: Seed = 0,
     jobs: Jobs = None,
     keep: Folder = None,
     plot: Plot = None,
+    picture: PictureFormat = "png",
     key: Key = None,
     absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -126,15 +142,16 @@ def ensemble(
     if most < 1:
         fail(f"--most {most}: must be at least 1")
     if plot is not None:
-        Outputs(file, force=force).add_folder("plot", plot, ["ensemble.png"])
-    loaded = read_tensor(file, key, absent)
+        Outputs(file, force=force).add_folder("plot", plot, [picture_file("ensemble", picture)])
+    loaded = read_tensor(Source(file, key, absent, columns, value, stack))
     check_rank(most, loaded)
-    with study_bars() as bars:
+    positive = which_modes(nonnegative, loaded.modes)
+    with Shown().count() as bars:
         try:
             found = run(
-                loaded, range(1, most + 1), starts=starts, nonnegative=nonnegative, rng=seed,
+                loaded, range(1, most + 1), starts=starts, nonnegative=positive, rng=seed,
                 jobs=jobs, folder=keep,
-                progress=lambda done, total: bars("fits", done, total or done),
+                progress=lambda done, total: bars("fits", done, total),
             )  # fmt: skip
         except KeyboardInterrupt:
             fail("stopped" + ("; the same command goes on from here" if keep else ""), STOPPED)
@@ -153,7 +170,7 @@ def ensemble(
             middle, least = sorted(same)[len(same) // 2], min(same)
             print(f"{rank:>4}  {found.errors[rank][0]:>17.4f}  {middle:>24.3f}, {least:.3f}")
     if plot is not None:
-        draw(plot / "ensemble.png", found.plot)
+        draw(plot / picture_file("ensemble", picture), found.plot)
 
 
 def uncertainty(
@@ -169,8 +186,12 @@ def uncertainty(
     jobs: Jobs = None,
     out: Annotated[Path | None, typer.Option(help="Write the intervals here (.npz).")] = None,
     plot: Plot = None,
+    picture: PictureFormat = "png",
     key: Key = None,
     absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -190,13 +211,13 @@ def uncertainty(
             raise FileError(out, "intervals are written as .npz")
         outputs.add("out", out)
     if plot is not None:
-        outputs.add_folder("plot", plot, ["uncertainty.png"])
-    loaded, known = read_tensor(file, key, absent), load(fit_file)
-    with study_bars() as bars:
+        outputs.add_folder("plot", plot, [picture_file("uncertainty", picture)])
+    loaded, known = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    with Shown().count() as bars:
         found = known.uncertainty(
-            loaded.data, method, mode=None if mode is None else read_mode(mode, known.modes),
+            loaded, method, mode=None if mode is None else read_mode(mode, known.modes),
             n=count, level=level, rng=seed, jobs=jobs,
-            progress=lambda done, total: bars("resamples", done, total or done),
+            progress=lambda done, total: bars("resamples", done, total),
         )  # fmt: skip
     errors = {
         name: None if each is None else [float(x) for x in np.median(each, axis=0)]
@@ -227,4 +248,7 @@ def uncertainty(
     if plot is not None:
         from robustcp import plot as pictures
 
-        draw(plot / "uncertainty.png", lambda: pictures.components(known, uncertainty=found))
+        draw(
+            plot / picture_file("uncertainty", picture),
+            lambda: pictures.components(known, uncertainty=found),
+        )

@@ -28,6 +28,8 @@ class Outputs:
         What is read: files, or folders of files.
     force : bool
         Whether existing files may be replaced.
+    own : sequence of paths
+        Files that an earlier run of the same work has written, which may be replaced.
 
     Examples
     --------
@@ -41,10 +43,18 @@ class Outputs:
     robustcp.files.errors.OutputError: out ...x.npz: is an input, which would be lost
     """
 
-    def __init__(self, *inputs: str | Path | None, force: bool = False) -> None:
+    def __init__(
+        self, *inputs: str | Path | None, force: bool = False, own: Sequence[str | Path] = ()
+    ) -> None:
         self.inputs = [Path(path) for path in inputs if path is not None]
         self.force = force
+        self._own = {_target(Path(path)) for path in own}
         self._declared: list[Path] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What was declared, as full paths."""
+        return tuple(str(_target(path)) for path in self._declared)
 
     def add(self, argument: str, path: Path, *, replaced: bool = False) -> None:
         """Declare a file in a folder that exists; `argument` is the one that names it.
@@ -84,7 +94,7 @@ class Outputs:
                     )
             if found and not stat.S_ISREG(found.st_mode):
                 raise OutputError(path, "is not a regular file", argument)
-            if found and not (self.force or replaced):
+            if found and not (self.force or replaced or _target(path) in self._own):
                 raise ExistsError(path, "exists", argument)
             if not _accessible(_nearest(parent)) or (found and not os.access(path, os.W_OK)):
                 raise OutputError(path, "cannot be written (Permission denied)", argument)

@@ -1,197 +1,53 @@
-"""Fits as files: .npz, or NetCDF with the labels of the modes. They come back exactly."""
+"""Fits from files: they come back exactly."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import io
-import json
-import os
-import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robustcp import losses
-from robustcp._typing import Array
 from robustcp.cases import Judged
-from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
+from robustcp.constraints import Constraint
 from robustcp.doubts import FitWarning
-from robustcp.engines import Listed, Weights, to_host
+from robustcp.engines import Listed, Weights
 from robustcp.files.errors import FileError, reason
-from robustcp.files.writing import whole, write_bytes
+from robustcp.files.labels import decoded
+from robustcp.files.writing import whole
 from robustcp.fitted import Fit
-from robustcp.io.labels import decoded, encoded, for_netcdf
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.noise import Noise
 from robustcp.outcome import STOPPED, Outcome
+from robustcp.saving import FORMATS, check_suffix, rescue, save
+from robustcp.saving.described import (
+    CASES,
+    CONSTRAINTS,
+    LOSSES,
+    NOISE,
+    ForeignConstraint,
+    ForeignLoss,
+)
+from robustcp.saving.text import read_csv
 from robustcp.search import Starts
 from robustcp.simulation import Simulation
 
-#: The losses that a file may name; others come back as a name only.
-LOSSES: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        losses.L1, losses.Cauchy, losses.Contaminated, losses.Huber, losses.LeastSquares,
-        losses.Quantile, losses.Tukey, losses.Welsch,
-    )
-}  # fmt: skip
-
-#: The constraints that a file may name; others come back as a name only.
-CONSTRAINTS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Free, Nonnegative, Smooth, Unimodal)
-}
-
-#: What of a noise is numbers.
-NOISE = ("sigma", "variance", "least", "above", "below", "clean", "beyond", "looked")
-
-#: What is known of each sample.
-CASES = ("weights", "distances", "cutoffs")
-
-SUFFIXES = (".npz", ".nc")
-
-
-@dataclass(frozen=True)
-class ForeignLoss(Loss):
-    """The name of a loss that this package does not know."""
-
-    name: str = ""
-
-    def value(self, r: Array) -> Array:
-        raise NotImplementedError(f"the file says only the name of the loss, {self.name}")
-
-    slope = curvature = value
-
-
-@dataclass(frozen=True)
-class ForeignConstraint(Constraint):
-    """The name of a constraint that this package does not know."""
-
-    name: str = ""
-
-    def solve(self, *arguments: Any) -> Array:
-        raise NotImplementedError(f"the file says only the name of the constraint, {self.name}")
-
-    def project(self, factor: Array) -> Array:
-        raise NotImplementedError(f"the file says only the name of the constraint, {self.name}")
-
-
-def save(fit: Fit, path: str | Path) -> None:
-    """Write a fit to a .npz file, or to a NetCDF file (.nc) with names and labels.
-
-    The file is whole or not there: it is written under another name first.
-
-    Examples
-    --------
-    >>> import robustcp, tempfile, pathlib
-    >>> sim = robustcp.simulate((8, 8, 8), 2, eta=0.1, gamma=1.0, rng=0)
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "fit.npz"
-    >>> fit = robustcp.cpals(sim.data, 2)
-    >>> robustcp.save(fit, path)
-    >>> robustcp.load(path).status == fit.status
-    True
-    """
-    path = check_suffix(path)
-    if path.suffix == ".nc":
-        write_bytes(path, _netcdf(fit))
-    else:
-        with whole(path) as file:
-            np.savez(file, **_arrays(fit), robustcp=np.array(json.dumps(_about(fit))))
-
-
-def rescue(fit: Fit) -> Path:
-    """Save a fit that could not be written where it should be, in the temporary folder."""
-    handle, name = tempfile.mkstemp(prefix="robustcp-", suffix=".npz")
-    os.close(handle)
-    try:
-        save(fit, name)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return Path(name)
-
-
-def _arrays(fit: Fit) -> dict[str, Any]:
-    arrays = {f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)}
-    if fit.cases is not None:
-        arrays |= {f"cases_{name}": getattr(fit.cases, name) for name in CASES}
-    return (
-        arrays
-        | _noise_arrays(fit.noise)
-        | {"weights": np.asarray(to_host(fit.weights)), "trace": np.asarray(fit.trace)}
-    )
-
-
-def _netcdf(fit: Fit) -> memoryview:
-    """A fit as the content of a NetCDF file.
-
-    It is made in memory: HDF5 crashes where it cannot write. Names and labels that NetCDF cannot
-    hold have others in their place; the exact ones are in the attribute `robustcp`.
-    """
-    from xarray.backends import H5NetCDFStore
-
-    shown = [None if labels is None else for_netcdf(labels) for labels in fit.labels]
-    dataset = replace(fit, modes=_dimensions(fit.modes), labels=tuple(shown)).to_xarray()
-    dataset["trace"] = ("sweep", np.asarray(fit.trace))
-    extra = _noise_arrays(fit.noise)
-    if fit.cases is not None:
-        extra |= {f"cases_{name}": getattr(fit.cases, name) for name in CASES}
-    for name, array in extra.items():
-        prefix = name
-        while any(str(dimension).startswith(prefix) for dimension in dataset.dims):
-            prefix += "_"
-        dataset[name] = tuple(f"{prefix}_{n}" for n in range(array.ndim)), array
-    dataset.attrs["robustcp"] = json.dumps(_about(fit))
-    content = io.BytesIO()
-    with importlib.import_module("h5netcdf").File(content, "w") as file:
-        dataset.dump_to_store(H5NetCDFStore(file))
-    return content.getbuffer()
-
-
-def _dimensions(modes: Sequence[Any]) -> tuple[str, ...]:
-    """Names of dimensions: those of the modes, where a NetCDF file can have them."""
-    wanted = [str(mode) for mode in modes]
-    parts = (f"{part}_{n}" for part in ("factor", "noise", "known") for n in range(len(wanted) + 1))
-    taken = {"component", "sweep", "weights", "trace", "known_listed", *parts}
-    names: list[str] = []
-    for n, name in enumerate(wanted):
-        if name in taken or not _is_dimension(name):
-            name = f"mode_{n}"
-            while name in taken or name in wanted:
-                name += "_"
-        taken.add(name)
-        names.append(name)
-    return tuple(names)
-
-
-def _is_dimension(name: str) -> bool:
-    plain = name.isprintable() and name == name.strip() and len(name.encode()) <= 256
-    return plain and "/" not in name and name not in ("", ".", "..")
+__all__ = ["check_suffix", "load", "load_model", "rescue", "save", "save_simulation"]
 
 
 def load(path: str | Path) -> Fit:
-    """A fit that `save` wrote."""
+    """A fit that `save` wrote: .npz, .nc, .json, .mat or .xlsx."""
     path = Path(path)
     if not path.exists():
         raise FileError(path, "there is no such file")
     try:
-        if path.suffix == ".nc":
-            import xarray
-
-            with xarray.open_dataset(path, engine="h5netcdf", decode_cf=False) as opened:
-                held = {name: np.array(opened[name].values) for name in opened.data_vars}
-                about = json.loads(opened.attrs["robustcp"])
-        else:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                held = {name: archive[name] for name in archive.files}
-            about = json.loads(str(held["robustcp"]))
-        return _fit(held, about)
+        read = FORMATS[path.suffix if path.suffix in FORMATS else ".npz"].read
+        return _fit(*read(path))
     except ImportError as error:
-        raise FileError(path, f"reading it needs {error.name}") from None
+        raise FileError(path, str(error)) from None
+    except FileError:
+        raise
     except Exception as error:  # whatever a damaged file makes its library raise
         raise FileError(path, f"is not a fit that robustcp saved ({reason(error)})") from None
 
@@ -232,17 +88,6 @@ def _cases(held: dict[str, np.ndarray], about: dict[str, Any]) -> Judged | None:
     return Judged(int(mode), **{name: held[f"cases_{name}"] for name in CASES})
 
 
-def _noise_arrays(noise: Noise) -> dict[str, np.ndarray]:
-    """Scales of slabs, and known standard deviations: of slabs, of all entries, or listed."""
-    found = {f"noise_{n}": v for n, v in enumerate(noise.slabs) if v is not None}
-    if isinstance(noise.given, Listed):
-        return found | {"known_listed": noise.given.values}
-    known = () if noise.given is None else (*noise.given.vectors, noise.given.array)
-    return found | {
-        f"known_{n}": np.asarray(to_host(part)) for n, part in enumerate(known) if part is not None
-    }
-
-
 def _noise(held: dict[str, np.ndarray], about: dict[str, Any], shape: tuple[int, ...]) -> Noise:
     """The noise of a file; files of the first versions hold only its scale."""
     slabs = tuple(held.get(f"noise_{n}") for n in range(len(shape)))
@@ -269,13 +114,6 @@ def _known(held: dict[str, np.ndarray], shape: tuple[int, ...]) -> Weights | Lis
     return Weights(shape, tuple(vectors), array)
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of any type as JSON can hold them."""
-    if isinstance(value, tuple):
-        return [float(part) for part in value]
-    return bool(value) if isinstance(value, bool) else float(value)
-
-
 def _result(about: dict[str, Any]) -> Outcome:
     """How a fit ended; files of the first version hold only words, and whether it converged."""
     if "result" in about:
@@ -291,9 +129,12 @@ def load_model(path: str | Path) -> KruskalTensor:
     try:
         return load(path).model
     except FileError:
-        if path.suffix != ".npz" or not path.exists():
+        if path.suffix not in (".npz", ".csv") or not path.exists():
             raise
         try:
+            if path.suffix == ".csv":
+                weights, parts = read_csv(path)
+                return KruskalTensor(weights, tuple(parts)).normalized(-1)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 order = sum(name.startswith("factor_") for name in archive.files)
                 factors = tuple(archive[f"factor_{n}"] for n in range(order))
@@ -310,53 +151,6 @@ def save_simulation(sim: Simulation, path: str | Path) -> None:
         np.savez(file, **arrays)
 
 
-def check_suffix(path: str | Path) -> Path:
-    """Refuse file names that do not say how a fit is to be written, or cannot be."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise FileError(path, "a fit is written as .npz or .nc")
-    for name in ("xarray", "h5netcdf") if path.suffix == ".nc" else ():
-        if importlib.util.find_spec(name) is None:
-            raise FileError(
-                path, f"writing it needs {name}; install it with: pip install 'robustcp[files]'"
-            )
-    return path
-
-
-def _about(fit: Fit) -> dict[str, Any]:
-    return {
-        "result": asdict(fit.result),
-        "notes": list(fit.notes),
-        "warnings": [asdict(warning) for warning in fit.warnings],
-        "cases": None if fit.cases is None else fit.cases.mode,
-        "loss": _described(fit.loss),
-        "stages": [[str(name), int(count)] for name, count in fit.stages],
-        "explained": float(fit.explained),
-        "starts": [float(value) for value in fit.starts],
-        "reached": int(fit.starts.reached),
-        "final": [None if value is None else float(value) for value in fit.starts.final],
-        "scale": float(fit.scale),
-        "noise": {name: _plain(getattr(fit.noise, name)) for name in NOISE},
-        "modes": [encoded(name) for name in fit.modes],
-        "labels": [
-            None if names is None else [encoded(label) for label in names] for names in fit.labels
-        ],
-        "constraints": [_constraint_described(constraint) for constraint in fit.constraints],
-    }
-
-
-def _described(loss: Any) -> dict[str, Any]:
-    name = type(loss).__name__
-    known = LOSSES.get(name) is type(loss)
-    return {"name": loss.name if isinstance(loss, ForeignLoss) else name,
-            "numbers": _floats(asdict(loss)) if known else None}  # fmt: skip
-
-
-def _floats(numbers: dict[str, Any]) -> dict[str, float]:
-    """Numbers of any type as JSON can hold them."""
-    return {name: float(number) for name, number in numbers.items()}
-
-
 def _loss(described: dict[str, Any]) -> Loss:
     name, numbers = str(described["name"]), described["numbers"]
     if numbers is None or name not in LOSSES:
@@ -368,15 +162,6 @@ def _loss(described: dict[str, Any]) -> Loss:
         raise ValueError(f"a parameter of the loss {name} is not a number")
     made: Loss = kind(**numbers)
     return made
-
-
-def _constraint_described(constraint: Constraint) -> dict[str, Any]:
-    if isinstance(constraint, ForeignConstraint):
-        return {"name": constraint.name, "numbers": None}
-    named: Any = getattr(constraint, "original", constraint)
-    name = type(named).__name__
-    known = CONSTRAINTS.get(name) is type(named)
-    return {"name": name, "numbers": asdict(named) if known else None}
 
 
 def _constraints(described: Any, order: int) -> tuple[Constraint, ...]:

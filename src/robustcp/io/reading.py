@@ -7,27 +7,29 @@ with a file is a `FileError`, one line that names the file.
 
 from __future__ import annotations
 
-import importlib
+import math
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robustcp.engines import Observed, names_and_labels
+from robustcp.engines import Labelled, in_parquet, labelled, transposed
 from robustcp.files.errors import FileError, reason
+from robustcp.files.optional import MissingError, library
+from robustcp.io.beside import as_vector, names_beside
+from robustcp.io.tables import TEXT, Columns, Table, folder, long_table, matrix, parquet, workbook
+from robustcp.io.tables import text_table as text_of
+from robustcp.io.tns import tns
 
-__all__ = ["FileError", "Labels", "Loaded", "read"]
-
-#: Labels of one mode: a list, or None where indices are all there is.
-Labels = list[Any] | None
+__all__ = ["FileError", "Loaded", "read"]
 
 
-@dataclass(frozen=True, eq=False)
-class Loaded:
+@dataclass(frozen=True, eq=False, repr=False)
+class Loaded(Labelled):
     """A tensor from a file.
 
     Attributes
@@ -37,15 +39,14 @@ class Loaded:
         Names of the modes.
     labels : tuple of (list or None)
         Labels of the indices of each mode.
+    notes : tuple of str
+        What should be known about the data, such as sensors that never vary.
     affine : array, optional
         Of a NIfTI image: from voxels to space.
     space : tuple of int, optional
         Of an image as voxel x time: its sizes in space.
     """
 
-    data: Any
-    modes: tuple[str, ...]
-    labels: tuple[Labels, ...]
     affine: np.ndarray | None = None
     space: tuple[int, ...] | None = None
 
@@ -56,30 +57,67 @@ class Loaded:
         return cls(data, tuple(f"mode {n}" for n in range(order)), (None,) * order)
 
 
-def read(path: str | Path, *, key: str | None = None, absent: str | None = None) -> Loaded:
-    """The tensor in a file.
+@dataclass(frozen=True)
+class Asked:
+    """What is said of a file: which array or sheet, which columns, and what is not listed."""
+
+    key: str | None = None
+    absent: str | None = None
+    columns: Columns = field(default_factory=Columns)
+    stack: bool = False
+    lazy: bool = False
+
+
+def read(
+    path: str | Path,
+    *,
+    key: str | None = None,
+    absent: str | None = None,
+    modes: Sequence[int | str] | None = None,
+    value: int | str | None = None,
+    stack: bool = False,
+    lazy: bool = False,
+) -> Loaded:
+    """The tensor in a file, or in a folder of tables.
 
     Parameters
     ----------
     path : str or Path
-        NumPy (.npy, .npz), MATLAB (.mat), HDF5, NetCDF, Zarr, NIfTI (.nii, .nii.gz), FROSTT
-        (.tns), or a long table (.csv, .parquet) with one column per mode and the value last.
+        NumPy (.npy, .npz), MATLAB (.mat), HDF5, NetCDF, Zarr, NIfTI (.nii, .nii.gz), FROSTT or
+        Tensor Toolbox (.tns), or a long table (.csv, .parquet, .xlsx) with one column per mode
+        and the value last. A folder of text files with a matrix in each, such as landscapes of
+        fluorescence, is one tensor, whose first mode has the names of the files as labels.
     key : str, optional
-        Which array, where a file holds several; fields of structs by dots, "X.data".
+        Which array, where a file holds several; fields of structs by dots, "X.data". Of a
+        workbook, which sheet.
     absent : {"missing", "zero"}, optional
         What an index that is not listed in a .tns file or a table means. There is no default.
+    modes, value : sequence of columns, and a column; by name or position, optional
+        Of a long table: which columns are the modes, in their order, and which holds the values.
+        With `stack`, `modes` names the modes.
+    stack : bool
+        Whether tables are matrices, with labels in their first row and column: one in a file, or
+        one in each sheet of a workbook, which are stacked to one tensor.
+    lazy : bool
+        Whether data that is stored in chunks is left where it is, and read by chunks in every
+        pass: Zarr, HDF5, NetCDF, and tables in a folder of Parquet files.
 
     Returns
     -------
     Loaded
+
+    Notes
+    -----
+    Vectors that are kept beside an array, in the same struct of a .mat file or group of an HDF5
+    file, become its labels, if they are as long as one mode and no other.
 
     Examples
     --------
     >>> import numpy as np, tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "x.npy"
     >>> np.save(path, np.ones((2, 3, 4)))
-    >>> read(path).data.shape
-    (2, 3, 4)
+    >>> read(path)
+    Loaded(mode 0 (2) x mode 1 (3) x mode 2 (4); float64)
     """
     path = Path(path)
     if absent not in (None, "missing", "zero"):
@@ -87,12 +125,18 @@ def read(path: str | Path, *, key: str | None = None, absent: str | None = None)
     if not path.exists():
         raise FileError(path, "there is no such file")
     kind = _kind(path)
+    named = None if modes is None else tuple([modes] if isinstance(modes, str) else modes)
+    asked = Asked(key, absent, Columns(named, value), stack, lazy)
+    wide = kind in _WIDE or (stack and kind in _TABLES)
+    for option, given in (("modes", modes is not None), ("value", value is not None)):
+        if given and kind not in _TABLES and not (wide and option == "modes"):
+            raise FileError(path, f"is for tables, not for {kind}", option)
+    if stack and kind not in (*_TABLES, *_WIDE):
+        raise FileError(path, f"is for tables, not for {kind}", "stack")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if kind in _LISTED:
-                return _LISTED[kind](path, absent)
-            loaded = _DENSE[kind](path, key)
+            loaded = _READERS[kind](path, asked)
     except FileError:
         raise
     except ImportError:
@@ -101,7 +145,16 @@ def read(path: str | Path, *, key: str | None = None, absent: str | None = None)
         raise FileError(path, "claims to hold more than memory has room for") from None
     except Exception as error:  # whatever a damaged file makes its library raise
         raise FileError(path, f"cannot be read as {kind} ({reason(error)})") from None
-    return _checked(path, loaded)
+    if wide and named:
+        loaded = _renamed(path, loaded, named)
+    return loaded if kind in _LISTED else _checked(path, loaded)
+
+
+def _renamed(path: Path, loaded: Loaded, modes: tuple[int | str, ...]) -> Loaded:
+    """With other names of modes."""
+    if len(modes) != len(loaded.modes):
+        raise FileError(path, f"must be {len(loaded.modes)} names, got {len(modes)}", "modes")
+    return Loaded(loaded.data, tuple(map(str, modes)), loaded.labels, loaded.notes)
 
 
 def _checked(path: Path, loaded: Loaded) -> Loaded:
@@ -125,7 +178,9 @@ def _kind(path: Path) -> str:
             (path / mark).exists() for mark in (".zgroup", ".zarray", "zarr.json")
         ):
             return "Zarr"
-        raise FileError(path, "is a folder")
+        if any(path.rglob("*.parquet")):
+            return "Parquet, in parts"
+        return "a folder of tables"
     try:
         with path.open("rb") as file:
             head = file.read(352)
@@ -136,7 +191,7 @@ def _kind(path: Path) -> str:
     if head.startswith(b"\x93NUMPY"):
         return "NumPy .npy"
     if head.startswith(b"PK\x03\x04"):
-        return "NumPy .npz"
+        return "Excel .xlsx" if name.endswith((".xlsx", ".xlsm")) else "NumPy .npz"
     if head.startswith(b"\x89HDF\r\n\x1a\n") or b"MATLAB 7.3" in head[:128]:
         return "NetCDF" if name.endswith((".nc", ".nc4", ".cdf")) else "HDF5"
     if head.startswith(b"MATLAB 5.0"):
@@ -149,25 +204,23 @@ def _kind(path: Path) -> str:
         return "NIfTI"
     if name.endswith(".tns"):
         return "FROSTT .tns"
-    if name.endswith((".csv", ".tsv", ".txt")):
+    if name.endswith(TEXT):
         return "CSV"
     known = {".npy": "NumPy .npy", ".npz": "NumPy .npz", ".mat": "MATLAB .mat"}
-    if path.suffix.lower() in (*known, ".h5", ".hdf5", ".nc", ".parquet"):
+    if path.suffix.lower() in (*known, ".h5", ".hdf5", ".nc", ".parquet", ".xlsx"):
         raise FileError(path, "its content is not what its suffix says")
     raise FileError(
         path,
         "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .zarr, .nii, "
-        ".nii.gz, .tns, .csv, .parquet",
+        ".nii.gz, .tns, .csv, .parquet, .xlsx, and folders of .csv",
     )
 
 
 def _library(name: str, path: Path) -> Any:
     try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise FileError(
-            path, f"reading it needs {name}; install it with: pip install 'robustcp[files]'"
-        ) from None
+        return library(name, "reading it")
+    except MissingError as error:
+        raise FileError(path, str(error)) from None
 
 
 def _one(path: Path, arrays: Mapping[str, Any], key: str | None) -> tuple[str, Any]:
@@ -191,30 +244,50 @@ def _one(path: Path, arrays: Mapping[str, Any], key: str | None) -> tuple[str, A
 # Arrays
 
 
-def _npy(path: Path, key: str | None) -> Loaded:
+def _npy(path: Path, asked: Asked) -> Loaded:
     return Loaded.plain(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
-def _npz(path: Path, key: str | None) -> Loaded:
+@dataclass(frozen=True)
+class _Member:
+    """An array of an archive that is not read yet."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def _npz(path: Path, asked: Asked) -> Loaded:
+    """Only the array that is meant is read; of the others, what they are."""
     with zipfile.ZipFile(path) as archive:
-        if not any(name.endswith(".npy") for name in archive.namelist()):
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        if not names:
             raise FileError(path, "is a zip archive without NumPy arrays")
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {}
-        for name in archive.files:
-            try:
-                arrays[name] = archive[name]
-            except ValueError as error:
-                if "pickle" not in str(error) or name == key:
-                    raise
-        return Loaded.plain(_one(path, arrays, key)[1])
+        members = {name.removesuffix(".npy"): _member(archive, name) for name in names}
+        chosen, _ = _one(path, members, asked.key)
+        with archive.open(f"{chosen}.npy") as file:
+            return Loaded.plain(np.lib.format.read_array(file, allow_pickle=False))
 
 
-def _mat(path: Path, key: str | None) -> Loaded:
+def _member(archive: zipfile.ZipFile, name: str) -> _Member:
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if header is None:  # the third version is the second in UTF-8, for names of fields
+            return _Member((), np.dtype(object))
+        shape, _, dtype = header(file)
+        return _Member(shape, dtype)
+
+
+def _mat(path: Path, asked: Asked) -> Loaded:
     from scipy.io import loadmat
 
     held = loadmat(path, squeeze_me=True, struct_as_record=False)
-    return Loaded.plain(_one(path, dict(_inside(held)), key)[1])
+    arrays = dict(_inside(held))
+    chosen, data = _one(path, arrays, asked.key)
+    return _with_axes(np.asarray(data), chosen, arrays)
 
 
 def _inside(held: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
@@ -229,149 +302,177 @@ def _inside(held: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterab
             yield from _inside(fields, f"{before}{name}.", depth + 1)
 
 
-def _hdf5(path: Path, key: str | None) -> Loaded:
+def _with_axes(data: Any, name: str, arrays: Mapping[str, Any]) -> Loaded:
+    """An array with the labels that are kept beside it, in the same struct or group."""
+    inside = name.rpartition(".")[0]
+    vectors = {
+        other: vector
+        for other, each in arrays.items()
+        if other != name
+        and other.rpartition(".")[0] == inside
+        and (vector := as_vector(each)) is not None
+    }
+    modes, labels = names_beside(tuple(data.shape), vectors)
+    return Loaded(data, modes, labels)
+
+
+def _hdf5(path: Path, asked: Asked) -> Loaded:
+    """An array; lazily as it lies in the file, which stays open."""
     h5py = _library("h5py", path)
-    with h5py.File(path, "r") as file:
+    file = h5py.File(path, "r")
+    try:
         arrays: dict[str, Any] = {}
         file.visititems(
             lambda name, item: (
                 arrays.update({name.replace("/", "."): item})
-                if isinstance(item, h5py.Dataset)
+                if isinstance(item, h5py.Dataset) and item.shape is not None
                 else None
             )
         )
         arrays = {name: item for name, item in arrays.items() if not name.startswith("#refs#")}
-        _, chosen = _one(path, arrays, key)
-        matlab = "MATLAB_class" in chosen.attrs
-        data = chosen[()]
-    return Loaded.plain(np.asarray(data).T if matlab else np.asarray(data))
+        name, chosen = _one(path, arrays, asked.key)
+        matlab, beside = "MATLAB_class" in chosen.attrs, name.rpartition(".")[0]
+        small = {
+            other: _texts(file, item, h5py)
+            for other, item in arrays.items()
+            if other.rpartition(".")[0] == beside and item.size <= max(chosen.shape, default=0)
+        }
+        if asked.lazy:
+            return _with_axes(transposed(chosen) if matlab else chosen, name, small)
+        data = np.asarray(chosen[()])
+        return _with_axes(data.T if matlab else data, name, small)
+    finally:
+        if not asked.lazy:
+            file.close()
 
 
-def _xarray(path: Path, key: str | None) -> Loaded:
-    xarray = _library("xarray", path)
-    if path.is_dir():
-        _library("zarr", path)
-        opened = xarray.open_zarr(path, chunks=None)
-    else:
-        opened = xarray.open_dataset(path)
+def _texts(file: Any, item: Any, h5py: Any) -> Any:
+    """A vector of a group; cells of text of MATLAB are followed."""
+    if h5py.check_ref_dtype(item.dtype) is not None:
+        cells = [file[cell] for cell in item[()].ravel() if cell]
+        return np.array(["".join(map(chr, np.asarray(cell[()]).ravel())) for cell in cells])
+    text = h5py.check_string_dtype(item.dtype) is not None
+    return np.array(item.asstr()[()]) if text else item[()]
+
+
+def _xarray(path: Path, asked: Asked) -> Loaded:
+    """A variable with its coordinates; lazily as it lies in the file, which stays open."""
+    opened = _library("xarray", path).open_dataset(path, cache=not asked.lazy)
+    if asked.lazy:
+        return _named(_one(path, dict(opened.data_vars), asked.key)[1])
     with opened:
-        _, chosen = _one(path, dict(opened.data_vars), key)
-        chosen = chosen.load()
-        return Loaded(np.asarray(chosen.values), *names_and_labels(chosen))
+        chosen = _one(path, dict(opened.data_vars), asked.key)[1].load()
+        return replace(_named(chosen), data=np.asarray(chosen.values))
 
 
-def _nifti(path: Path, key: str | None) -> Loaded:
+def _named(array: Any) -> Loaded:
+    """A DataArray with its names and labels."""
+    found = labelled(array)
+    return Loaded(array, found.modes, found.labels)
+
+
+def _zarr(path: Path, asked: Asked) -> Loaded:
+    stored = _stored_zarr(path, asked.key)
+    return stored if asked.lazy else replace(stored, data=np.asarray(stored.data[...]))
+
+
+def _stored_zarr(path: Path, key: str | None) -> Loaded:
+    """An array of Zarr; of xarray, where that makes other numbers of what is stored."""
+    zarr = _library("zarr", path)
+    opened = zarr.open(path, mode="r")
+    if not isinstance(opened, zarr.Group):
+        names = getattr(opened.metadata, "dimension_names", None) or (None,) * opened.ndim
+        plain = Loaded.plain(opened)
+        pairs = zip(names, plain.modes, strict=True)
+        return replace(plain, modes=tuple(name or number for name, number in pairs))
+    try:
+        held = _library("xarray", path).open_zarr(path, chunks=None)
+    except (KeyError, ValueError):  # dimensions have no names
+        members = dict(opened.members(None))
+        arrays = {
+            n.replace("/", "."): a for n, a in members.items() if not isinstance(a, zarr.Group)
+        }
+        return Loaded.plain(_one(path, arrays, key)[1])
+    name, chosen = _one(path, dict(held.data_vars), key)
+    array, loaded = opened[name], _named(chosen)
+    return replace(loaded, data=array) if array.dtype == chosen.dtype and _as_is(chosen) else loaded
+
+
+def _as_is(chosen: Any) -> bool:
+    """Whether what is stored is what is meant: no scale, no offset, no value for missing ones."""
+    fill = chosen.encoding.get("_FillValue")
+    missing = fill is not None and not np.isnan(np.float64(fill))
+    return not missing and not {"scale_factor", "add_offset"} & set(chosen.encoding)
+
+
+def _nifti(path: Path, asked: Asked) -> Loaded:
     nibabel = _library("nibabel", path)
     image = nibabel.load(path)
     data = np.asanyarray(image.dataobj)
     names = ("x", "y", "z", "time", "mode 4", "mode 5", "mode 6")[: data.ndim]
-    return Loaded(data, names, (None,) * data.ndim, np.asarray(image.affine))
+    return Loaded(data, names, (None,) * data.ndim, affine=np.asarray(image.affine))
 
 
-# Listed entries
+# Listed entries and tables
 
 
-def _tns(path: Path, absent: str | None) -> Loaded:
-    rows: list[list[float]] = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            text = line.split("#")[0].split()
-            if not text:
-                continue
-            if rows and len(text) != len(rows[0]):
-                raise FileError(path, f"line {number} has {len(text)} numbers, not {len(rows[0])}")
-            try:
-                rows.append([float(part) for part in text])
-            except ValueError:
-                raise FileError(path, f"line {number} is not numbers") from None
-    table = np.array(rows)
-    if table.ndim != 2 or table.shape[1] < 3:
-        raise FileError(path, "must have at least 2 indices and a value in each line")
-    at = table[:, :-1]
-    if not np.array_equal(at, np.round(at)) or at.min() < 1 or at.max() > 2**53:
-        raise FileError(path, "indices must be whole numbers from 1 on")
-    indices = at.astype(np.int64) - 1
-    shape = tuple(int(size) for size in indices.max(axis=0) + 1)
-    modes = tuple(f"mode {n}" for n in range(len(shape)))
-    return _listed(path, indices, table[:, -1], shape, modes, (None,) * len(shape), absent)
+def _loaded(named: Labelled) -> Loaded:
+    return Loaded(named.data, named.modes, named.labels, named.notes)
 
 
-def _table(path: Path, absent: str | None) -> Loaded:
-    pandas = _library("pandas", path)
-    if _kind(path) == "Parquet":
-        _library("pyarrow", path)
-        table = pandas.read_parquet(path)
-    else:
-        table = pandas.read_csv(path, sep=None, engine="python")
-    if table.shape[1] < 3:
-        raise FileError(path, "must have a column for each of at least 2 modes, and one of values")
-    if not len(table):
-        raise FileError(path, "has no rows")
-    *modes, last = table.columns
-    values = pandas.to_numeric(table[last], errors="coerce")
-    bad = values.isna() & table[last].notna()
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise FileError(
-            path, f"the column of values, {last!r}, has {table[last].iloc[row]!r} in row {row}"
-        )
-    known = values.notna().to_numpy()
-    if table[modes].isna().any(axis=None):
-        raise FileError(path, "a column of a mode has gaps")
-    codes, labels = [], []
-    for mode in modes:
-        code, unique = pandas.factorize(table[mode], sort=True)
-        codes.append(code)
-        labels.append(list(unique.tolist()))
-    indices = np.stack(codes, axis=1).astype(np.int64)
-    shape = tuple(len(names) for names in labels)
-    found = np.asarray(values, dtype=np.float64)
-    return _listed(
-        path, indices[known], found[known], shape, tuple(map(str, modes)), tuple(labels), absent
-    )
+def _text(path: Path, asked: Asked) -> Loaded:
+    if asked.stack:
+        return _loaded(matrix(path))
+    _library("pandas", path)
+    return _long(text_of(path, asked.columns), asked)
 
 
-def _listed(
-    path: Path,
-    indices: np.ndarray,
-    values: np.ndarray,
-    shape: tuple[int, ...],
-    modes: tuple[str, ...],
-    labels: tuple[Labels, ...],
-    absent: str | None,
-) -> Loaded:
-    """A tensor of listed entries: observed ones, or a whole array where the rest is 0."""
-    size = int(np.prod([float(n) for n in shape]))
-    if absent is None and len(values) < size:
+def _long(table: Table, asked: Asked) -> Loaded:
+    return _loaded(long_table(table, asked.columns, asked.absent))
+
+
+def _workbook(path: Path, asked: Asked) -> Loaded:
+    found = workbook(path, asked.key, asked.stack)
+    return _long(found, asked) if isinstance(found, Table) else _loaded(found)
+
+
+def _parquet(path: Path, asked: Asked) -> Loaded:
+    if asked.stack:
+        raise FileError(path, "is for text files and workbooks", "stack")
+    return _long(parquet(path), asked)
+
+
+def _parts(path: Path, asked: Asked) -> Loaded:
+    """A table in a folder of files, which are read in every pass."""
+    _library("pyarrow", path)
+    data = in_parquet(path, by_name=True)
+    if asked.absent != "missing" and data.count < math.prod(data.shape):
         raise FileError(
             path,
-            "must say what the entries that are not listed are, 'missing' or 'zero' "
-            f"({size - len(values)} of {size})",
+            "must say that the entries that are not listed are 'missing'; a table in parts is not "
+            f"filled up with zeros ({math.prod(data.shape) - data.count} entries)",
             "absent",
         )
-    try:
-        observed = Observed(indices, values, shape)
-    except ValueError as error:
-        text = str(error).replace("indices: given more than once", "repeated coordinates")
-        raise FileError(path, text) from None
-    if absent == "missing" and len(values) < 0.5 * size:
-        return Loaded(observed, modes, labels)
-    data = np.full(shape, np.nan if absent == "missing" else 0.0)
-    data[tuple(indices.T)] = values
-    return Loaded(data, modes, labels)
+    labels = tuple(None if names is None else list(names.tolist()) for names in data.names)
+    return Loaded(data, data.modes, labels)
 
 
-_DENSE: dict[str, Callable[[Path, str | None], Loaded]] = {
+_READERS: dict[str, Callable[[Path, Asked], Loaded]] = {
     "NumPy .npy": _npy,
     "NumPy .npz": _npz,
     "MATLAB .mat": _mat,
     "HDF5": _hdf5,
     "NetCDF": _xarray,
-    "Zarr": _xarray,
+    "Zarr": _zarr,
     "NIfTI": _nifti,
+    "FROSTT .tns": lambda path, asked: _loaded(tns(path, asked.absent)),
+    "CSV": _text,
+    "Parquet": _parquet,
+    "Parquet, in parts": _parts,
+    "Excel .xlsx": _workbook,
+    "a folder of tables": lambda path, asked: _loaded(folder(path)),
 }
-_LISTED: dict[str, Callable[[Path, str | None], Loaded]] = {
-    "FROSTT .tns": _tns,
-    "CSV": _table,
-    "Parquet": _table,
-}
+#: Those that are tables, those whose tables are matrices, and those that may list few entries.
+_LISTED = ("FROSTT .tns", "CSV", "Parquet", "Parquet, in parts", "Excel .xlsx")
+_TABLES = ("CSV", "Parquet", "Excel .xlsx")
+_WIDE = ("a folder of tables",)

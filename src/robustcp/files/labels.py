@@ -162,7 +162,7 @@ def for_netcdf(labels: list[Any]) -> list[Any]:
     if all(type(label) is float or (type(label) is int and abs(label) < 2**53) for label in plain):
         return [float(label) for label in plain]
     dates = [date for date in map(_common_date, plain) if date is not None]
-    return dates if len(dates) == len(plain) else [_as_text(label) for label in plain]
+    return dates if len(dates) == len(plain) else [as_text(label) for label in plain]
 
 
 def _is_plain_number(label: Any) -> bool:
@@ -185,6 +185,7 @@ def _common_date(label: Any) -> np.datetime64 | None:
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
 
 
-def _as_text(label: Any) -> str:
+def as_text(label: Any) -> str:
+    """A label or a name as text that every file can hold."""
     text = label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
     return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

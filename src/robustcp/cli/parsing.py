@@ -1,0 +1,70 @@
+"""How command lines are understood: options whose value may be left out, and errors in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from robustcp.cli.errors import fail
+
+#: What is wrong with a command line, as Typer tells it.
+UsageError = typer.BadParameter.__mro__[1]
+
+#: Options that stand for themselves, or have a value after them; and what they are then.
+ALONE = {"--nonnegative": "all"}
+
+
+class Command(TyperCommand):
+    """A command; what is wrong with its options is told in one line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, spelled_out(args))
+        except UsageError as error:  # type: ignore[misc]
+            _refuse(ctx, error)
+            raise
+
+
+class Group(TyperGroup):
+    """All commands; one that is not there is told in one line."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:  # type: ignore[misc]
+            _refuse(ctx, error)
+            raise
+
+
+def _refuse(ctx: Any, error: Any) -> None:
+    said = " ".join(str(error.format_message()).split()).rstrip(".")
+    if ctx.resilient_parsing or not said:  # a shell that completes, or somebody who asks for help
+        return
+    fail(f"{said}; see {ctx.command_path} --help")
+
+
+def spelled_out(args: list[str]) -> list[str]:
+    """Arguments with the values of options that may stand for themselves.
+
+    >>> spelled_out(["x.npy", "--nonnegative", "--rank", "2"])
+    ['x.npy', '--nonnegative=all', '--rank', '2']
+    >>> spelled_out(["x.npy", "--nonnegative", "sample,emission"])
+    ['x.npy', '--nonnegative=sample,emission']
+    """
+    found: list[str] = []
+    waiting = iter(range(len(args)))
+    for k in waiting:
+        one, after = args[k], args[k + 1] if k + 1 < len(args) else "-"
+        if one == "--":
+            return found + args[k:]
+        if one not in ALONE:
+            found.append(one)
+        elif after.startswith("-") or Path(after).exists():  # the next option, or the data
+            found.append(f"{one}={ALONE[one]}")
+        else:
+            found.append(f"{one}={after}")
+            next(waiting)
+    return found

@@ -1,0 +1,77 @@
+"""Axes that are kept beside an array: vectors of a struct or a group that are as long as a mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from robustcp.engines.axes import Labels
+
+Named = tuple[tuple[str, ...], tuple[Labels, ...]]
+
+
+def names_beside(shape: Sequence[int], vectors: Mapping[str, Sequence[Any]]) -> Named:
+    """Names and labels of modes, from the vectors that are kept beside an array.
+
+    A vector belongs to a mode if it is as long as that mode and no other, and if it is the only
+    one: of several, text before numbers, and then the one that rises or falls throughout. Its
+    name becomes the name of the mode.
+
+    >>> names_beside((2, 3), {"nm": [300.0, 302.0, 304.0]})
+    (('mode 0', 'nm'), (None, [300.0, 302.0, 304.0]))
+    """
+    names, labels = [f"mode {n}" for n in range(len(shape))], list[Labels]([None] * len(shape))
+    for n, size in enumerate(shape):
+        if list(shape).count(size) > 1 or size < 2:
+            continue
+        fitting = {
+            name: list(vector)
+            for name, vector in vectors.items()
+            if len(vector) == size and len(set(vector)) == size
+        }
+        chosen = _one(fitting)
+        if chosen is not None:
+            names[n], labels[n] = chosen, fitting[chosen]
+    short = [name.rpartition(".")[2] for name in names]
+    return tuple(short if len(set(short)) == len(short) else names), tuple(labels)
+
+
+def _one(fitting: Mapping[str, list[Any]]) -> str | None:
+    """The vector that is meant, if that is clear."""
+    text = [name for name, each in fitting.items() if all(isinstance(x, str) for x in each)]
+    if text:
+        return text[0] if len(text) == 1 else None
+    if len(fitting) == 1:
+        return next(iter(fitting))
+    steady = [name for name, each in fitting.items() if _steady(each)]
+    return steady[0] if len(steady) == 1 else None
+
+
+def _steady(vector: list[Any]) -> bool:
+    try:
+        steps = np.diff(np.array(vector, dtype=np.float64))
+    except (TypeError, ValueError):
+        return False
+    return bool(np.all(steps > 0) or np.all(steps < 0))
+
+
+def as_vector(value: Any) -> list[Any] | None:
+    """A vector of finite numbers or of text as a list; None for all else.
+
+    Text of MATLAB may be a matrix of characters, one row for each label.
+    """
+    array = np.asarray(value)
+    if array.ndim == 2 and 1 in array.shape:
+        array = array.ravel()
+    if array.ndim != 1 or array.size < 2:
+        return None
+    if array.dtype.kind in "iuf":
+        return list(array.tolist()) if np.isfinite(array).all() else None
+    if array.dtype.kind == "U":
+        return [text.strip() for text in array.tolist()]
+    if array.dtype.kind == "S":
+        return [text.decode("utf-8", "replace").strip() for text in array.tolist()]
+    texts = [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in array.tolist()]
+    return [x.strip() for x in texts] if all(isinstance(x, str) for x in texts) else None
