@@ -1,0 +1,357 @@
+"""Landscapes with their wavelengths; scatter cut, samples normalised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robustcp import _checks
+from robustcp.engines import as_array, axes_of, to_host
+from robustcp.files.errors import FileError
+from robustcp.io.reading import Loaded
+from robustcp.io.reading import read as read_tensor
+
+#: What the modes are called where they have no names.
+MODES = ("sample", "emission", "excitation")
+#: Total widths, in nm, of the bands of scatter of the first and of the second order.
+RAYLEIGH, RAMAN = (20.0, 30.0), (10.0, 10.0)
+#: The Raman shift of water, in 1/cm.
+WATER = 3600.0
+
+#: A width for both orders, one for each, or None to leave the scatter in.
+Widths = float | Sequence[float] | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Landscapes(Loaded):
+    """Landscapes of samples, as a tensor that every function of robustcp takes.
+
+    Attributes
+    ----------
+    data : float array
+        NaN where an entry is missing. `numpy.asarray(landscapes)` is this too.
+    modes, labels
+        Names of the modes, and labels of their indices: wavelengths in nm, names of samples.
+    norms : float64 array, optional
+        What each sample was divided by; `spectra` undoes it.
+    """
+
+    norms: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.data.shape)
+
+    @property
+    def emission_mode(self) -> int:
+        return mode_called(self.modes, "em")
+
+    @property
+    def excitation_mode(self) -> int:
+        return mode_called(self.modes, "ex")
+
+    @property
+    def sample_mode(self) -> int:
+        """The first mode that does not hold wavelengths."""
+        spectral = (self.emission_mode, self.excitation_mode)
+        return next(n for n in range(len(self.modes)) if n not in spectral)
+
+    @property
+    def emission(self) -> np.ndarray:
+        """Wavelengths of emission, in nm."""
+        return np.asarray(self.labels[self.emission_mode], dtype=np.float64)
+
+    @property
+    def excitation(self) -> np.ndarray:
+        """Wavelengths of excitation, in nm."""
+        return np.asarray(self.labels[self.excitation_mode], dtype=np.float64)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        sizes = " x ".join(f"{m} ({n})" for m, n in zip(self.modes, self.shape, strict=True))
+        missing = float(np.isnan(self.data).mean())
+        normalised = "" if self.norms is None else ", samples normalised"
+        return f"Landscapes({sizes}, {missing:.1%} missing{normalised})"
+
+    def along(self, mask: np.ndarray) -> np.ndarray:
+        """A mask (emission, excitation) in the modes of the data."""
+        em, ex = self.emission_mode, self.excitation_mode
+        shape = [n if mode in (em, ex) else 1 for mode, n in enumerate(self.shape)]
+        return (mask if em < ex else mask.T).reshape(shape)
+
+    def sample_name(self, number: int) -> str:
+        labels = self.labels[self.sample_mode]
+        return repr(number if labels is None else labels[number])
+
+    def _with(self, data: np.ndarray, norms: np.ndarray | None = None) -> Landscapes:
+        return replace(self, data=data, norms=self.norms if norms is None else norms)
+
+
+def landscapes(
+    X: Any, *, emission: Any = None, excitation: Any = None, samples: Sequence[Any] | None = None
+) -> Landscapes:
+    """Landscapes from an array and its wavelengths, or from data that has names and labels.
+
+    Parameters
+    ----------
+    X : array, xarray.DataArray, or what `robustcp.read` returns
+        Where modes have names, those that begin with "em" and "ex" hold the wavelengths.
+        Otherwise X is sample x emission x excitation.
+    emission, excitation : wavelengths in nm, optional
+        In place of the labels that X has.
+    samples : sequence, optional
+        Names of the samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> landscapes(np.ones((5, 3, 2)), emission=[300, 310, 320], excitation=[250, 260])
+    Landscapes(sample (5) x emission (3) x excitation (2), 0.0% missing)
+    """
+    axes = axes_of(X)
+    names, labels = axes.modes, axes.labels
+    data = np.asarray(to_host(as_array(X)))
+    order = data.ndim
+    if not has_wavelengths(names):
+        if order != 3:
+            raise ValueError(
+                f"X: must be sample x emission x excitation, or have modes whose names begin with "
+                f"'em' and 'ex', got shape {data.shape} and names {names}"
+            )
+        names = MODES
+    labels = labels or (None,) * order
+    at_em, at_ex = mode_called(names, "em"), mode_called(names, "ex")
+    found = list(labels)
+    for mode, name, given in ((at_em, "emission", emission), (at_ex, "excitation", excitation)):
+        found[mode] = _wavelengths(name, labels[mode] if given is None else given, data.shape[mode])
+    norms = getattr(X, "norms", None)
+    made = Landscapes(_floats(data), names, tuple(found), norms=norms)
+    if samples is not None:
+        listed = list(samples)
+        if len(listed) != made.shape[made.sample_mode]:
+            raise _checks.ArgumentError(
+                "samples",
+                f"must be {made.shape[made.sample_mode]} names, got {len(listed)}",
+            )
+        found[made.sample_mode] = listed
+        made = replace(made, labels=tuple(found))
+    _check_order(made)
+    return made
+
+
+def read(
+    folder: str | Path,
+    *,
+    rows: str = "emission",
+    emission: Any = None,
+    excitation: Any = None,
+    **options: Any,
+) -> Landscapes:
+    """The landscapes of a folder, one text file for each sample, or of one file of any kind.
+
+    A file has the wavelengths of one kind in its first row, and of the other in its first column.
+
+    Parameters
+    ----------
+    folder : str or Path
+    rows : {"emission", "excitation"}
+        What the wavelengths in the first column, one for each row, are.
+    emission, excitation : wavelengths in nm, optional
+        For files that do not have them.
+    **options
+        As in `robustcp.read`.
+    """
+    _checks.choice("rows", rows, ("emission", "excitation"))
+    loaded = read_tensor(folder, **options)
+    try:
+        if not has_wavelengths(loaded.modes) and len(loaded.modes) == 3:
+            others = (
+                ("emission", "excitation") if rows == "emission" else ("excitation", "emission")
+            )
+            loaded = replace(loaded, modes=("sample", *others))
+        return landscapes(loaded, emission=emission, excitation=excitation)
+    except ValueError as error:
+        raise FileError(folder, str(error)) from None
+
+
+def scatter_mask(
+    emission: Any,
+    excitation: Any,
+    *,
+    rayleigh: Widths = RAYLEIGH,
+    raman: Widths = RAMAN,
+    shift: float = WATER,
+) -> np.ndarray:
+    """Where light is scattered: True in bands about the lines of Rayleigh and Raman scatter.
+
+    Scattered light has the wavelength of the excitation (Rayleigh), or 1 / (1 / excitation - shift)
+    (Raman); twice that in the second order of the monochromator.
+
+    Parameters
+    ----------
+    emission, excitation : wavelengths in nm
+    rayleigh, raman : float, pair of floats, or None
+        Total widths of the bands in nm along emission, of the first and of the second order.
+        0 leaves one in, None both.
+    shift : float
+        The Raman shift of the solvent in 1/cm; that of water is 3600 or a little less.
+
+    Returns
+    -------
+    bool array (emission, excitation)
+
+    Examples
+    --------
+    >>> scatter_mask([300, 305, 350, 600], [300], rayleigh=(8, 8), raman=None)[:, 0]
+    array([ True, False, False,  True])
+    """
+    em, ex = (
+        np.array(_wavelengths(name, given))
+        for name, given in (("emission", emission), ("excitation", excitation))
+    )
+    shift = _checks.real_number("shift", shift, 0.0, above=True)
+    inverse = 1 / ex - shift * 1e-7  # nm in a cm
+    shifted = np.divide(1, inverse, out=np.full(ex.shape, np.inf), where=inverse > 0)
+    mask = np.zeros((em.size, ex.size), dtype=bool)
+    for line, widths in ((ex, _pair("rayleigh", rayleigh)), (shifted, _pair("raman", raman))):
+        for order, width in enumerate(widths, start=1):
+            if width > 0:
+                mask |= np.abs(em[:, None] - order * line[None, :]) <= width / 2
+    return mask
+
+
+def mask_scatter(
+    X: Any,
+    *,
+    rayleigh: Widths = RAYLEIGH,
+    raman: Widths = RAMAN,
+    shift: float = WATER,
+    below: str = "missing",
+    emission: Any = None,
+    excitation: Any = None,
+) -> Landscapes:
+    """Landscapes with their scatter cut: such entries are missing.
+
+    Parameters
+    ----------
+    X : Landscapes, or what `landscapes` takes
+    rayleigh, raman, shift
+        As in `scatter_mask`.
+    below : {"missing", "zero", "kept"}
+        What becomes of emission at shorter wavelengths than the excitation, where nothing
+        fluoresces.
+    emission, excitation : wavelengths in nm, optional
+        In place of the labels that X has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> em, ex = np.arange(250, 451, 5), np.arange(240, 301, 5)
+    >>> mask_scatter(np.ones((4, 41, 13)), emission=em, excitation=ex)
+    Landscapes(sample (4) x emission (41) x excitation (13), 22.0% missing)
+    """
+    _checks.choice("below", below, ("missing", "zero", "kept"))
+    made = landscapes(X, emission=emission, excitation=excitation)
+    em, ex = made.emission, made.excitation
+    mask = scatter_mask(em, ex, rayleigh=rayleigh, raman=raman, shift=shift)
+    data = made.data
+    if below != "kept":
+        under = made.along(em[:, None] < ex[None, :])
+        value = 0.0 if below == "zero" else np.nan
+        data = np.where(under & ~np.isnan(data), value, data)
+    return made._with(np.where(made.along(mask), np.nan, data))
+
+
+def normalise(X: Any, by: str = "rms") -> Landscapes:
+    """Landscapes of samples of the same size, so that weak samples count as much as strong ones.
+
+    `norms` says what each sample was divided by, on average 1, and `spectra` multiplies scores by
+    it. A sample without entries, or without anything but zeros, stays as it is.
+
+    Parameters
+    ----------
+    X : Landscapes, or what `landscapes` takes
+    by : {"rms", "total", "largest"}
+        The size: root mean square, sum or largest magnitude of its entries. Scatter that is left
+        in counts.
+    """
+    _checks.choice("by", by, tuple(SIZES))
+    made = landscapes(X)
+    rows = np.moveaxis(np.asarray(made.data, dtype=np.float64), made.sample_mode, 0)
+    sizes = np.array([SIZES[by](row[~np.isnan(row)]) for row in rows])
+    if (sizes < 0).any():
+        at = int(np.argmin(sizes))
+        raise ValueError(f"X: sample {made.sample_name(at)} has a total below 0; normalise by rms")
+    known = sizes[sizes > 0]
+    sizes = np.where(sizes > 0, sizes / (known.mean() if known.size else 1.0), 1.0)
+    by_sample = [-1 if n == made.sample_mode else 1 for n in range(len(made.shape))]
+    before = np.ones(sizes.size) if made.norms is None else made.norms
+    return made._with(made.data / sizes.reshape(by_sample).astype(made.data.dtype), before * sizes)
+
+
+SIZES: dict[str, Callable[[np.ndarray], float]] = {
+    "rms": lambda x: math.sqrt(float(np.mean(x * x))) if x.size else 0.0,
+    "total": lambda x: float(x.sum()),
+    "largest": lambda x: float(np.abs(x).max(initial=0.0)),
+}
+
+
+def _floats(data: np.ndarray) -> np.ndarray:
+    return data if data.dtype.kind == "f" else data.astype(np.float64)
+
+
+def mode_called(names: Sequence[str], beginning: str) -> int:
+    """The only mode whose name begins so; -1 if there is none, or more than one."""
+    found = [n for n, name in enumerate(names) if name.lower().startswith(beginning)]
+    return found[0] if len(found) == 1 else -1
+
+
+def has_wavelengths(names: Sequence[str]) -> bool:
+    """Whether names tell which modes are emission and excitation."""
+    return mode_called(names, "em") >= 0 and mode_called(names, "ex") >= 0
+
+
+def _wavelengths(name: str, given: Any, size: int | None = None) -> list[float]:
+    """Wavelengths in nm, checked."""
+    if given is None:
+        raise _checks.ArgumentError(name, "must be given: X has no wavelengths in nm for it")
+    try:
+        found = np.array([float(value) for value in np.ravel(given)])
+    except (TypeError, ValueError):
+        raise _checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}") from None
+    if not found.size or not np.isfinite(found).all() or (found <= 0).any():
+        raise _checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}")
+    if np.unique(found).size != found.size:
+        raise _checks.ArgumentError(name, "has a wavelength twice")
+    if size is not None and found.size != size:
+        raise _checks.ArgumentError(name, f"must be {size} wavelengths, got {found.size}")
+    return [float(value) for value in found]
+
+
+def _check_order(made: Landscapes) -> None:
+    """Refuse landscapes whose modes must have been mistaken for each other."""
+    em, ex = made.emission, made.excitation
+    if em.max() < ex.max() and em.min() < ex.min():
+        raise _checks.ArgumentError(
+            "emission",
+            f"is at {em.min():g} to {em.max():g} nm and excitation at {ex.min():g} to "
+            f"{ex.max():g} nm: emission has the longer wavelengths; are the two mistaken?",
+        )
+
+
+def _pair(name: str, widths: Widths) -> tuple[float, float]:
+    """Widths of the first and second order."""
+    if widths is None:
+        return 0.0, 0.0
+    listed = [widths, widths] if np.ndim(widths) == 0 else list(np.ravel(widths))
+    if len(listed) != 2:
+        raise _checks.ArgumentError(name, f"must be a width or two of them, got {widths!r}")
+    first, second = (_checks.real_number(name, 0.0 if w is None else w, 0.0) for w in listed)
+    return first, second

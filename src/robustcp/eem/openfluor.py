@@ -1,0 +1,151 @@
+"""Text files of OpenFluor, the data base of fluorescence spectra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robustcp import _checks
+from robustcp._version import __version__
+from robustcp.eem.spectra import Spectra
+from robustcp.files.errors import FileError, reason
+from robustcp.files.writing import Outputs, write_bytes
+
+#: What OpenFluor asks of a model, in the order of its form.
+FIELDS = (
+    "name", "creator", "date", "email", "doi", "reference", "unit", "toolbox", "fluorometer",
+    "nSample", "constraints", "validation", "methods", "preprocess", "sources", "ecozones",
+    "description",
+)  # fmt: skip
+#: How the rows of each kind begin.
+KINDS = ("Ex", "Em", "Score")
+
+
+def write_openfluor(
+    path: str | Path,
+    spectra: Spectra,
+    info: Mapping[str, Any] | None = None,
+    *,
+    scores: bool = False,
+    force: bool = False,
+) -> None:
+    """Write spectra as a text file that OpenFluor takes.
+
+    Parameters
+    ----------
+    path : str or Path
+    spectra : Spectra
+        Of `spectra(fit)`.
+    info : mapping, optional
+        What is known of the model: name, creator, date, email, doi, reference, unit, fluorometer,
+        constraints, validation, methods, preprocess, sources, ecozones, description. They come on
+        top of `spectra.info`.
+    scores : bool
+        Whether to add the scores of the samples, which OpenFluor does not ask for, but eem-python
+        reads if samples are called by their dates.
+    force : bool
+        Whether an existing file may be replaced.
+
+    Examples
+    --------
+    >>> import numpy as np, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.txt"
+    >>> one = Spectra(np.array([350.0, 400]), np.array([250.0]), np.ones((2, 1)), np.ones((1, 1)))
+    >>> write_openfluor(path, one, {"name": "lake water"})
+    >>> read_openfluor(path).info["name"]
+    'lake water'
+    """
+    path = Path(path)
+    Outputs(force=force).add("path", path)
+    lines = ["#", "# Fluorescence Model", "#"]
+    lines += [f"{key}\t{value}" for key, value in _described(spectra, info or {}).items()]
+    lines += ["#", "# Excitation/Emission (Ex, Em), wavelength [nm], component_n [intensity]", "#"]
+    for kind, nm, loadings in (
+        ("Ex", spectra.excitation, spectra.excitation_loadings),
+        ("Em", spectra.emission, spectra.emission_loadings),
+    ):
+        lines += [_row(kind, f"{w:.10g}", row) for w, row in zip(nm, loadings, strict=True)]
+    if scores:
+        if spectra.scores is None:
+            raise _checks.ArgumentError("scores", "there are none")
+        names = spectra.samples or tuple(range(1, len(spectra.scores) + 1))
+        lines += ["#", "# sample, component_n [Score]", "#"]
+        lines += [
+            _row("Score", _plain("samples", str(name)), row)
+            for name, row in zip(names, spectra.scores, strict=True)
+        ]
+    lines += ["#", "# end #", ""]
+    write_bytes(path, "\n".join(lines).encode())
+
+
+def read_openfluor(path: str | Path) -> Spectra:
+    """Spectra from a text file of OpenFluor, such as one that was downloaded there."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(path, f"cannot be read ({reason(error)})") from None
+    info: dict[str, str] = {}
+    rows: dict[str, list[tuple[str, list[float]]]] = {kind: [] for kind in KINDS}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, _, rest = line.partition("\t")
+        if key in rows:
+            rows[key].append(_parsed(path, number, rest))
+        else:
+            info[key.strip()] = rest.strip()
+    lengths = {len(values) for each in rows.values() for _, values in each}
+    if not rows["Ex"] or not rows["Em"]:
+        raise FileError(path, "is no file of OpenFluor: it has no rows that begin with Ex and Em")
+    if len(lengths) != 1 or 0 in lengths:
+        found = " and ".join(map(str, sorted(lengths)))
+        raise FileError(path, f"must have one number for each component, has rows with {found}")
+    wavelengths = {kind: [_wavelength(path, at) for at, _ in rows[kind]] for kind in ("Ex", "Em")}
+    loadings = {kind: np.array([values for _, values in rows[kind]]) for kind in KINDS}
+    named = tuple(name for name, _ in rows["Score"])
+    return Spectra(
+        np.array(wavelengths["Em"]), np.array(wavelengths["Ex"]), loadings["Em"], loadings["Ex"],
+        loadings["Score"] if named else None, named or None, info,
+    )  # fmt: skip
+
+
+def _described(spectra: Spectra, info: Mapping[str, Any]) -> dict[str, str]:
+    """All that OpenFluor asks for, empty where it is not known."""
+    known = {"toolbox": f"robustcp {__version__}"}
+    if spectra.scores is not None:
+        known["nSample"] = str(len(spectra.scores))
+    known |= {**spectra.info, **{key: str(value) for key, value in info.items()}}
+    listed = {key: known.get(key, "") for key in (*FIELDS, *known)}
+    return {_plain("info", key): _plain("info", value) for key, value in listed.items()}
+
+
+def _plain(argument: str, text: str) -> str:
+    """Text that cannot be taken for anything else in such a file."""
+    if any(mark in text for mark in "\t\r\n#") or text in KINDS:
+        raise _checks.ArgumentError(
+            argument,
+            f"must be one line without tabs and #, and not {', '.join(KINDS)}, got {text!r}",
+        )
+    return text
+
+
+def _row(kind: str, at: str, values: np.ndarray) -> str:
+    return "\t".join([kind, at, *(f"{value:.10g}" for value in values)])
+
+
+def _parsed(path: str | Path, number: int, rest: str) -> tuple[str, list[float]]:
+    at, *values = rest.rstrip().split("\t")
+    try:
+        return at, [float(value) for value in values]
+    except ValueError:
+        raise FileError(path, f"line {number} has something else than numbers: {rest!r}") from None
+
+
+def _wavelength(path: str | Path, at: str) -> float:
+    try:
+        return float(at)
+    except ValueError:
+        raise FileError(path, f"{at!r} is not a wavelength in nm") from None

@@ -1,0 +1,114 @@
+"""Spectra of components, those of several models over each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from robustcp.plot.axes import grid_or_new, hide_top_and_right
+from robustcp.plot.colours import STYLES
+
+#: How many panels there are in a row.
+ACROSS = 4
+
+
+class Spectra(Protocol):
+    """What is drawn; see `robustcp.eem.Spectra`."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def emission(self) -> np.ndarray: ...
+    @property
+    def excitation(self) -> np.ndarray: ...
+    @property
+    def emission_loadings(self) -> np.ndarray: ...
+    @property
+    def excitation_loadings(self) -> np.ndarray: ...
+    def similarity(self, other: Any) -> np.ndarray: ...
+
+
+def spectra(
+    first: Spectra, *others: Spectra, labels: Sequence[str] | None = None, axes: Any = None
+) -> np.ndarray:
+    """Excitation (dashed) and emission (solid) spectra, one panel for each component.
+
+    Components of other models are drawn over those of the first that they are most like. All are
+    drawn with a maximum of 1.
+
+    Parameters
+    ----------
+    first, *others : Spectra
+    labels : sequence of str, optional
+        What the models are called.
+    axes : array of matplotlib Axes, one for each component of the first, optional
+
+    Returns
+    -------
+    array of matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, numpy as np
+    >>> from robustcp.eem import Spectra
+    >>> matplotlib.use("Agg")
+    >>> nm = np.arange(300.0, 400.0)
+    >>> peaks = np.exp(-0.5 * ((nm[:, None] - [330, 360]) / 12) ** 2)
+    >>> axes = spectra(Spectra(nm + 60, nm, peaks, peaks))
+    >>> [ax.get_title(loc="left") for ax in axes]
+    ['component 1', 'component 2']
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    models = (first, *others)
+    names = list(labels) if labels is not None else [f"model {k + 1}" for k in range(len(models))]
+    if len(names) != len(models):
+        raise ValueError(f"labels: must be {len(models)} names, got {names!r}")
+    panels = _panels(axes, first.rank)
+    for k, (model, name) in enumerate(zip(models, names, strict=True)):
+        rows, columns = linear_sum_assignment(first.similarity(model), maximize=True)
+        # The first is a wide grey line, on which the others are seen.
+        width = 4.0 if k == 0 and others else 1.5
+        colour = "0.72" if k == 0 and others else STYLES[(k - 1) % 3 if others else 1][0]
+        for r, c in zip(rows, columns, strict=True):
+            for kind, line in (("emission", "-"), ("excitation", "--")):
+                nm, column = getattr(model, kind), getattr(model, f"{kind}_loadings")[:, c]
+                at = np.argsort(nm)
+                top = column[np.abs(column).argmax()] or 1.0
+                panels[r].plot(
+                    nm[at], column[at] / top, line, color=colour, linewidth=width,
+                    label=name if kind == "emission" and others else None,
+                )  # fmt: skip
+    for r, ax in enumerate(panels):
+        ax.set_title(f"component {r + 1}", loc="left", fontsize="medium")
+        ax.set_xlabel("wavelength, nm")
+        hide_top_and_right(ax)
+    panels[0].set_ylabel("loading")
+    _legend(panels[-1], bool(others))
+    return panels
+
+
+def _panels(axes: Any, count: int) -> np.ndarray:
+    if axes is not None:
+        return grid_or_new(axes, (count,), (1, 1))
+    across = min(count, ACROSS)
+    down = math.ceil(count / across)
+    grid = grid_or_new(None, (down, across), (3.0 * across + 0.4, 2.6 * down)).ravel()
+    for spare in grid[count:]:
+        spare.set_visible(False)
+    return grid[:count]
+
+
+def _legend(ax: Any, several: bool) -> None:
+    """What the lines are: kinds in black, models in their colours."""
+    from matplotlib.lines import Line2D
+
+    kinds = [
+        Line2D([], [], color="k", linestyle="--", label="excitation"),
+        Line2D([], [], color="k", linestyle="-", label="emission"),
+    ]
+    models = ax.get_legend_handles_labels()[0] if several else []
+    ax.legend(handles=[*kinds, *models], frameon=False, fontsize="small")
