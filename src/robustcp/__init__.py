@@ -7,7 +7,10 @@
 [(20, 2), (20, 2), (20, 2)]
 """
 
-from robustcp import baselines, plot
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from robustcp import baselines, eem, plot
 from robustcp._version import __version__ as __version__
 from robustcp.cases import Cases
 from robustcp.checkpoints import Checkpoint
@@ -41,6 +44,9 @@ from robustcp.regression import l1_regression
 from robustcp.replicability import Replicability, replicability
 from robustcp.simulation import Simulation, simulate
 from robustcp.uncertainty import Uncertainty
+
+if TYPE_CHECKING:
+    from robustcp.estimator import RobustCP as RobustCP
 
 __all__ = [
     "L1",
@@ -79,6 +85,7 @@ __all__ = [
     "cp_many",
     "cpal1",
     "cpals",
+    "eem",
     "ensemble",
     "factor_match_score",
     "l1_regression",
@@ -92,6 +99,9 @@ __all__ = [
     "simulate",
 ]
 
+if find_spec("sklearn") is not None:
+    __all__ += ["RobustCP"]
+
 #: What people look for, and what it is called here.
 _MEANT = {
     "fit": "cp(X, rank)",
@@ -102,8 +112,19 @@ _MEANT = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "RobustCP":
+        return _transformer()
     hint = f"; did you mean {_MEANT[name]}?" if name in _MEANT else ""
     raise AttributeError(f"module 'robustcp' has no attribute {name!r}{hint}")
+
+
+def _transformer() -> object:
+    """The class for scikit-learn, which is imported when it is asked for."""
+    if find_spec("sklearn") is None:
+        raise ImportError("RobustCP needs scikit-learn: pip install 'robustcp[sklearn]'")
+    from robustcp.estimator import RobustCP
+
+    return RobustCP
 
 
 def __dir__() -> list[str]:
