@@ -12,7 +12,6 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from measuring import Result
@@ -25,11 +24,6 @@ METHODS = {
     "cpals": ("#6baed6", "^", "-"),
     "gcp_opt": ("#d95f02", "D", "--"),
 }
-#: Seen on any bar, in colour or not.
-TARGET: dict[str, Any] = {
-    "color": "black", "linewidth": 2, "solid_capstyle": "butt",
-    "path_effects": [withStroke(linewidth=4, foreground="white")],
-}  # fmt: skip
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
@@ -55,10 +49,6 @@ def _empty(ax: Any, title: str, rows: Sequence[Any]) -> bool:
     return not rows
 
 
-def _bound(result: Result) -> float | None:
-    return float(result["target"].split()[1]) if result["target"] else None
-
-
 def _plain(value: float, _: Any = None) -> str:
     return f"{value:g}"
 
@@ -74,13 +64,9 @@ def _faster(ax: Any, results: Sequence[Result]) -> None:
             ax.barh(
                 at, ratio - 1, left=1, color=PEERS[peer], edgecolor="0.2", linewidth=0.5, height=0.8
             )
-            right = max(ratio, 1, _bound(r) or 0)
-            ax.text(1.06 * right, at, f"{ratio:.2g} x", va="center")
+            ax.text(1.06 * max(ratio, 1), at, f"{ratio:.2g} x", va="center")
             at += 0.9
         ticks.append((first + at - 0.9) / 2)
-        bound = _bound(r)
-        if bound is not None:
-            ax.plot([bound] * 2, [first - 0.5, at - 0.4], **TARGET)
         at += 0.5
     ax.set_xscale("log")
     top = max(max(r["peers"].values()) for r in rows)
@@ -94,9 +80,8 @@ def _faster(ax: Any, results: Sequence[Result]) -> None:
     ax.set_xlabel("times faster (left of 1: slower)")
     shown = [peer for peer in PEERS if any(peer in r["peers"] for r in rows)]
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=PEERS[p], edgecolor="0.2") for p in shown]
-    handles.append(plt.Line2D([], [], **TARGET))
-    labels = [f"than {peer}" for peer in shown] + ["target, against the faster peer"]
-    ax.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.3, -0.06), ncol=2,
+    labels = [f"than {peer}" for peer in shown]
+    ax.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.4, -0.06), ncol=3,
               frameon=False)  # fmt: skip
 
 
@@ -151,13 +136,9 @@ def _bars(ax: Any, rows: Sequence[Result], names: Sequence[str], value: str) -> 
     at = np.arange(len(rows))
     ax.barh(at, [r["median"] for r in rows], color="#4292c6", edgecolor="0.2", linewidth=0.5,
             height=0.65)  # fmt: skip
-    right = max(max(r["median"], _bound(r) or 0) for r in rows)
+    right = max(r["median"] for r in rows)
     for k, r in enumerate(rows):
-        bound = _bound(r)
-        if bound is not None:
-            ax.plot([bound] * 2, [k - 0.45, k + 0.45], **TARGET)
-        ax.text(max(r["median"], bound or 0) + 0.02 * right, k, value.format(r["median"]),
-                va="center")  # fmt: skip
+        ax.text(r["median"] + 0.02 * right, k, value.format(r["median"]), va="center")
     ax.set_yticks(at, names)
     ax.tick_params(axis="y", length=0)
     ax.set_xlim(0, 1.25 * right)
@@ -184,4 +165,4 @@ def _memory(ax: Any, results: Sequence[Result]) -> None:
         "{:.1%}",
     )
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-    ax.set_xlabel("of the tensor, once compiled (mark: target)")
+    ax.set_xlabel("of the tensor, once compiled")

@@ -11,16 +11,18 @@ volume is of the model's own form: the time course follows it, robust or not.
 """
 
 import argparse
+from importlib.resources import files
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import nibabel
 import numpy as np
-from nibabel.testing import data_path
 from scipy.ndimage import shift
 
 import robustcp
 
+# not nibabel.testing, which needs pytest
+SCAN = str(files("nibabel") / "tests" / "data" / "functional.nii")
 MOVED = {4: (0, 0.25, 0), 9: (0, 0.25, 0), 10: (0, 0.25, 0), 15: (0.25, 0, 0)}  # voxels
 
 
@@ -42,7 +44,7 @@ def parts(fit: robustcp.Fit) -> tuple[np.ndarray, np.ndarray]:
 
 def main(out: str = "fmri.png") -> dict:
     """Fit clean and moved scan, print agreement, draw time courses, write the map."""
-    image = nibabel.load(data_path / "functional.nii")
+    image = nibabel.load(SCAN)
     clean = image.get_fdata()
     X = with_motion(clean).reshape(-1, clean.shape[3])  # voxel x time
 

@@ -11,8 +11,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import xarray
+from scipy.stats import norm
 
 import robustcp.plot
+from pictures import overlapping
 from robustcp import KruskalTensor, Observed, cp, cpals, simulate
 from robustcp.engines.slices import host_slice
 from robustcp.plot import (
@@ -39,7 +41,7 @@ def _close():
 
 PUBLIC = [
     "cellmap", "components", "convergence", "distance_map", "ensemble", "outlier_map", "outliers",
-    "rank_profile", "replicability", "slices", "split_half", "truth_against_estimates",
+    "rank_profile", "replicability", "slices", "spectra", "split_half", "truth_against_estimates",
 ]  # fmt: skip
 
 
@@ -114,7 +116,7 @@ def test_components_are_bars_for_names_lines_for_numbers_and_images_for_pixels(n
         np.testing.assert_allclose(numbers.lines[0].get_xdata(), fit.labels[1])
         np.testing.assert_allclose(numbers.lines[0].get_ydata(), fit.factors[1][:, r])
         np.testing.assert_allclose(pixels.images[0].get_array(), fit.factors[2][:, r].reshape(3, 4))
-        assert names.get_title("left") == f"component {r}: {fit.shares[r]:.1%} of the data"
+        assert names.get_title("left") == f"component {r + 1}: {fit.shares[r]:.1%} of the data"
     assert [ax.get_xlabel() for ax in axes[-1]] == ["person", "wavelength", "pixel"]
     assert tick_labels(axes[-1, 0].xaxis) == ["Ann", "Bo", "Cy", "Di"]
     assert axes[0, 1].get_ylim() == axes[1, 1].get_ylim()
@@ -170,7 +172,7 @@ def test_components_into_given_axes(named):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kinds": {0: "pie"}}, "kinds: must be one of 'line', 'bar', 'image', got 'pie'"),
+        ({"kinds": {0: "pie"}}, "kinds: must be one of 'line', 'bar', 'image', 'dots', got 'pie'"),
         ({"kinds": {3: "bar"}}, "kinds: must be an integer from 0 to 2, got 3"),
         ({"kinds": {"time": "bar"}}, "kinds: must be one of person, wavelength, pixel"),
         ({"kinds": "bar"}, "kinds: must be a mapping"),
@@ -193,7 +195,12 @@ def test_convergence_shows_every_sweep_of_every_stage_unjoined(named):
     _, fit = named
     ax = convergence(fit)
     assert len(ax.lines) == len(fit.stages) > 1
-    np.testing.assert_allclose(np.concatenate([line.get_ydata() for line in ax.lines]), fit.trace)
+    begin = 0
+    for line, (_, sweeps) in zip(ax.lines, fit.stages, strict=True):
+        values = fit.trace[begin : begin + sweeps]
+        drawn = (values - values.min()) / (np.ptp(values) or 1)
+        np.testing.assert_allclose(line.get_ydata(), drawn, atol=1e-12)
+        begin += sweeps
     drawn = np.concatenate([line.get_xdata() for line in ax.lines])
     np.testing.assert_array_equal(drawn, np.arange(1, fit.sweeps + 1))
     assert all(line.get_linestyle() == "None" for line in ax.lines)
@@ -206,7 +213,7 @@ def test_convergence_shows_every_sweep_of_every_stage_unjoined(named):
 def test_convergence_of_one_stage():
     ax = convergence(small(3)[1])
     assert len(ax.lines) == 1
-    assert ax.get_ylabel() == "objective"
+    assert ax.get_ylabel() == "objective, in each stage"
 
 
 def test_rank_profile_marks_the_recommended_rank():
@@ -245,7 +252,93 @@ def test_some_of_many_labels(named):
     X, fit = named
     ax = outliers(fit.outliers(X), "wavelength")
     assert len(ax.patches) == 30
-    assert {"300", "312.5"} <= set(tick_labels(ax.xaxis))
+    ticks = [float(text) for text in tick_labels(ax.xaxis)]
+    assert len(ticks) >= 3
+    assert all(tick == round(tick / 2.5) * 2.5 for tick in ticks)
+    at = np.interp(ticks, fit.labels[1], np.arange(30))
+    np.testing.assert_allclose(ax.get_xticks(), at)
+
+
+@pytest.mark.parametrize("count", [3, 30, 300])
+@pytest.mark.parametrize("kind", ["dates", "hours", "wavelengths", "falling", "names"])
+def test_ticks_have_room(count, kind):
+    """In bars, lines and images, whatever the labels are."""
+    k = np.arange(count)
+    labels = {
+        "dates": np.datetime64("2023-12-28") + 9 * k,
+        "hours": np.datetime64("2023-12-28T21:00") + np.timedelta64(20, "m") * k,
+        "wavelengths": 312.7 + 1.37 * k,
+        "falling": 312.7 - 1.37 * k,
+        "names": [f"patient {n} of the eastern clinic" for n in k],
+    }[kind]
+    X = simulate((4, count, 5), 1, eta=0.1, gamma=1.0, rng=0).data
+    X = xarray.DataArray(X, dims=("a", "b", "c"), coords={"b": labels})
+    fit = cpals(X, 1, starts=1)
+    found = fit.outliers(X)
+    for ax in (components(fit)[-1, 1], outliers(found, "b"), slices(fit, X, 1, "c")[0]):
+        axis = ax.yaxis if ax.images else ax.xaxis
+        ax.figure.canvas.draw()
+        shown = [t.label1 for t in axis.get_major_ticks() if t.label1.get_text()]
+        low, high = sorted(axis.get_view_interval())
+        place = [t.get_position()[0 if axis is ax.xaxis else 1] for t in shown]
+        shown = [t for t, at in zip(shown, place, strict=True) if low <= at <= high]
+        assert len(shown) >= 2 - (count == 3)
+        turned = {t.get_rotation() for t in shown} - {0.0}
+        if not turned:
+            assert overlapping(shown) == []
+        elif len(shown) > 1:  # lines of text beside each other
+            at = [ax.transData.transform((k, 0))[0] for k in place if low <= k <= high]
+            line = shown[0].get_fontsize() * ax.figure.dpi / 72
+            assert np.diff(at).min() * np.sin(np.deg2rad(turned.pop())) >= line
+
+
+def test_components_with_the_largest_share_come_first(named):
+    _, fit = named
+    weights, factors = fit.model
+    model = KruskalTensor(weights[::-1], tuple(A[:, ::-1] for A in factors))
+    turned = replace(fit, model=model)
+    titles = [ax.get_title("left") for ax in components(turned)[:, 0]]
+    assert [title.split(":")[0] for title in titles] == ["component 2", "component 1"]
+
+
+def test_components_over_each_other(named):
+    _, fit = named
+    axes = components(fit, overlay=True, figsize=(9, 4))
+    assert axes.shape == (3,)
+    assert tuple(axes[0].figure.get_size_inches()) == (9, 4)
+    for n, ax in enumerate(axes):
+        drawn = [line.get_ydata() for line in ax.lines[: fit.rank]]
+        np.testing.assert_allclose(np.transpose(drawn), fit.factors[n])
+    (legend,) = axes[0].figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == [f"component {r + 1} ({fit.shares[r]:.1%})" for r in range(2)]
+    with pytest.raises(ValueError, match="overlay: not together with"):
+        components(fit, overlay=True, shapes={"pixel": (3, 4)})
+
+
+def test_dots_by_group(named):
+    _, fit = named
+    groups = ["rest", "task", "task", "rest"]
+    axes = components(fit, groups={"person": groups})
+    for r, ax in enumerate(axes[:, 0]):
+        rest, task = ax.lines[:2]
+        np.testing.assert_allclose(rest.get_ydata(), fit.factors[0][[0, 3], r])
+        np.testing.assert_allclose(task.get_ydata(), fit.factors[0][[1, 2], r])
+        assert rest.get_marker() != task.get_marker()
+    (legend,) = axes[0, 0].figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["rest", "task"]
+    with pytest.raises(ValueError, match="groups: must be one for each of the 4 indices of person"):
+        components(fit, groups={0: groups[:3]})
+
+
+def test_outliers_beside_what_chance_would_flag(named):
+    X, fit = named
+    found = fit.outliers(X)
+    ax = outliers(found)
+    assert ax.lines[0].get_ydata()[0] == pytest.approx(100 * found.by_chance)
+    assert found.by_chance == pytest.approx(found.rate)
+    some = fit.outliers(X, control="fdr")
+    assert some.by_chance == pytest.approx(2 * norm.sf(some.threshold))
 
 
 def test_long_names_are_turned():

@@ -297,7 +297,7 @@ def test_halves_lie_over_each_other(splits):
     assert overlapping([*texts, *titles]) == []
     assert outside([*texts, *titles], grid[0, 0].figure.bbox) == []
     low, high = found.congruences[:, 0].min(), found.congruences[:, 0].max()
-    assert grid[0, 0].get_title("left") == f"component 0: congruence {low:.2f} to {high:.2f}"
+    assert grid[0, 0].get_title("left") == f"component 1: congruence {low:.2f} to {high:.2f}"
 
 
 def test_modes_and_axes_of_halves():
@@ -383,8 +383,8 @@ def test_intervals_are_bands_and_error_bars(size):
         assert not image.collections
     titles = [ax.get_title("left") for ax in axes[:, 0]]
     assert titles == [
-        f"component 0: {fit.shares[0]:.1%} of the data",
-        f"component 1: {fit.shares[1]:.1%} of the data,\nback in 97% of resamples",
+        f"component 1: {fit.shares[0]:.1%} of the data",
+        f"component 2: {fit.shares[1]:.1%} of the data,\nback in 97% of resamples",
     ]
     titles = [ax._left_title for ax in axes[:, 0]]
     axes[0, 0].figure.canvas.draw()

@@ -13,6 +13,7 @@ from robustcp.plot.flagged import cellmap, outlier_map, outliers
 from robustcp.plot.profiles import rank_profile
 from robustcp.plot.replicability import replicability, split_half
 from robustcp.plot.residuals import slices
+from robustcp.plot.spectra import spectra
 from robustcp.plot.traces import convergence
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "rank_profile",
     "replicability",
     "slices",
+    "spectra",
     "split_half",
     "truth_against_estimates",
 ]

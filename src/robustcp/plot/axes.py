@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,3 +36,13 @@ def grid_or_new(axes: Any, shape: tuple[int, ...], figsize: tuple[float, float])
 def hide_top_and_right(ax: Axes) -> None:
     """Leave only the left and lower edge of the frame."""
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def legend_outside(ax: Axes, handles: Sequence[Any], names: Sequence[str], *, own: bool) -> None:
+    """A legend above all panels of a figure of our own; of another one, in a panel."""
+    style: dict[str, Any] = {"frameon": False, "fontsize": "small", "columnspacing": 1.2}
+    if own:
+        figure: Any = ax.figure
+        figure.legend(handles, names, loc="outside upper right", ncols=min(4, len(names)), **style)
+    else:
+        ax.legend(handles, names, **style)

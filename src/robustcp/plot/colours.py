@@ -10,6 +10,20 @@ if TYPE_CHECKING:
 #: (colour, line style, marker), safe for colour-blind readers and distinct in greyscale.
 STYLES = (("#D55E00", "--", "s"), ("#0072B2", "-", "o"), ("#009E73", ":", "^"))
 
+#: The same for more lines than that: eight colours, then other line styles.
+_MANY = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F5539")
+_LINES, _MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def style_of(k: int) -> tuple[str, str, str]:
+    """The colour, line style and marker of the k-th of any number of lines.
+
+    >>> style_of(0), style_of(9)[1]
+    (('#0072B2', '-', 'o'), '--')
+    """
+    colour, marker = _MANY[k % len(_MANY)], _MARKERS[k % len(_MARKERS)]
+    return colour, _LINES[(k % 3 + k // len(_MANY)) % len(_LINES)], marker
+
 
 def diverging() -> Colormap:
     """Blue, white, orange; the blue is darker, so that the signs also differ in greyscale."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def outliers(found: Outliers, mode: Mode = 0, *, ax: Axes | None = None) -> Axes:
-    """The percentage of flagged entries in each slab of a mode.
+    """The percentage of flagged entries in each slab of a mode, and what chance would flag.
 
     Parameters
     ----------
@@ -45,7 +45,11 @@ def outliers(found: Outliers, mode: Mode = 0, *, ax: Axes | None = None) -> Axes
     few = shares.size <= FEW
     ax.bar(np.arange(shares.size), 100 * shares, width=0.8 if few else 1.0, color=STYLES[1][0])
     index_ticks(ax.xaxis, found.fit.labels[n], shares.size)
+    ax.axhline(100 * found.by_chance, color="0.1", linestyle=":", linewidth=1.2,
+               label=f"by chance: {100 * found.by_chance:.2g}%")  # fmt: skip
+    ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     ax.set_xlim(-0.6, shares.size - 0.4)
+    ax.set_ylim(bottom=0)
     ax.set_xlabel(found.fit.modes[n])
     ax.set_ylabel("flagged entries, %")
     hide_top_and_right(ax)

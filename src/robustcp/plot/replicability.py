@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from robustcp.engines import to_host
-from robustcp.kruskal import KruskalTensor
+from robustcp.kruskal import KruskalTensor, component_name
 from robustcp.plot.axes import grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
 from robustcp.plot.ensembles import dots
@@ -87,7 +87,7 @@ def split_half(
         panels[-1].set_xlabel(fit.modes[n])
     for r, ax in enumerate(grid[:, 0]):
         least, most = np.nanmin(found.congruences[:, r]), np.nanmax(found.congruences[:, r])
-        title = f"component {r}: congruence {least:.2f} to {most:.2f}"
+        title = f"{component_name(r)}: congruence {least:.2f} to {most:.2f}"
         ax.set_title(title, loc="left", fontsize="medium")
         ax.set_ylabel("unit column")
     _legend(grid, found, own=axes is None)

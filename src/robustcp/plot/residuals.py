@@ -65,6 +65,7 @@ def slices(
     >>> data.get_title()
     'data, mode 0 [3]'
     """
+    fit = fit.aligned_to(X)
     fixed = fixed_modes(fit, mode, index)
     data, model = data_and_model(fit, X, fixed)
     values = data, model, data - model

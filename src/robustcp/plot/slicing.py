@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp import _checks
 from robustcp.engines import to_host
 from robustcp.engines.slices import host_slice
 from robustcp.plot.modes import mode_number
@@ -37,7 +36,7 @@ def fixed_modes(fit: Fit, mode: Any, index: Any) -> dict[int, int]:
     if len(indices) != len(numbers):
         raise ValueError(f"index: must be one for each fixed mode, got {index!r}")
     return {
-        n: _checks.whole_number("index", k, 0, most=fit.shape[n] - 1)
+        n: fit.axes.index("index", n, k, fit.shape[n])
         for n, k in zip(numbers, indices, strict=True)
     }
 

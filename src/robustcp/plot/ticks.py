@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from datetime import date
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 FEW = 12
 #: The width of a letter of a tick's label, and the height of its line, of the font size.
 WIDTH, LINE = 0.65, 1.15
+#: How dates are written that span so many days.
+_DATES = ((1500, "%Y"), (60, "%b %Y"), (2, "%d %b"), (0, "%H:%M"))
 #: Font sizes of labels of ticks, usually and if every index has one.
 FONT, SMALL = 10.0, 7.0
 
@@ -45,8 +49,15 @@ def label_text(label: Any) -> str:
 
 
 def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
-    """Ticks at whole indices with their labels; at every index only for a few names."""
+    """Ticks at whole indices with their labels; at every index only for a few names.
+
+    Where labels are numbers or dates that rise or fall, ticks are at round ones.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+    if labels is not None and size > 1 and _is_monotonic(labels):
+        _scale_ticks(axis, labels)
+        return
 
     def text(x: float, _: Any = None) -> str:
         k = round(x)
@@ -59,13 +70,66 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
         axis.set_major_locator(FixedLocator(range(size)))
         crowded = sum(len(text(k)) for k in range(size)) > 24
     else:
-        axis.set_major_locator(MaxNLocator(nbins=7, integer=True, steps=[1, 2, 5, 10]))
         longest = max(len(text(k)) for k in range(0, size, max(1, size // 50)))
         length = axis.axes.bbox.width * 72 / axis.axes.figure.dpi
         crowded = min(size, 7) * longest * WIDTH * FONT > length
+        most = int(np.clip(length / (2.6 * FONT), 2, 7)) if crowded else 7
+        axis.set_major_locator(MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(text))
     if axis is axis.axes.xaxis:
         _turned(axis, crowded)
+
+
+def _is_monotonic(labels: Sequence[Any]) -> bool:
+    """Whether labels are numbers or dates that rise, or fall, all along."""
+    if not is_ordered(labels):
+        return False
+    pairs = list(itertools.pairwise(labels))
+    return all(a < b for a, b in pairs) or all(a > b for a, b in pairs)
+
+
+def _scale_ticks(axis: Axis, labels: list[Any]) -> None:
+    """Ticks at round labels, which may lie between indices."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator
+
+    locator, formatter = _round(axis, labels)
+    values = _as_numbers(labels)
+    ticks = np.asarray(locator.tick_values(min(labels), max(labels)), dtype=float)
+    ticks = ticks[(ticks >= values.min()) & (ticks <= values.max())]
+    rising = np.argsort(values)
+    at = np.interp(ticks, values[rising], rising.astype(float))
+    axis.set_major_locator(FixedLocator(at.tolist()))
+    axis.set_major_formatter(FixedFormatter(formatter.format_ticks(ticks.tolist())))
+    if axis is axis.axes.xaxis:
+        _turned(axis, crowded=False)
+
+
+def _round(axis: Axis, labels: list[Any]) -> tuple[Any, Any]:
+    """Where round numbers or dates are, and how they are written."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    most = _most_ticks(axis)
+    if not isinstance(labels[0], date):
+        plain = FuncFormatter(lambda x, _: f"{x:.10g}")
+        return MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]), plain
+    dates: Any = import_module("matplotlib.dates")
+    days = float(np.ptp(_as_numbers(labels)))
+    written = next(text for least, text in _DATES if days >= least)
+    locator = dates.AutoDateLocator(minticks=min(3, most), maxticks=max(most, 4))
+    return locator, dates.DateFormatter(written)
+
+
+def _as_numbers(labels: list[Any]) -> np.ndarray:
+    dates: Any = import_module("matplotlib.dates")
+    return np.asarray(dates.date2num(labels) if isinstance(labels[0], date) else labels, float)
+
+
+def _most_ticks(axis: Axis) -> int:
+    """How many ticks an axis has room for."""
+    ax = axis.axes
+    horizontal = axis is ax.xaxis
+    length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
+    return int(np.clip(length / ((5 if horizontal else 2.5) * FONT), 2, 7))
 
 
 def _turned(axis: Axis, crowded: bool) -> None:
@@ -110,11 +174,17 @@ def along(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, np.ndarra
 
     Over the labels, ascending, if they are numbers or dates; otherwise over the indices.
     """
-    if labels is not None and is_ordered(labels):
-        order = sorted(range(size), key=lambda k: labels[k])
-        return [labels[k] for k in order], np.asarray(order)
-    index_ticks(ax.xaxis, labels, size)
-    return np.arange(size), np.arange(size)
+    if labels is None or not is_ordered(labels):
+        index_ticks(ax.xaxis, labels, size)
+        return np.arange(size), np.arange(size)
+    locator, formatter = _round(ax.xaxis, labels)
+    if isinstance(labels[0], date):
+        ax.xaxis_date()
+        ax.tick_params(axis="x", labelsize="small")
+    ax.xaxis.set_major_locator(locator)
+    ax.xaxis.set_major_formatter(formatter)
+    order = sorted(range(size), key=lambda k: labels[k])
+    return [labels[k] for k in order], np.asarray(order)
 
 
 def curve(ax: Axes, values: np.ndarray, labels: list[Any] | None, **style: Any) -> None:

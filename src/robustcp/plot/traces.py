@@ -8,7 +8,7 @@ import numpy as np
 
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
-from robustcp.plot.ticks import index_ticks, plain_log_ticks
+from robustcp.plot.ticks import index_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def convergence(fit: Fit, *, ax: Axes | None = None) -> Axes:
-    """The objective after each sweep, with the stages shaded alternately.
+    """The objective after each sweep, between its lowest and highest value in each stage.
 
-    Values can be compared only within one level of one stage: the next level has another
-    objective, so the values jump. Points are therefore not joined by lines.
+    Each stage minimises another objective, whose first and last value are in the legend; so does
+    each level of a stage, which makes the values jump. Points are therefore not joined by lines.
 
     Parameters
     ----------
@@ -36,23 +36,25 @@ def convergence(fit: Fit, *, ax: Axes | None = None) -> Axes:
     for k, (name, sweeps) in enumerate(fit.stages):
         colour, _, marker = STYLES[(k + 1) % len(STYLES)]
         number = np.arange(begin + 1, begin + sweeps + 1)
+        values = np.asarray(fit.trace[begin : begin + sweeps], dtype=float)
+        span = float(np.ptp(values)) or 1.0
+        ends = f"{values[0]:.4g} to {values[-1]:.4g}"
         ax.axvspan(begin + 0.5, begin + sweeps + 0.5, color=("0.96", "0.9")[k % 2], zorder=0, lw=0)
         ax.plot(
-            number, fit.trace[begin : begin + sweeps], linestyle="none", marker=marker,
-            markersize=3, color=colour, markerfacecolor=("none", colour)[k % 2],
-            label=f"{name} ({sweeps} sweep{'s' * (sweeps != 1)})",
+            number, (values - values.min()) / span, linestyle="none", marker=marker,
+            markersize=4, color=colour, markerfacecolor=("none", colour)[k % 2],
+            label=f"{name} ({sweeps} sweep{'s' * (sweeps != 1)}): {ends}",
         )  # fmt: skip
         begin += sweeps
-    if 0 < 5 * fit.trace.min() < fit.trace.max():  # otherwise stages of small values look flat
-        ax.set_yscale("log")
-        plain_log_ticks(ax.yaxis)
     ax.set_xlim(0, begin + 1)
+    ax.set_ylim(-0.05, 1.05)
     index_ticks(ax.xaxis, None, begin + 1)
-    ax.set_xlabel("sweep (jumps: the objective itself changes)")
-    ax.set_ylabel("objective")
+    ax.set_yticks([0, 1], ["lowest", "highest"])
+    ax.set_xlabel("sweep")
+    ax.set_ylabel("objective, in each stage")
     ax.legend(
-        frameon=False, ncols=len(fit.stages), loc="lower left", bbox_to_anchor=(0, 1),
-        borderaxespad=0.2, title="stage", title_fontsize="medium", alignment="left",
+        frameon=False, ncols=1 + (len(fit.stages) > 3), loc="lower left", bbox_to_anchor=(0, 1),
+        borderaxespad=0.2, fontsize="small",
     )  # fmt: skip
     hide_top_and_right(ax)
     return ax

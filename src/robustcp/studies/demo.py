@@ -11,7 +11,7 @@ import numpy as np
 
 from robustcp.fitted import Fit
 from robustcp.methods import cp, cpal1, cpals
-from robustcp.metrics import factor_match_score
+from robustcp.metrics import congruence, factor_match_score, paired
 from robustcp.simulation import Simulation, simulate
 
 METHODS: dict[str, Callable[..., Fit]] = {"CPALS": cpals, "CPAL1": cpal1, "cp": cp}
@@ -28,6 +28,13 @@ class Row:
     sweeps: int
     seconds: float
     fit: Fit
+
+
+def worst_component(truth: Any, fit: Fit) -> int:
+    """The true component that a fit is furthest from."""
+    alike = np.abs(congruence(truth, fit))
+    rows, partners = paired(alike)
+    return int(rows[np.argmin(alike[rows, partners])])
 
 
 def run(

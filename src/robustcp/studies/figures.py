@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from robustcp.studies.ledger import Row
 
 if TYPE_CHECKING:
@@ -56,7 +58,38 @@ def legend(figure: Figure, methods: Sequence[str]) -> None:
     """Which method has which colour and hatch, above the panels."""
     from matplotlib.patches import Patch
 
-    handles = [
+    _above(figure, [
         Patch(facecolor=LOOKS[m][0], hatch=LOOKS[m][1], alpha=0.75, label=m) for m in methods
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), frameon=False)
+    ])  # fmt: skip
+
+
+def line_legend(figure: Figure, methods: Sequence[str]) -> None:
+    """Which method has which line and marker, above the panels."""
+    from matplotlib.lines import Line2D
+
+    _above(figure, [
+        Line2D([], [], color=LOOKS[m][0], marker=LOOKS[m][2], markersize=4, label=m)
+        for m in methods
+    ])  # fmt: skip
+
+
+def _above(figure: Figure, handles: Sequence[Any]) -> None:
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+
+
+def near_one(ax: Axes) -> None:
+    """A scale on which scores near 1 are told apart, in powers of their distance from it."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    least = 1e-4
+    ax.set_yscale(
+        "function",
+        functions=(
+            lambda y: -np.log10(np.maximum(1 + least - np.asarray(y), least / 2)),
+            lambda z: 1 + least - 10.0 ** -np.asarray(z),
+        ),
+    )
+    ax.set_ylim(0, 1)
+    ax.yaxis.set_major_locator(FixedLocator([0, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999, 1]))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())

@@ -21,7 +21,15 @@ from robustcp.methods import cp, cpal1, cpals
 from robustcp.metrics import factor_match_score
 from robustcp.plot import truth_against_estimates
 from robustcp.simulation import Simulation, simulate
-from robustcp.studies.figures import LOOKS, legend, methods_of, panels, table
+from robustcp.studies.figures import (
+    LOOKS,
+    legend,
+    line_legend,
+    methods_of,
+    near_one,
+    panels,
+    table,
+)
 from robustcp.studies.ledger import Row, Task, task_of
 from robustcp.studies.study import Study
 
@@ -265,7 +273,7 @@ def _draw_minima(rows: Sequence[Row]) -> Figure:
     ax.set_xlabel("starts, of which the lowest objective is kept")
     ax.set_xticks(range(1, 1 + max(len(a[0]) for a in _away(rows).values())))
     ax.set_ylim(bottom=-0.02)
-    legend(figure, methods_of(rows))
+    line_legend(figure, methods_of(rows))
     return figure
 
 
@@ -340,7 +348,7 @@ def _draw_lines(setting: str, label: str, rows: Sequence[Row]) -> Figure:
         ax.plot(x, middle, marker + "-", color=colour, markersize=4)
     ax.set_xlabel(label + " (lines: medians; bands: quartiles)")
     ax.set_ylim(0, 1.02)
-    legend(figure, methods_of(rows))
+    line_legend(figure, methods_of(rows))
     return figure
 
 
@@ -552,7 +560,7 @@ def _boxes(ax: Axes, groups: dict[str, dict[str, list[float]]]) -> None:
                 flierprops={"marker": ".", "markersize": 3, "markeredgecolor": colour},
             )  # fmt: skip
     ax.set_xticks(range(len(groups)), list(groups))
-    ax.set_ylim(0, 1.02)
+    near_one(ax)
 
 
 STUDIES: dict[str, Study[Scale]] = {
