@@ -65,7 +65,7 @@ def test_fmri_flags_the_moved_volumes_and_keeps_the_time_course(tmp_path):
     assert error < 0.15
     assert numbers["least squares"][1] > 2
     assert off < 0.5 * numbers["least squares"][2]
-    scan = nibabel.load(module.data_path / "functional.nii")
+    scan = nibabel.load(module.SCAN)
     spatial = nibabel.load(tmp_path / "picture_map.nii")
     assert spatial.shape == scan.shape[:3]
     np.testing.assert_allclose(spatial.affine, scan.affine, atol=1e-5)
