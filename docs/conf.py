@@ -34,11 +34,11 @@ extensions = [
     "_site",
 ]
 root_doc = "index"
-exclude_patterns = ["_build", "**/GALLERY_HEADER.rst"]
+exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst", "**sg_execution_times.rst"]
 nitpicky = False
 default_role = "py:obj"
 suppress_warnings = ["config.cache"]
-templates_path = ["_templates"]
+templates_path = [str(HERE / "_templates")]
 
 # Pages
 myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath", "html_image"]
@@ -90,6 +90,7 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sourcelink = False
+html_show_search_summary = False  # it would fetch pages, which browsers refuse for files
 html_sidebars = {"index": [], "start": [], "changes": []}
 html_theme_options = {
     "logo": {"text": "robustcp"},

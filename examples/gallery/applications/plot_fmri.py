@@ -53,7 +53,7 @@ plt.show()
 found = fits["cp"].outliers(X)
 print([(slab[0], f"{slab[1]:.0%}") for slab in found.worst(1, 5)])
 flagged = np.asarray(found.mask).reshape(scan.shape)
-figure, axes = plt.subplots(1, 3, figsize=(8, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(7.5, 3.6), layout="constrained")
 for ax, volume in zip(axes, (3, 4, 9), strict=True):
     ax.imshow(clean[:, :, volume % 3, volume].T, cmap="gray", origin="lower")
     seen = np.ma.masked_equal(flagged[:, :, volume % 3, volume].T, False)

@@ -18,7 +18,7 @@ wall = grey[..., None] * np.array([0.8, 1.0, 1.2])  # one tint
 light = 1 + 0.1 * np.sin(np.arange(frames) / 6)
 clip = wall[..., None] * light + rng.normal(0, 2, (height, width, 3, frames))
 for k in range(frames):
-    clip[18:34, k : k + 12, :, k] = (230, 90, 60) if k % 2 else (235, 95, 65)
+    clip[18:34, 2 * k : 2 * k + 10, :, k] = (230, 90, 60)
 X = clip.clip(0, 255).astype(np.uint8).reshape(height * width, 3, frames)
 print(X.shape, X.dtype)
 

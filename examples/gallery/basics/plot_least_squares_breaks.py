@@ -26,10 +26,10 @@ for name, fit in fits.items():
     print(f"{name:14} {robustcp.factor_match_score(fit, sim.truth):.3f}")
 
 # %%
-# One column of each component. Bars are the truth.
+# One column of two components. Bars are the truth.
 
 shown = {name: fits[name] for name in ("least squares", "cp")}
-figure, axes = plt.subplots(4, figsize=(8, 8), sharex=True, layout="constrained")
+figure, axes = plt.subplots(2, figsize=(7, 5), sharex=True, layout="constrained")
 for component, ax in enumerate(axes):
     robustcp.plot.truth_against_estimates(sim.truth, shown, component=component, ax=ax)
     ax.set(xlabel="", ylabel=f"component {component + 1}")

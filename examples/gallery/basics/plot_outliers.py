@@ -37,6 +37,7 @@ plt.show()
 # %%
 # All cells at once, averaged over the frames: red is too high, blue too low.
 
+# sphinx_gallery_thumbnail_number = 3
 figure, ax = plt.subplots(figsize=(7, 5), layout="constrained")
 robustcp.plot.cellmap(found, ax=ax)
 plt.show()

@@ -29,6 +29,7 @@ plt.show()
 # Split-half, as chemists do it: the quarters A to D in three pairs of halves.
 
 halves = robustcp.replicability(X, 3, mode=0, preset="split_half", starts=2)
+# sphinx_gallery_thumbnail_number = 2
 robustcp.plot.split_half(halves)
 plt.show()
 
