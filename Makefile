@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo trials test test-slow bench package clean
+.PHONY: demo trials test test-slow bench numbers package clean
 
 demo: .venv/installed
 	$(BIN)/robustcp demo --out demo
@@ -23,6 +23,9 @@ test-slow: .venv/tested
 bench: .venv/benched
 	$(BIN)/python benchmarks/bench.py --out bench $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(AGAINST),--against $(AGAINST)) $(if $(ALSO),--also $(ALSO)) $(if $(DOCS),--docs $(DOCS))
+
+numbers: .venv/benched
+	$(BIN)/python scripts/check_numbers.py
 
 package: .venv/installed
 	$(BIN)/python -m pip install --quiet build twine
