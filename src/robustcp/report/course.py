@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: The most sweeps that are drawn one by one, and starts.
 SWEEPS, STARTS = 1500, 400
 MARKS = ("dot first", "square second", "triangle third", "diamond fourth")
-FRAME = Frame(520, 250, left=62)
+FRAME = Frame(440, 230, left=78)
 
 
 def course(material: Material) -> Markup:
@@ -52,8 +52,7 @@ def convergence(material: Material) -> Markup:
         if not values.size:
             continue
         kind = MARKS[k % len(MARKS)]
-        span = float(np.ptp(values)) or 1.0
-        heights = 0.05 + 0.9 * (values - values.min()) / span
+        heights = 0.05 + 0.9 * _shares(values)
         if begin:
             x = (begin / total) * FRAME.w
             marks.append(element("path", class_="limit", d=f"M{x:.1f} 0V{FRAME.h:.1f}"))
@@ -79,6 +78,13 @@ def convergence(material: Material) -> Markup:
     return figure(joined([legend(stages), shown]), caption)
 
 
+def _shares(values: np.ndarray) -> np.ndarray:
+    """Values between the lowest, 0, and the highest, 1; what is infinite is as high."""
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    return np.clip((values - low) / ((high - low) or 1.0), 0.0, 1.0)
+
+
 def starts(material: Material) -> Markup:
     """What each start cost, in ascending order."""
     found = material.fit.starts
@@ -99,8 +105,9 @@ def starts(material: Material) -> Markup:
         at = f"translate({(place + 0.5) / len(order) * FRAME.w:.1f} {float(scale(costs[k])):.1f})"
         kind = "square second" if followed else "dot first"
         marks.append(mark_of(kind, transform=at, data_tip=tip))
+    ticks = ticks_of_numbers(scale.low, scale.high, FRAME.h, up=True)
     shown = picture(
-        FRAME, joined(marks), y=ticks_of_numbers(scale.low, scale.high, FRAME.h, up=True),
+        FRAME, joined(marks), y=ticks,
         names=("starts, the best first", "cost"), kind="points",
         alt=f"Cost of {counted(len(costs), 'start')}; {found.reached} reached this model.",
     )  # fmt: skip

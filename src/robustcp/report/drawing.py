@@ -19,7 +19,7 @@ from robustcp.report.markup import Markup, clean, element, joined, label, number
 #: The width of a letter and the height of a line, in the units of a picture.
 LETTER, LINE = 6.1, 13.0
 #: The most points of a curve, and cells of an image in each direction.
-POINTS, CELLS = 600, 200
+POINTS, CELLS = 600, 256
 #: Letters of a tick's text.
 TICK_LETTERS = 14
 

@@ -134,7 +134,7 @@ def image(
     """An image with the labels of its rows and columns, and a bar of its colours."""
     upward = rows.labels is not None and is_ordered(rows.labels)
     down = rows.down(1000.0 / 6)
-    left = min(max(46.0, room_for(down) + 16), 118.0)
+    left = min(max(46.0, room_for(down) + 20), 126.0)
     frame = Frame(340, 250, left=left, right=8, top=26, bottom=38)
     y_ticks = [(frame.h - at if upward else at, text) for at, text in rows.down(frame.h)]
     shown = element(

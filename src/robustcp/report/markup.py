@@ -15,7 +15,8 @@ LONGEST = 60
 #: Where there is no number, and between sizes.
 NONE, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 #: Characters that a page cannot hold.
-_CONTROL = dict.fromkeys((*range(32), *range(127, 160), 0xFFFE, 0xFFFF), " ")
+_CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160), 0xFFFE, 0xFFFF), " ")
+_CONTROL |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "")  # turn text around
 _CONTROL |= dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
@@ -37,7 +38,7 @@ def escape(value: Any) -> Markup:
 
 
 def clean(text: str) -> str:
-    """A text without control characters and halves of pairs, which files cannot hold."""
+    """A text without control characters, and halves of pairs, which files cannot hold."""
     return text.translate(_CONTROL)
 
 
@@ -74,12 +75,15 @@ def label(value: Any, longest: int = LONGEST) -> str:
 def number(x: float, digits: int = 4) -> str:
     """A number for people, with a proper minus sign.
 
-    >>> number(0.123456), number(12.0), number(float("inf"))
-    ('0.1235', '12', '∞')
+    >>> number(0.123456), number(123456.7), number(12e9), number(float("inf"))
+    ('0.1235', '123457', '1.2e10', '∞')
     """
     if math.isnan(x):
         return NONE
-    return f"{x:.{digits}g}".replace("-", "\N{MINUS SIGN}").replace("inf", "∞")
+    if 10**digits <= abs(x) < 1e7:
+        return f"{x:.0f}".replace("-", "\N{MINUS SIGN}")
+    text = f"{x:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return text.replace("-", "\N{MINUS SIGN}").replace("inf", "∞")
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
@@ -94,11 +98,13 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 def percent(share: float) -> str:
     """A share for people: more digits for small ones.
 
-    >>> percent(0.5), percent(0.0123), percent(0.00012), percent(0)
-    ('50.0%', '1.23%', '0.012%', '0%')
+    >>> percent(0.5), percent(0.0123), percent(0.00012), percent(0), percent(0.99999)
+    ('50.0%', '1.23%', '0.012%', '0%', 'over 99.9%')
     """
-    if share == 0:
-        return "0%"
+    if share in (0, 1):
+        return f"{100 * share:g}%"
+    if 0.9995 <= share < 1:
+        return "over 99.9%"
     return f"{100 * share:.1f}%" if abs(share) >= 0.1 else f"{100 * share:.3g}%"
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from robustcp.doubts import FitWarning
+from robustcp.losses import Loss, as_loss
 from robustcp.report.curves import column, limits_with_zero
 from robustcp.report.drawing import POINTS, Index
 from robustcp.report.markup import (
@@ -128,11 +129,18 @@ def left_out(material: Material) -> Markup:
         rows.append((f"bad {label(index.name)}, as a whole",
                      f"{counted(len(bad), 'sample')}: {names}" if bad else "none"))  # fmt: skip
     rows += [("noted", _sentence(note)) for note in fit.notes]
-    said = (
-        "Flagged entries are not left out by hand: the loss gives each the weight that its "
-        "residual deserves, down to none."
-    )
-    return joined([facts(rows), paragraph(said, class_="note")])
+    return joined([facts(rows), paragraph(_say_of_outliers(as_loss(fit.loss)), class_="note")])
+
+
+def _say_of_outliers(loss: Loss) -> str:
+    """How much say flagged entries have."""
+    if loss.quadratic:
+        return (
+            "This is least squares, in which every entry counts the more the further it is from "
+            "the model: flagged entries have pulled it towards them."
+        )
+    much = "no" if math.isfinite(loss.rejects) else "little"
+    return f"Flagged entries are not left out by hand; those far from the model have {much} say."
 
 
 def _some(labels: list[object]) -> str:

@@ -159,6 +159,14 @@
     hide();
   }
 
+  /** A part of an image that ends between cells. */
+  function snapped(plot, x, y, width, height) {
+    if (!plot.cells) return [x, y, width, height];
+    const cell = [plot.w / names.axes[plot.data.columns].count, plot.h / names.axes[plot.data.rows].count];
+    const left = Math.floor(x / cell[0]) * cell[0], top = Math.floor(y / cell[1]) * cell[1];
+    return [left, top, Math.ceil((x + width) / cell[0]) * cell[0] - left, Math.ceil((y + height) / cell[1]) * cell[1] - top];
+  }
+
   function redraw(plot) {
     plot.view.setAttribute("viewBox", `${plot.x} ${plot.y} ${plot.width} ${plot.height}`);
     const whole = plot.width > 0.999 * plot.w && plot.height > 0.999 * plot.h;
@@ -246,7 +254,7 @@
         const dx = Math.abs(point.x - begin.x), dy = Math.abs(point.y - begin.y);
         const far = dx > 0.02 * plot.width && (!plot.cells || dy > 0.02 * plot.height);
         const y = plot.cells ? [Math.min(point.y, begin.y), dy] : [0, plot.h];
-        if (far) seen(plot, Math.min(point.x, begin.x), y[0], dx, y[1]);
+        if (far) seen(plot, ...snapped(plot, Math.min(point.x, begin.x), y[0], dx, y[1]));
         else if (!plot.cells) follow(plot, point);
       }
       begin = area = null;

@@ -38,7 +38,7 @@ FAR = 4.0
 #: Samples that move by more than so many pixels have a line.
 NOTABLE = 14.0
 
-FRAME = Frame(520, 400, left=52, right=14, top=12, bottom=42)
+FRAME = Frame(440, 360, left=60, right=12, top=10, bottom=40)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Axis:
         if not math.isfinite(largest):
             largest = float(np.max(values[np.isfinite(values)], initial=cutoff)) or 1.0
         if cutoff <= 0 or largest <= FAR * cutoff:
-            return cls(0.0, 1.08 * largest, length, log=False)
+            return cls(-0.03 * largest, 1.08 * largest, length, log=False)
         least = float(np.min(values[values > 0], initial=cutoff))
         return cls(max(least, cutoff / 100) / 1.25, 1.4 * largest, length, log=True)
 
@@ -100,7 +100,7 @@ def distance_map(found: Distances) -> Markup:
     inside = joined([
         element("path", class_="limit",
                 d=f"M{corner[0]:.1f} 0V{FRAME.h:.1f}M0 {corner[1]:.1f}H{FRAME.w:.1f}"),
-        *(_track(a, b) for a, b in zip(begins[moved][-TRACKS:], ends[moved][-TRACKS:], strict=True)),
+        *(_track(begins[k], ends[k]) for k in np.flatnonzero(moved)[-TRACKS:]),
         *(_point(found, k, p) for k, p in zip(at, ends, strict=True)),
         *_names(found, at, ends),
     ])  # fmt: skip
@@ -202,7 +202,9 @@ def distance_table(found: Distances) -> Markup:
     head = (label(found.name), "kind", "score distance", "residual distance", "entries flagged")
     more = None
     if len(rows) > LISTED:
-        left = f"{len(rows) - LISTED:,} more" + (f", {ALL - LISTED} shown" if len(rows) > ALL else "")
+        left = f"{len(rows) - LISTED:,} more" + (
+            f", {ALL - LISTED} shown" if len(rows) > ALL else ""
+        )
         more = element("details", element("summary", left),
                        table(head, shown[LISTED:], words=(0, 1)))  # fmt: skip
     return joined([table(head, shown[:LISTED], words=(0, 1)), more])

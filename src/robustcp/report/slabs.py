@@ -33,8 +33,8 @@ from robustcp.report.markup import (
 )
 from robustcp.report.material import Material, Slice
 
-#: Slices that are shown, of all modes together, and the least of each mode.
-SLICES, LEAST = 15, 2
+#: Slices that are shown, of all modes together.
+SLICES = 15
 #: Entries of a slice that are listed.
 LISTED = 8
 
@@ -48,11 +48,12 @@ def chosen(material: Material) -> dict[str, tuple[int, int]]:
     A dict from the id of its figure to the mode and the index.
     """
     order = len(material.fit.shape)
-    each = max(LEAST, SLICES // order)
+    each = max(1, SLICES // order)
     found = {}
     for mode, shares in enumerate(material.found.slabs):
         ranked = np.argsort(-shares, kind="stable")
-        picked = [*ranked[: each - 1].tolist(), int(ranked[len(ranked) // 2])]
+        picked = ranked[: max(1, each - 1)].tolist()
+        picked += [int(ranked[len(ranked) // 2])] if each > 1 else []
         for k in dict.fromkeys(picked):
             found[f"slab-{mode}-{k}"] = mode, int(k)
     return found
@@ -219,7 +220,7 @@ def _fibre(material: Material, name: str, mode: int, part: Slice, held: str) -> 
     return joined(
         column(
             index, values, (scale.low, scale.high), group=name, names=("", title),
-            frame=Frame(330, 200, left=62), alt=f"{title.capitalize()} at {held}, along "
+            frame=Frame(330, 200, left=70), alt=f"{title.capitalize()} at {held}, along "
             f"{index.name}.",
         )
         for title, values, scale in shown
