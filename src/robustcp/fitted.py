@@ -80,6 +80,19 @@ class Fit:
         data's coordinates. "" where that is not known.
     constraints : tuple of Constraint
         What each mode's factor was asked to be like.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> fit = robustcp.cp(X, 2)
+    >>> weights, factors = fit
+    >>> [A.shape for A in factors]
+    [(12, 2), (11, 2), (10, 2)]
+    >>> fit.converged, fit.warnings
+    (True, ())
+    >>> fit.outliers(X).mask.shape
+    (12, 11, 10)
     """
 
     model: KruskalTensor

@@ -83,9 +83,9 @@ def components(
     >>> matplotlib.use("Agg")
     >>> X = robustcp.simulate((4, 30, 12), 2, eta=0, gamma=0, rng=0).data
     >>> fit = robustcp.cp(X, 2)
-    >>> components(fit, shapes={2: (3, 4)}).shape
+    >>> robustcp.plot.components(fit, shapes={2: (3, 4)}).shape
     (2, 3)
-    >>> components(fit, overlay=True, groups=None).shape
+    >>> robustcp.plot.components(fit, overlay=True).shape
     (3,)
     """
     if overlay:
