@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from sites import Site
 
 import robustcp
 from robustcp import baselines, eem, plot
+from sites import Site
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -194,8 +194,7 @@ class TestWholeSite:
         assert whole.fetched() == set()
 
     def test_every_example_has_a_picture(self, whole):
-        examples = [p for p in (ROOT / "examples" / "gallery").rglob("plot_*.py")]
-        for path in examples:
+        for path in (ROOT / "examples" / "gallery").rglob("plot_*.py"):
             name = f"gallery/{path.parent.name}/{path.stem}.html"
             links = whole.pages[whole.folder / name].links
             assert any(link.element == "img" and "_images" in link.target for link in links), name

@@ -11,7 +11,7 @@ import numpy as np
 
 import robustcp
 
-sim = robustcp.simulate((60, 30, 20), 3, eta=0.02, gamma=0.5, rng=0)
+sim = robustcp.simulate((60, 30, 20), 3, eta=0.0, gamma=0.0, rng=0)
 X, model, rng = sim.data.copy(), sim.truth.full(), np.random.default_rng(0)
 foreign = 8 * rng.random((2, 30, 1)) ** 2 * rng.random((2, 1, 20)) ** 2
 X[3] += 3 * model[4]  # far more of the same
