@@ -89,6 +89,40 @@ def test_sensors_names_the_broken_ones(tmp_path):
     assert least_squares < 0.8
 
 
+def test_neuroscience_finds_assemblies_and_artifact_trials(tmp_path):
+    pytest.importorskip("pandas")
+    pytest.importorskip("xarray")
+    numbers = example("neuroscience").main(str(tmp_path / "picture.png"), small=True)
+    for name in ("picture", "picture_ranks", "picture_trials"):
+        assert_picture(tmp_path / f"{name}.png")
+    assert numbers["bad"] == numbers["artifacts"]
+    assert len(numbers["bad"]) == 6
+    least_squares, robust = numbers["scores"]
+    assert robust > 0.95
+    assert least_squares < 0.8
+    three, four, five = (numbers["errors"][rank][0] for rank in (3, 4, 5))
+    assert three - four > 10 * (four - five)
+
+
+def test_spikes_are_counted_in_their_bins():
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("xarray")
+    module = example("neuroscience")
+    trials = pandas.DataFrame({"end": [2.0, 1.02]}, index=[7, 9])
+    spikes = pandas.DataFrame(
+        [(7, 0, 0.0), (7, 0, 0.049), (7, 4, 1.99), (9, 4, 0.5), (9, 0, 1.01)],
+        columns=["trial", "neuron", "time"],
+    )
+    X = module.binned(spikes, trials)
+    assert X.shape == (2, 40, 2)
+    assert X.sel(neuron="n1", trial=7)[0] == 2
+    assert X.sel(neuron="n5", trial=7)[39] == 1
+    assert X.sel(neuron="n5", trial=9)[10] == 1
+    assert X.sum() == 4  # the bin at 1.0 was not over when trial 9 ended
+    assert X.sel(trial=9).isnull().sum() == 2 * 20
+    assert not X.sel(trial=7).isnull().any()
+
+
 def test_video_separates_the_square_from_the_wall(tmp_path, monkeypatch, capsys):
     pytest.importorskip("av")
     monkeypatch.setattr("sys.argv", ["video.py", "--out", str(tmp_path)])
