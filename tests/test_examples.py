@@ -125,7 +125,7 @@ def test_spikes_are_counted_in_their_bins():
 
 def test_video_separates_the_square_from_the_wall(tmp_path, monkeypatch, capsys):
     pytest.importorskip("av")
-    monkeypatch.setattr("sys.argv", ["video.py", "--out", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["video.py", "--scale", "0.5", "--out", str(tmp_path)])
     example("video").main()
     names = {path.name for path in tmp_path.iterdir()}
     assert {"background.png", "foreground.mp4", "side_by_side.mp4", "middle.png"} <= names
