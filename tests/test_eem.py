@@ -220,6 +220,9 @@ def test_what_is_written_is_read(found, tmp_path):
     assert again.info["doi"] == "10.1/x"
     assert again.info["nSample"] == "2"
     assert again.info["toolbox"].startswith("robustcp")
+    last = path.read_text(encoding="utf-8").splitlines()[-2:]
+    assert last[0].startswith("Score\t2020-01-02\t")  # another line here, and eem-python hangs
+    assert last[1] == "# end #"
     eem.write_openfluor(path, again, force=True)
     assert eem.read_openfluor(path).scores is None
     with pytest.raises(ValueError, match="fmax: there are no scores"):
