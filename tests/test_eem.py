@@ -192,7 +192,8 @@ def test_spectra_are_drawn_over_those_they_are_like(truth):
     for ax in axes:
         solid = [line for line in ax.lines if line.get_linestyle() == "-"]
         np.testing.assert_allclose(solid[0].get_ydata(), solid[1].get_ydata())
-    texts = [text.get_text() for text in axes[-1].get_legend().get_texts()]
+    (legend,) = axes[0].figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
     assert texts == ["excitation", "emission", "this", "that"]
     with pytest.raises(ValueError, match="labels: must be 2 names"):
         one.plot(other, labels=["this"])
