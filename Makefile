@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo trials test test-slow bench numbers package clean
+.PHONY: demo trials test test-slow bench docs numbers package clean
 
 demo: .venv/installed
 	$(BIN)/robustcp demo --out demo
@@ -12,8 +12,8 @@ trials: .venv/installed
 	$(BIN)/robustcp trials $(KINDS) --out results
 
 test: .venv/tested
-	$(BIN)/ruff check src tests benchmarks examples scripts
-	$(BIN)/ruff format --check src tests benchmarks examples scripts
+	$(BIN)/ruff check src tests benchmarks examples scripts docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks examples scripts docs/*.py
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -q
 
@@ -23,6 +23,10 @@ test-slow: .venv/tested
 bench: .venv/benched
 	$(BIN)/python benchmarks/bench.py --out bench $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(AGAINST),--against $(AGAINST)) $(if $(ALSO),--also $(ALSO)) $(if $(DOCS),--docs $(DOCS))
+
+docs: .venv/documented
+	$(BIN)/sphinx-build -W --keep-going -j 2 docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 numbers: .venv/benched
 	$(BIN)/python scripts/check_numbers.py
@@ -48,5 +52,9 @@ package: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	touch $@
 
+.venv/documented: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv demo bench dist
+	rm -rf .venv demo bench dist docs/_build docs/api docs/gallery

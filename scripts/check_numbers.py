@@ -163,7 +163,8 @@ CLAIMS = [
     ),
     Claim(
         "trials, uneven noise", "docs/recovery.md",
-        r"\| uneven_noise \| ([\d.]+) \([\d.]+\) \| [\d.]+ \([\d.]+\) \| ([\d.]+) ", recovered, 0.005,
+        r"\| uneven_noise \| ([\d.]+) \([\d.]+\) \| [\d.]+ \([\d.]+\) \| ([\d.]+) ", recovered,
+        0.005,
     ),
 ]  # fmt: skip
 

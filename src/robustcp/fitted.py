@@ -18,6 +18,7 @@ from robustcp.distances import Distances, distances_of
 from robustcp.doubts import FitWarning
 from robustcp.engines import Axes, Engine, as_array, as_engine, axes_of, labelled, to_host
 from robustcp.files.optional import library
+from robustcp.files.writing import write_bytes
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.noise import Asked, Noise, noise_of
@@ -25,6 +26,7 @@ from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
 from robustcp.parallel import Progress
 from robustcp.regression import project
+from robustcp.report import Material, page
 from robustcp.saving import save
 from robustcp.search import Starts
 from robustcp.sizes import Problem, Resolution
@@ -35,6 +37,8 @@ from robustcp.units import Units
 if TYPE_CHECKING:
     import pandas
     import xarray
+
+    from robustcp.ranks import RankProfile
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +80,19 @@ class Fit:
         data's coordinates. "" where that is not known.
     constraints : tuple of Constraint
         What each mode's factor was asked to be like.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> fit = robustcp.cp(X, 2)
+    >>> weights, factors = fit
+    >>> [A.shape for A in factors]
+    [(12, 2), (11, 2), (10, 2)]
+    >>> fit.converged, fit.warnings
+    (True, ())
+    >>> fit.outliers(X).mask.shape
+    (12, 11, 10)
     """
 
     model: KruskalTensor
@@ -599,6 +616,63 @@ class Fit:
                 "ask fit.aligned_to(X).uncertainty(X)"
             )
         return uncertainty(self, engine, method, at, n, level, rng, jobs, progress)
+
+    def report(
+        self,
+        X: Any,
+        path: str | Path,
+        *,
+        mode: int | str | None = None,
+        rank: RankProfile | None = None,
+        uncertainty: Uncertainty | None = None,
+        title: str | None = None,
+        command: str = "",
+    ) -> None:
+        """Write all that there is to say about the fit as one file of HTML, to be passed on.
+
+        Summary, warnings and what they mean, components, odd samples, flagged entries, the worst
+        slabs with slices of data, model and residual, noise, what was left out, sweeps and
+        starts, and what it takes to repeat the fit. The file needs no other and no network; it
+        can be read without JavaScript, which adds values at the pointer, zoom and a choice of
+        slices, and it can be printed.
+
+        Parameters
+        ----------
+        X : array or Observed
+            The data of the fit. Of data in chunks only what is shown is read, after some passes.
+        path : str or Path
+            An .html file, which is replaced if it exists.
+        mode : int or str, optional
+            The mode that holds samples, by number or name; by default that of `cases`, or the
+            first.
+        rank : RankProfile, optional
+            What speaks for each rank; see `robustcp.rank_profile`.
+        uncertainty : Uncertainty, optional
+            Intervals of the factors; see `uncertainty`.
+        title : str, optional
+            By default the name of the file.
+        command : str
+            The call or the command that made the fit, to be told.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile, robustcp
+        >>> X = robustcp.simulate((12, 10, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+        >>> fit = robustcp.cp(X, 2, rng=0)
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
+        >>> fit.report(X, path, command="robustcp.cp(X, 2, rng=0)")
+        >>> path.read_text(encoding="utf-8")[:15]
+        '<!DOCTYPE html>'
+        """
+        found = self.outliers(X)
+        fit, engine = self._beside(X)
+        if mode is None:
+            mode = 0 if fit.cases is None else fit.cases.mode
+        material = Material(
+            fit, engine, found, fit.distances(X, mode), rank, uncertainty,
+            title=Path(path).stem if title is None else title, command=command,
+        )  # fmt: skip
+        write_bytes(path, page(material).encode())
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

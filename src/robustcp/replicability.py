@@ -53,6 +53,14 @@ class Replicability:
     congruences : float64 array (models, rank)
         How much each component is like that of the fit: the product of the cosines of its columns
         in the other modes.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 9, 8), 2, eta=0.05, gamma=0.5, rng=0).data
+    >>> found = robustcp.replicability(X, 2, mode=0, folds=2, jobs=1)
+    >>> found.came_back
+    array([1., 1.])
     """
 
     mode: int

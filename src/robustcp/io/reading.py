@@ -118,6 +118,7 @@ def read(
     >>> import numpy as np, tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "x.npy"
     >>> np.save(path, np.ones((2, 3, 4)))
+    >>> from robustcp import read
     >>> read(path)
     Loaded(mode 0 (2) x mode 1 (3) x mode 2 (4); float64)
     """

@@ -100,17 +100,10 @@ def distance_map(
 
     Examples
     --------
-    >>> import matplotlib
-    >>> import numpy as np
-    >>> from types import SimpleNamespace
+    >>> import matplotlib, robustcp
     >>> matplotlib.use("Agg")
-    >>> near, far = np.array([1.0, 1.2, 0.8]), np.array([0.9, 1.1, 6.0])
-    >>> kinds = np.array(["regular", "regular", "orthogonal outlier"])
-    >>> ax = distance_map(SimpleNamespace(
-    ...     mode=0, name="sample", labels=["a", "b", "c"], score=near, residual=far,
-    ...     score_before=near, residual_before=far, score_cutoff=2.0, residual_cutoff=2.0,
-    ...     kinds=kinds, kinds_before=kinds, note=""))
-    >>> ax.get_ylabel()
+    >>> X = robustcp.simulate((30, 12, 10), 2, eta=0.02, gamma=0.5, rng=0).data
+    >>> robustcp.plot.distance_map(robustcp.cp(X, 2).distances(X, mode=0)).get_ylabel()
     'residual distance'
     """
     most = _checks.whole_number("most", most, 0)

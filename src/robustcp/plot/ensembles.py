@@ -46,14 +46,10 @@ def ensemble(
 
     Examples
     --------
-    >>> import matplotlib
-    >>> import numpy as np
-    >>> from types import SimpleNamespace
+    >>> import matplotlib, robustcp
     >>> matplotlib.use("Agg")
-    >>> errors = {1: np.array([0.5, 0.5]), 2: np.array([0.2, 0.3])}
-    >>> alike = {1: np.array([1.0, 1.0]), 2: np.array([1.0, 0.7])}
-    >>> found = SimpleNamespace(ranks=(1, 2), errors=errors, similarities=alike)
-    >>> error, similarity = ensemble(found)
+    >>> X = robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0, rng=0).data
+    >>> error, similarity = robustcp.plot.ensemble(robustcp.ensemble(X, [1, 2], starts=2, jobs=1))
     >>> similarity.get_ylabel()
     'similarity to the best'
     """

@@ -41,6 +41,16 @@ def truth_against_estimates(
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> sim = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> fits = {"cpals": robustcp.cpals(sim.data, 2), "cp": robustcp.cp(sim.data, 2)}
+    >>> ax = robustcp.plot.truth_against_estimates(sim.truth, fits, mode=1)
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['cpals', 'cp', 'truth']
     """
     ax = axes_or_new(ax, figsize or (8, 3.6))
     true = on_host(truth)

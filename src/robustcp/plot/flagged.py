@@ -45,6 +45,15 @@ def outliers(
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> found = robustcp.cp(X, 2).outliers(X)
+    >>> robustcp.plot.outliers(found, 1).get_xlabel()
+    'mode 1'
     """
     n = mode_number(found.fit, "mode", mode)
     ax = axes_or_new(ax, figsize or (8, 2.8))
@@ -102,9 +111,9 @@ def cellmap(
     >>> matplotlib.use("Agg")
     >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
     >>> found = robustcp.cp(X, 2).outliers(X)
-    >>> cellmap(found, 0, 3).get_ylabel()
+    >>> robustcp.plot.cellmap(found, 0, 3).get_ylabel()
     'mode 1'
-    >>> cellmap(found).get_ylabel()
+    >>> robustcp.plot.cellmap(found).get_ylabel()
     'mode 0'
     """
     from matplotlib.colors import Normalize
@@ -204,6 +213,16 @@ def outlier_map(
     """The old name of `cellmap`.
 
     .. deprecated:: 0.2
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp, warnings
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> found = robustcp.cp(X, 2).outliers(X)
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     robustcp.plot.outlier_map(found, 0, 3).get_ylabel()
+    'mode 1'
     """
     warnings.warn("plot.outlier_map is now plot.cellmap", DeprecationWarning, stacklevel=2)
     return cellmap(found, mode, index, ax=ax, figsize=figsize)

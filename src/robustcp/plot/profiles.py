@@ -33,6 +33,15 @@ def rank_profile(
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> profile = robustcp.rank_profile(X, range(1, 4), folds=3, jobs=1)
+    >>> robustcp.plot.rank_profile(profile).get_xlabel()
+    'rank (recommended: 2)'
     """
     ax = axes_or_new(ax, figsize or (6.4, 4))
     (orange, _, square), (blue, _, circle), (green, _, triangle) = STYLES

@@ -72,13 +72,10 @@ def split_half(
     Examples
     --------
     >>> import matplotlib, robustcp
-    >>> from types import SimpleNamespace
     >>> matplotlib.use("Agg")
-    >>> fit = robustcp.cp(robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0.1, rng=0).data, 2)
-    >>> found = SimpleNamespace(
-    ...     mode=0, rank=2, fit=fit, models=(fit.model,) * 2, names=("A", "B"), pairs=((0, 1),),
-    ...     congruences=np.ones((2, 2)), scores=np.ones(1))
-    >>> split_half(found).shape
+    >>> X = robustcp.simulate((16, 9, 8), 2, eta=0.05, gamma=0.5, rng=0).data
+    >>> halves = robustcp.replicability(X, 2, mode=0, preset="split_half", jobs=1)
+    >>> robustcp.plot.split_half(halves).shape
     (2, 2)
     """
     fit, shown = found.fit, _shown(found, modes)
@@ -194,14 +191,11 @@ def replicability(
     Examples
     --------
     >>> import matplotlib, robustcp
-    >>> from types import SimpleNamespace
     >>> matplotlib.use("Agg")
-    >>> fit = robustcp.cp(robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0.1, rng=0).data, 2)
-    >>> found = SimpleNamespace(
-    ...     mode=0, rank=2, fit=fit, models=(fit.model,) * 2, names=("A", "B"), pairs=((0, 1),),
-    ...     congruences=np.ones((2, 2)), scores=np.ones(1))
-    >>> replicability(found)[0].get_xlabel()
-    '1 pair of parts of mode 0'
+    >>> X = robustcp.simulate((12, 9, 8), 2, eta=0.05, gamma=0.5, rng=0).data
+    >>> found = robustcp.replicability(X, 2, mode=0, folds=3, jobs=1)
+    >>> robustcp.plot.replicability(found)[0].get_xlabel()
+    '3 pairs of parts of mode 0'
     """
     panels = grid_or_new(axes, (2,), figsize or (9, 3.4))
     scores = np.asarray(found.scores, dtype=np.float64)

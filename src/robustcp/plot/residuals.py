@@ -63,7 +63,7 @@ def slices(
     >>> import matplotlib, robustcp
     >>> matplotlib.use("Agg")
     >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=0, rng=0).data
-    >>> data, model, residual = slices(robustcp.cp(X, 2), X, 3)
+    >>> data, model, residual = robustcp.plot.slices(robustcp.cp(X, 2), X, 3)
     >>> data.get_title()
     'data, mode 0 [3]'
     """

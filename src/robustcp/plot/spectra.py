@@ -57,12 +57,12 @@ def spectra(
 
     Examples
     --------
-    >>> import matplotlib, numpy as np
+    >>> import matplotlib, numpy as np, robustcp
     >>> from robustcp.eem import Spectra
     >>> matplotlib.use("Agg")
     >>> nm = np.arange(300.0, 400.0)
     >>> peaks = np.exp(-0.5 * ((nm[:, None] - [330, 360]) / 12) ** 2)
-    >>> axes = spectra(Spectra(nm + 60, nm, peaks, peaks))
+    >>> axes = robustcp.plot.spectra(Spectra(nm + 60, nm, peaks, peaks))
     >>> [ax.get_title(loc="left") for ax in axes]
     ['component 1', 'component 2']
     """

@@ -33,6 +33,14 @@ def convergence(
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> robustcp.plot.convergence(robustcp.cp(X, 2)).get_xlabel()
+    'sweep'
     """
     ax = axes_or_new(ax, figsize or (6.4, 3.4))
     begin = 0
