@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from robustcp.plot.axes import grid_or_new, hide_top_and_right
+from robustcp.plot.axes import grid_or_new, hide_top_and_right, legend_outside
 from robustcp.plot.colours import STYLES
 
 #: How many panels there are in a row.
@@ -93,7 +93,7 @@ def spectra(
         ax.set_xlabel("wavelength, nm")
         hide_top_and_right(ax)
     panels[0].set_ylabel("loading")
-    _legend(panels[-1], bool(others))
+    _legend(panels[0], bool(others), own=axes is None)
     return panels
 
 
@@ -109,7 +109,7 @@ def _panels(axes: Any, count: int, figsize: tuple[float, float] | None) -> np.nd
     return grid[:count]
 
 
-def _legend(ax: Any, several: bool) -> None:
+def _legend(ax: Any, several: bool, *, own: bool) -> None:
     """What the lines are: kinds in black, models in their colours."""
     from matplotlib.lines import Line2D
 
@@ -117,5 +117,5 @@ def _legend(ax: Any, several: bool) -> None:
         Line2D([], [], color="k", linestyle="--", label="excitation"),
         Line2D([], [], color="k", linestyle="-", label="emission"),
     ]
-    models = ax.get_legend_handles_labels()[0] if several else []
-    ax.legend(handles=[*kinds, *models], frameon=False, fontsize="small")
+    handles = [*kinds, *(ax.get_legend_handles_labels()[0] if several else [])]
+    legend_outside(ax, handles, [str(each.get_label()) for each in handles], own=own)
