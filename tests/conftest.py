@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 import robustcp
+from browser import chromium
 from robustcp import losses
 from robustcp.engines import to_host
 
@@ -54,6 +55,13 @@ def compiled(request):
     if request.param == "compiled":
         pytest.importorskip("numba")
     return request.param == "compiled"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium; tests are skipped where there is none."""
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

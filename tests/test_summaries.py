@@ -144,8 +144,8 @@ def test_html_is_escaped_whole_and_without_colours(named):
     assert rows["modes"] == ["<sample> (6), day (12), pixel (10)"]
     assert rows["component"][2:] == ["largest in <sample>", "largest in day", "largest in pixel"]
     at = [int(np.argmax(np.abs(A[:, 1]))) for A in fit.factors]
-    assert rows["1"][2] == fit.labels[0][at[0]]
-    assert rows["1"][4] == f"[{at[2]}]"
+    assert rows["2"][2] == fit.labels[0][at[0]]
+    assert rows["2"][4] == f"[{at[2]}]"
     assert "\nmost flagged of <sample>: " in rows["outliers"][0]
     assert "Bo & Cy" in rows["outliers"][0]
     assert fit._repr_html_() == fit.summary()._repr_html_()

@@ -108,8 +108,9 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         rank = _checks.whole_number("n_components", self.n_components, 1)
         data = self._samples(X, reset=True)
         axes = axes_of(_not_a_frame(X))
+        named = Labelled(data, axes.modes, axes.labels, units=axes.units) if axes.modes else data
         fit = cp(
-            Labelled(data, axes.modes, axes.labels) if axes.modes else data, rank, loss=self.loss,
+            named, rank, loss=self.loss,
             noise=self.noise, cases=self._cases(), nonnegative=self.nonnegative,
             constraints=self.constraints, starts=self.starts, tol=self.tol,
             max_sweeps=self.max_sweeps, rng=self._seed(),

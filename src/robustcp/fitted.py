@@ -18,6 +18,7 @@ from robustcp.distances import Distances, distances_of
 from robustcp.doubts import FitWarning
 from robustcp.engines import Axes, Engine, as_array, as_engine, axes_of, labelled, to_host
 from robustcp.files.optional import library
+from robustcp.files.writing import write_bytes
 from robustcp.kruskal import KruskalTensor
 from robustcp.losses import Loss
 from robustcp.noise import Asked, Noise, noise_of
@@ -25,6 +26,7 @@ from robustcp.outcome import CONVERGED, Outcome
 from robustcp.outlying import Outliers
 from robustcp.parallel import Progress
 from robustcp.regression import project
+from robustcp.report import Material, page
 from robustcp.saving import save
 from robustcp.search import Starts
 from robustcp.sizes import Problem, Resolution
@@ -35,6 +37,8 @@ from robustcp.units import Units
 if TYPE_CHECKING:
     import pandas
     import xarray
+
+    from robustcp.ranks import RankProfile
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +75,9 @@ class Fit:
         Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
     labels : tuple of (list or None)
         Labels of each mode's indices: the data's coordinates, where it had any.
+    units : tuple of str
+        What the labels of each mode are measured in: the `units` among the attributes of the
+        data's coordinates. "" where that is not known.
     constraints : tuple of Constraint
         What each mode's factor was asked to be like.
 
@@ -101,6 +108,7 @@ class Fit:
     cases: Judged | None = None
     modes: tuple[str, ...] = ()
     labels: tuple[list[Any] | None, ...] = ()
+    units: tuple[str, ...] = ()
     constraints: Constraints = field(repr=False, default=())
 
     def __post_init__(self) -> None:
@@ -109,6 +117,8 @@ class Fit:
             object.__setattr__(self, "modes", tuple(f"mode {n}" for n in range(order)))
         if not self.labels:
             object.__setattr__(self, "labels", (None,) * order)
+        if not self.units:
+            object.__setattr__(self, "units", ("",) * order)
         if not self.constraints:
             object.__setattr__(self, "constraints", (Free(),) * order)
 
@@ -176,8 +186,8 @@ class Fit:
 
     @property
     def axes(self) -> Axes:
-        """Names of the modes and labels of their indices."""
-        return Axes(self.modes, self.labels)
+        """Names of the modes, labels of their indices, and their units."""
+        return Axes(self.modes, self.labels, units=self.units)
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.model
@@ -278,7 +288,8 @@ class Fit:
         )
         return replace(
             self, model=KruskalTensor(self.weights, factors), modes=how.of(self.modes),
-            labels=labels, constraints=how.of(self.constraints), noise=self.noise.arranged(how),
+            labels=labels, units=how.of(self.units), constraints=how.of(self.constraints),
+            noise=self.noise.arranged(how),
             cases=None if self.cases is None else self.cases.arranged(how),
             starts=Starts(self.starts, self.starts.reached, self.starts.final),
         )  # fmt: skip
@@ -313,7 +324,7 @@ class Fit:
         return frames
 
     def to_xarray(self) -> xarray.Dataset:
-        """The weights and factors as an xarray.Dataset, with the names and labels of the modes.
+        """The weights and factors as an xarray.Dataset, with names, labels and units of the modes.
 
         Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
         """
@@ -321,7 +332,10 @@ class Fit:
 
         def coordinates(n: int) -> dict[str, Any]:
             labels = self.labels[n]
-            return {} if labels is None else {self.modes[n]: labels}
+            if labels is None:
+                return {}
+            units = {"units": self.units[n]} if self.units[n] else {}
+            return {self.modes[n]: (self.modes[n], labels, units)}
 
         data: dict[str, Any] = {"weights": ("component", np.asarray(to_host(self.weights)))}
         held: dict[str, Any] = {}
@@ -602,6 +616,63 @@ class Fit:
                 "ask fit.aligned_to(X).uncertainty(X)"
             )
         return uncertainty(self, engine, method, at, n, level, rng, jobs, progress)
+
+    def report(
+        self,
+        X: Any,
+        path: str | Path,
+        *,
+        mode: int | str | None = None,
+        rank: RankProfile | None = None,
+        uncertainty: Uncertainty | None = None,
+        title: str | None = None,
+        command: str = "",
+    ) -> None:
+        """Write all that there is to say about the fit as one file of HTML, to be passed on.
+
+        Summary, warnings and what they mean, components, odd samples, flagged entries, the worst
+        slabs with slices of data, model and residual, noise, what was left out, sweeps and
+        starts, and what it takes to repeat the fit. The file needs no other and no network; it
+        can be read without JavaScript, which adds values at the pointer, zoom and a choice of
+        slices, and it can be printed.
+
+        Parameters
+        ----------
+        X : array or Observed
+            The data of the fit. Of data in chunks only what is shown is read, after some passes.
+        path : str or Path
+            An .html file, which is replaced if it exists.
+        mode : int or str, optional
+            The mode that holds samples, by number or name; by default that of `cases`, or the
+            first.
+        rank : RankProfile, optional
+            What speaks for each rank; see `robustcp.rank_profile`.
+        uncertainty : Uncertainty, optional
+            Intervals of the factors; see `uncertainty`.
+        title : str, optional
+            By default the name of the file.
+        command : str
+            The call or the command that made the fit, to be told.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile, robustcp
+        >>> X = robustcp.simulate((12, 10, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+        >>> fit = robustcp.cp(X, 2, rng=0)
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
+        >>> fit.report(X, path, command="robustcp.cp(X, 2, rng=0)")
+        >>> path.read_text(encoding="utf-8")[:15]
+        '<!DOCTYPE html>'
+        """
+        found = self.outliers(X)
+        fit, engine = self._beside(X)
+        if mode is None:
+            mode = 0 if fit.cases is None else fit.cases.mode
+        material = Material(
+            fit, engine, found, fit.distances(X, mode), rank, uncertainty,
+            title=Path(path).stem if title is None else title, command=command,
+        )  # fmt: skip
+        write_bytes(path, page(material).encode())
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""

@@ -162,16 +162,19 @@ class Outliers:
         A slab is all that goes with one index of a mode: a sample, a frame, a sensor. They are
         counted tile by tile, without scores of the whole tensor.
         """
-        flagged = self.engine.flagged(self.factors, self.threshold * self._unit)
         return tuple(
-            hits / np.maximum(self.engine.counts(mode), 1) for mode, hits in enumerate(flagged)
+            hits / np.maximum(self.engine.counts(mode), 1) for mode, hits in enumerate(self._hits)
         )
 
     @cached_property
     def share(self) -> float:
         """The share of all entries that is flagged."""
-        flagged = self.engine.flagged(self.factors, self.threshold * self._unit)[0]
-        return float(flagged.sum() / self.engine.counts(0).sum())
+        return float(self._hits[0].sum() / self.engine.counts(0).sum())
+
+    @cached_property
+    def _hits(self) -> list[np.ndarray]:
+        """How many entries are flagged in each slab of each mode: one pass."""
+        return self.engine.flagged(self.factors, self.threshold * self._unit)
 
     def worst(self, mode: int | str, count: int = 5) -> list[Slab]:
         """The slabs of a mode with the largest share of flagged entries.

@@ -205,7 +205,7 @@ def _named(part: Any, axes: Names, mode: int, kept: np.ndarray) -> Any:
         [each[k] for k in kept] if n == mode and each is not None else each
         for n, each in enumerate(axes.labels)
     )
-    return Labelled(part, axes.modes, tuple(own))
+    return Labelled(part, axes.modes, tuple(own), units=axes.units)
 
 
 def refuse_entrywise(options: dict[str, Any]) -> None:

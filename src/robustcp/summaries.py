@@ -208,7 +208,7 @@ def lines_of(content: Mapping[str, Any]) -> list[str]:
         for k, part in enumerate(content["components"])
     ]
     found = [_headline(content)]
-    for fact in _facts(content):
+    for fact in facts_of(content):
         found += fact.lines()
         found += components if fact.name == "explained" else []
     return [*found, f"robustcp {content['version']}"]
@@ -217,10 +217,10 @@ def lines_of(content: Mapping[str, Any]) -> list[str]:
 def html_of(content: Mapping[str, Any]) -> str:
     """A summary as HTML: everything is escaped, and colours are those of the page."""
     rows = [("fit", [_headline(content)])]
-    rows += [(fact.name, [fact.text, *fact.details]) for fact in _facts(content)]
+    rows += [(fact.name, [fact.text, *fact.details]) for fact in facts_of(content)]
     head = ("component", "share", "weight", *(f"largest in {name}" for name in content["modes"]))
     body = [
-        (str(k), f"{part['share']:.1%}", f"{part['weight']:.6g}",
+        (str(k + 1), f"{part['share']:.1%}", f"{part['weight']:.6g}",
          *map(_entry, part["largest"]))
         for k, part in enumerate(content["components"])
     ]  # fmt: skip
@@ -247,7 +247,7 @@ def _headline(content: Mapping[str, Any]) -> str:
     return f"{size}, rank {content['rank']}: {ended}"
 
 
-def _facts(content: Mapping[str, Any]) -> Iterator[Fact]:
+def facts_of(content: Mapping[str, Any]) -> Iterator[Fact]:
     """The rest, but for the components."""
     for warning in content["warnings"]:
         yield Fact("warning", f"{warning['sentence']} [{warning['code']}]")

@@ -15,6 +15,7 @@ from robustcp.cli.fitting import fit
 from robustcp.cli.inspecting import compare, distances, outliers, rank
 from robustcp.cli.parsing import Command, Group
 from robustcp.cli.studying import demo, reproduce, simulate, trials
+from robustcp.cli.telling import report
 from robustcp.cli.trusting import ensemble, replicability, uncertainty
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ app = typer.Typer(
 
 COMMANDS = (
     fit, show, export, project, rank, outliers, distances, uncertainty, replicability, ensemble,
-    compare, simulate, video, demo, reproduce, trials,
+    report, compare, simulate, video, demo, reproduce, trials,
 )  # fmt: skip
 
 for command in COMMANDS:

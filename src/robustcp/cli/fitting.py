@@ -26,6 +26,7 @@ from robustcp.cli.options import (
     Nonnegative,
     PictureFormat,
     Quiet,
+    ReportFile,
     Seed,
     Smooth,
     Stack,
@@ -38,6 +39,7 @@ from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import Shown, fit_with_progress
 from robustcp.cli.reading import Source, check_rank, noise_file, read_cases, read_noise
 from robustcp.cli.scaling import Memory, Scale, Scheduler, Workers
+from robustcp.cli.telling import add_report, seeded
 from robustcp.files.errors import WriteError, reason
 from robustcp.files.writing import Outputs, make_folder, write_picture
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 
 def fit(
+    ctx: typer.Context,
     file: TensorFile,
     rank: Annotated[int, typer.Option(help="The number of components.")],
     method: Annotated[str, typer.Option(help="cp, cpal1 or cpals.")] = "cp",
@@ -71,6 +74,7 @@ def fit(
     out: Annotated[
         Path, typer.Option(help="Where the fit goes: .npz, .nc, .json, .mat or .xlsx.")
     ] = Path("fit.npz"),
+    report: ReportFile = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
     picture: PictureFormat = "png",
     checkpoint: Annotated[
@@ -140,6 +144,7 @@ def fit(
     outputs = Outputs(*inputs, force=force, own=kept.outputs)
     check_fit_file(out)
     outputs.add("out", out)
+    add_report(report, outputs)
     if maps is not None:
         check_maps(maps)
         outputs.add("maps", maps)
@@ -158,10 +163,7 @@ def fit(
     check_rank(rank, loaded)
     if weights is not None:
         options["entry_weights"] = weights_for(weights, loaded)
-    if noise is not None:
-        options["noise"] = read_noise(noise, loaded)
-    if cases is not None:
-        options["cases"] = read_cases(cases, loaded)
+    options |= _of_data(noise, cases, loaded)
     with scale.ready():
         loaded = scale.on(loaded)
         found, seconds = fit_with_progress(
@@ -175,14 +177,28 @@ def fit(
                 write_maps(found, loaded, maps)
             if plot is not None:
                 _draw(found, loaded, plot, picture)
+            if report is not None:
+                found.report(loaded, report, title=file.name, command=seeded(ctx.obj, seed))
             summary = summary_of(found, loaded, seconds)
     if as_json:
         print_json(summary | {"out": str(out)})
     elif not quiet:
         print_summary(summary)
-        print(f"written: {out}" + (f", pictures in {plot}" if plot else ""))
+        print(f"written: {_listed(out, report, plot)}")
     if not found.converged:
         raise typer.Exit(NOT_CONVERGED)
+
+
+def _of_data(noise: str | None, cases: str | None, loaded: Loaded) -> dict[str, Any]:
+    """What is said of the noise and the samples of some data, as the library takes it."""
+    found: dict[str, Any] = {} if noise is None else {"noise": read_noise(noise, loaded)}
+    return found if cases is None else found | {"cases": read_cases(cases, loaded)}
+
+
+def _listed(out: Path, report: Path | None, plot: Path | None) -> str:
+    """What was written."""
+    also = [] if report is None else [str(report)]
+    return ", ".join([str(out), *also, *([] if plot is None else [f"pictures in {plot}"])])
 
 
 def check_fit_file(out: Path) -> None:

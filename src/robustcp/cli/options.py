@@ -79,6 +79,10 @@ CaseMode = Annotated[
         "and the share of them that may be (0.25).",
     ),
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Write all about the fit here (.html)."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of what is random.")]
 SampleMode = Annotated[
     str, typer.Option("--mode", help="The mode, by number or name, that holds samples.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ class Command(TyperCommand):
     """A command; what is wrong with its options is told in one line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = shlex.join([*ctx.command_path.split(), *args])  # as it was given
         try:
             return super().parse_args(ctx, spelled_out(args))
         except UsageError as error:  # type: ignore[misc]

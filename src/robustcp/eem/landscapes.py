@@ -141,7 +141,8 @@ def landscapes(
     for mode, name, given in ((at_em, "emission", emission), (at_ex, "excitation", excitation)):
         found[mode] = _wavelengths(name, labels[mode] if given is None else given, data.shape[mode])
     norms = getattr(X, "norms", None)
-    made = Landscapes(_floats(data), names, tuple(found), norms=norms)
+    units = tuple("nm" if mode in (at_em, at_ex) else "" for mode in range(order))
+    made = Landscapes(_floats(data), names, tuple(found), units=units, norms=norms)
     if samples is not None:
         listed = list(samples)
         if len(listed) != made.shape[made.sample_mode]:

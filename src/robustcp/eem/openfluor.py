@@ -78,7 +78,9 @@ def write_openfluor(
             _row("Score", _plain("samples", str(name)), row)
             for name, row in zip(names, spectra.scores, strict=True)
         ]
-    lines += ["#", "# end #", ""]
+    else:  # after scores eem-python waits for the end at once
+        lines += ["#"]
+    lines += ["# end #", ""]
     write_bytes(path, "\n".join(lines).encode())
 
 

@@ -91,11 +91,17 @@ class Spectra:
             parts.append(np.divide(A.T @ B, norms, out=np.zeros_like(norms), where=norms > 0))
         return np.asarray(parts[0] * parts[1])
 
-    def plot(self, *others: Spectra, labels: Any = None, axes: Any = None) -> np.ndarray:
+    def plot(
+        self,
+        *others: Spectra,
+        labels: Any = None,
+        axes: Any = None,
+        figsize: tuple[float, float] | None = None,
+    ) -> np.ndarray:
         """The spectra, those of other models over them; see `robustcp.plot.spectra`."""
         from robustcp.plot import spectra as draw
 
-        return draw(self, *others, labels=labels, axes=axes)
+        return draw(self, *others, labels=labels, axes=axes, figsize=figsize)
 
     def __repr__(self) -> str:
         at = ", ".join(f"{ex:g}/{em:g}" for em, ex in self.peaks)

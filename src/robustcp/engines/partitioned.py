@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -305,6 +305,11 @@ class PartitionedEngine(Engine):
             for size, chosen in zip(self.shape, indices, strict=True)
         )
         return self._engine(Rows(at, found.values), shape, self.view.part(indices))
+
+    def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
+        at = [np.array([fixed[n]]) if n in fixed else None for n in range(self.order)]
+        rows = tuple(A if k is None else A[k] for A, k in zip(factors, at, strict=True))
+        return self.subtensor(at).residual_slice(rows, dict.fromkeys(fixed, 0))
 
     @property
     def listable(self) -> bool:

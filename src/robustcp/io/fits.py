@@ -86,6 +86,7 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
         noise=_noise(held, about, model.shape),
         modes=modes,
         labels=labels,
+        units=tuple(map(str, about.get("units", ()))),
         constraints=_constraints(about.get("constraints"), len(modes)),
     )
 

@@ -41,6 +41,8 @@ class Loaded(Labelled):
         Labels of the indices of each mode.
     notes : tuple of str
         What should be known about the data, such as sensors that never vary.
+    units : tuple of str
+        What the labels of each mode are measured in, "" if that is not known; or empty.
     affine : array, optional
         Of a NIfTI image: from voxels to space.
     space : tuple of int, optional
@@ -155,7 +157,7 @@ def _renamed(path: Path, loaded: Loaded, modes: tuple[int | str, ...]) -> Loaded
     """With other names of modes."""
     if len(modes) != len(loaded.modes):
         raise FileError(path, f"must be {len(loaded.modes)} names, got {len(modes)}", "modes")
-    return Loaded(loaded.data, tuple(map(str, modes)), loaded.labels, loaded.notes)
+    return replace(loaded, modes=tuple(map(str, modes)))
 
 
 def _checked(path: Path, loaded: Loaded) -> Loaded:
@@ -369,7 +371,7 @@ def _xarray(path: Path, asked: Asked) -> Loaded:
 def _named(array: Any) -> Loaded:
     """A DataArray with its names and labels."""
     found = labelled(array)
-    return Loaded(array, found.modes, found.labels)
+    return Loaded(array, found.modes, found.labels, units=found.units)
 
 
 def _zarr(path: Path, asked: Asked) -> Loaded:

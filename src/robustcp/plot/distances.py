@@ -71,6 +71,7 @@ def distance_map(
     labels: Sequence[Any] | None = None,
     most: int = 25,
     ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
 ) -> Axes:
     """The residual distance of each sample against its score distance.
 
@@ -90,6 +91,7 @@ def distance_map(
     most : int
         The largest number of samples that are named.
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
         Names are placed for its present size.
 
     Returns
@@ -109,7 +111,7 @@ def distance_map(
     after = np.stack([distances.score, distances.residual], axis=1).astype(np.float64)
     before = np.stack([distances.score_before, distances.residual_before], axis=1)
     cutoffs = float(distances.score_cutoff), float(distances.residual_cutoff)
-    ax = axes_or_new(ax, (7, 5.2))
+    ax = axes_or_new(ax, figsize or (7, 5.2))
     known = np.asarray(np.isfinite(after).all(axis=1))
     before = np.where(np.isfinite(before), before, after)
     for axis, column, cutoff in zip((ax.xaxis, ax.yaxis), (0, 1), cutoffs, strict=True):

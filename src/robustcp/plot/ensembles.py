@@ -26,7 +26,9 @@ class Ensemble(Protocol):
     def similarities(self) -> Mapping[int, np.ndarray]: ...
 
 
-def ensemble(ensemble: Ensemble, *, axes: Any = None) -> np.ndarray:
+def ensemble(
+    ensemble: Ensemble, *, axes: Any = None, figsize: tuple[float, float] | None = None
+) -> np.ndarray:
     """The error of each start, and its similarity to the best of its rank.
 
     One dot for each start, side by side; those of the best starts, in the middle, are joined. A
@@ -36,6 +38,7 @@ def ensemble(ensemble: Ensemble, *, axes: Any = None) -> np.ndarray:
     ----------
     ensemble : Ensemble
     axes : array of two matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -50,7 +53,7 @@ def ensemble(ensemble: Ensemble, *, axes: Any = None) -> np.ndarray:
     >>> similarity.get_ylabel()
     'similarity to the best'
     """
-    panels = grid_or_new(axes, (2,), (9, 3.4))
+    panels = grid_or_new(axes, (2,), figsize or (9, 3.4))
     ranks = list(ensemble.ranks)
     for ax, values, style in zip(
         panels, (ensemble.errors, ensemble.similarities), STYLES[1::-1], strict=True

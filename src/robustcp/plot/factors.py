@@ -95,10 +95,10 @@ def components(
     order = len(fit.shape)
     sizes, belongs = _image_shapes(fit, shapes), _groups(fit, groups)
     drawn = _kinds(fit, kinds, sizes, belongs)
-    intervals = _intervals(fit, uncertainty)
+    intervals = intervals_of(fit, uncertainty)
     size = figsize or (2.7 * order, 1.45 * fit.rank + 0.5)
     grid = grid_or_new(axes, (fit.rank, order), size)
-    ranked = _ranked(fit)
+    ranked = by_share(fit)
     for n, kind in enumerate(drawn):
         A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
         for r, ax in zip(ranked, grid[:, n], strict=True):
@@ -110,7 +110,7 @@ def components(
             else:
                 _column(ax, r, kind, fit.labels[n], A, intervals[n])
             ax.tick_params(labelbottom=ax is grid[-1, n])
-        grid[-1, n].set_xlabel(fit.modes[n])
+        grid[-1, n].set_xlabel(fit.axes.title(n))
         if n in belongs:
             legend_outside(grid[0, n], *grid[0, n].get_legend_handles_labels(), own=axes is None)
     for ax, r in zip(grid[:, 0], ranked, strict=True):
@@ -122,7 +122,7 @@ def components(
     return grid
 
 
-def _ranked(fit: Fit) -> list[int]:
+def by_share(fit: Fit) -> list[int]:
     """Components, those with the largest share of the data first."""
     return [int(r) for r in np.argsort(-np.asarray(fit.shares, dtype=float), kind="stable")]
 
@@ -133,7 +133,7 @@ def _overlaid(fit: Fit, kinds: Any, axes: Any, figsize: tuple[float, float] | No
     panels = grid_or_new(axes, (order,), figsize or (3.4 * order, 3.0))
     for n, (ax, kind) in enumerate(zip(panels, drawn, strict=True)):
         A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
-        for k, r in enumerate(_ranked(fit)):
+        for k, r in enumerate(by_share(fit)):
             colour, line, marker = style_of(k)
             style: dict[str, Any] = {"color": colour, "linestyle": line}
             if kind != "line":
@@ -143,10 +143,10 @@ def _overlaid(fit: Fit, kinds: Any, axes: Any, figsize: tuple[float, float] | No
             curve(ax, A[:, r], fit.labels[n], **style)
         ax.set_ylim(*_limits(A))
         ax.axhline(0, color="0.4", linewidth=0.7)
-        ax.set_xlabel(fit.modes[n])
+        ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
     panels[0].set_ylabel("unit column")
-    names = [f"{component_name(r)} ({fit.shares[r]:.1%})" for r in _ranked(fit)]
+    names = [f"{component_name(r)} ({fit.shares[r]:.1%})" for r in by_share(fit)]
     legend_outside(panels[-1], panels[0].get_lines()[: fit.rank], names, own=axes is None)
     return panels
 
@@ -193,7 +193,7 @@ def _dots(
     hide_top_and_right(ax)
 
 
-def _intervals(
+def intervals_of(
     fit: Fit, uncertainty: Uncertainty | None
 ) -> list[tuple[np.ndarray, np.ndarray] | None]:
     """The ends of the intervals of each mode's factor, if they are known."""

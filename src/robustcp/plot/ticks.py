@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,7 +55,7 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-    if labels is not None and size > 1 and _is_monotonic(labels):
+    if labels is not None and size > 1 and is_monotonic(labels):
         _scale_ticks(axis, labels)
         return
 
@@ -80,7 +80,7 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
         _turned(axis, crowded)
 
 
-def _is_monotonic(labels: Sequence[Any]) -> bool:
+def is_monotonic(labels: Sequence[Any]) -> bool:
     """Whether labels are numbers or dates that rise, or fall, all along."""
     if not is_ordered(labels):
         return False
@@ -92,23 +92,58 @@ def _scale_ticks(axis: Axis, labels: list[Any]) -> None:
     """Ticks at round labels, which may lie between indices."""
     from matplotlib.ticker import FixedFormatter, FixedLocator
 
-    locator, formatter = _round(axis, labels)
+    at, texts = _round_ticks(labels, _most_ticks(axis))
+    axis.set_major_locator(FixedLocator(at))
+    axis.set_major_formatter(FixedFormatter(texts))
+    if axis is axis.axes.xaxis:
+        _turned(axis, crowded=False)
+
+
+def _round_ticks(labels: list[Any], most: int) -> tuple[list[float], list[str]]:
+    """Where round labels are along the indices, and how they are written."""
+    locator, formatter = _round(most, labels)
     values = _as_numbers(labels)
     ticks = np.asarray(locator.tick_values(min(labels), max(labels)), dtype=float)
     ticks = ticks[(ticks >= values.min()) & (ticks <= values.max())]
     rising = np.argsort(values)
     at = np.interp(ticks, values[rising], rising.astype(float))
-    axis.set_major_locator(FixedLocator(at.tolist()))
-    axis.set_major_formatter(FixedFormatter(formatter.format_ticks(ticks.tolist())))
-    if axis is axis.axes.xaxis:
-        _turned(axis, crowded=False)
+    return at.tolist(), list(formatter.format_ticks(ticks.tolist()))
 
 
-def _round(axis: Axis, labels: list[Any]) -> tuple[Any, Any]:
-    """Where round numbers or dates are, and how they are written."""
+def ticks_along(labels: list[Any] | None, size: int, most: int) -> list[tuple[float, str]]:
+    """Where ticks are along the indices of a mode, and their texts: at most about so many.
+
+    At round labels, which may lie between indices, where these are numbers or dates that rise or
+    fall; otherwise at indices, evenly spaced.
+
+    Examples
+    --------
+    >>> ticks_along(None, 30, 4)
+    [(0.0, '0'), (10.0, '10'), (20.0, '20')]
+    >>> ticks_along([300.0, 310.0, 330.0], 3, 4)
+    [(0.0, '300'), (1.0, '310'), (1.5, '320'), (2.0, '330')]
+    >>> ticks_along(["a", "b", "c"], 3, 4)
+    [(0.0, 'a'), (1.0, 'b'), (2.0, 'c')]
+    """
+    if labels is not None and size > 1 and is_monotonic(labels):
+        return list(zip(*_round_ticks(labels, most), strict=True))
+    step = next(k for k in _round_steps() if (size - 1) // k < max(most, 1))
+    return [
+        (float(k), str(k) if labels is None else label_text(labels[k]))
+        for k in range(0, size, step)
+    ]
+
+
+def _round_steps() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50, ..."""
+    for power in itertools.count():
+        yield from (k * 10**power for k in (1, 2, 5))
+
+
+def _round(most: int, labels: list[Any]) -> tuple[Any, Any]:
+    """Where round numbers or dates are, about so many, and how they are written."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    most = _most_ticks(axis)
     if not isinstance(labels[0], date):
         plain = FuncFormatter(lambda x, _: f"{x:.10g}")
         return MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]), plain
@@ -177,7 +212,7 @@ def along(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, np.ndarra
     if labels is None or not is_ordered(labels):
         index_ticks(ax.xaxis, labels, size)
         return np.arange(size), np.arange(size)
-    locator, formatter = _round(ax.xaxis, labels)
+    locator, formatter = _round(_most_ticks(ax.xaxis), labels)
     if isinstance(labels[0], date):
         ax.xaxis_date()
         ax.tick_params(axis="x", labelsize="small")

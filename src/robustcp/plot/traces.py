@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from robustcp.fitted import Fit
 
 
-def convergence(fit: Fit, *, ax: Axes | None = None) -> Axes:
+def convergence(
+    fit: Fit, *, ax: Axes | None = None, figsize: tuple[float, float] | None = None
+) -> Axes:
     """The objective after each sweep, between its lowest and highest value in each stage.
 
     Each stage minimises another objective, whose first and last value are in the legend; so does
@@ -26,6 +28,7 @@ def convergence(fit: Fit, *, ax: Axes | None = None) -> Axes:
     ----------
     fit : Fit
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -39,7 +42,7 @@ def convergence(fit: Fit, *, ax: Axes | None = None) -> Axes:
     >>> robustcp.plot.convergence(robustcp.cp(X, 2)).get_xlabel()
     'sweep'
     """
-    ax = axes_or_new(ax, (6.4, 3.4))
+    ax = axes_or_new(ax, figsize or (6.4, 3.4))
     begin = 0
     for k, (name, sweeps) in enumerate(fit.stages):
         colour, _, marker = STYLES[(k + 1) % len(STYLES)]

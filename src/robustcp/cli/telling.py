@@ -1,0 +1,111 @@
+"""`robustcp report`: all about a fit in one file."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from robustcp.cli.asking import which_modes
+from robustcp.cli.errors import fail
+from robustcp.cli.options import (
+    Absent,
+    Columns,
+    Force,
+    Jobs,
+    Key,
+    Nonnegative,
+    Seed,
+    Stack,
+    TensorFile,
+    Value,
+)
+from robustcp.cli.progress import Shown
+from robustcp.cli.reading import Source, check_rank, read_mode, read_tensor
+from robustcp.files.errors import FileError
+from robustcp.files.writing import Outputs
+
+
+def report(
+    ctx: typer.Context,
+    file: TensorFile,
+    fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
+    out: Annotated[Path, typer.Option(help="The file to write (.html).")] = Path("report.html"),
+    mode: Annotated[
+        str | None,
+        typer.Option(help="The mode, by number or name, that holds samples; else that of --cases."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Its title; else the tensor's file.")] = None,
+    uncertainty: Annotated[
+        str | None,
+        typer.Option(metavar="METHOD", help="Intervals too: normal, bootstrap or jackknife."),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option(help="What speaks for each rank too, up to this one.")
+    ] = None,
+    nonnegative: Nonnegative = None,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    key: Key = None,
+    absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
+    force: Force = False,
+) -> None:
+    """Write all that there is to say about a fit as one file of HTML, to be passed on.
+
+    --most and --uncertainty take the time of robustcp rank and robustcp uncertainty;
+    --nonnegative is for the fits of --most.
+
+    Example: robustcp report aminoacids.mat fit.npz --key X.data --uncertainty normal --most 5
+    """
+    from robustcp.io.fits import load
+    from robustcp.ranks import rank_profile
+
+    add_report(out, Outputs(file, fit_file, force=force), "out")
+    loaded, known = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    samples: Any = None if mode is None else read_mode(mode, known.modes)
+    profile = intervals = None
+    with Shown().count() as bars:
+        if uncertainty is not None:
+            intervals = known.aligned_to(loaded).uncertainty(
+                loaded, uncertainty, rng=seed, jobs=jobs,
+                progress=lambda done, total: bars("resamples", done, total),
+            )  # fmt: skip
+        if most is not None:
+            if most < 1:
+                fail(f"--most {most}: must be at least 1")
+            check_rank(most, loaded)
+            profile = rank_profile(
+                loaded, range(1, most + 1), mode=samples or 0, rng=seed, jobs=jobs,
+                nonnegative=which_modes(nonnegative, loaded.modes),
+                progress=lambda done, total: bars("rank", done, total),
+            )  # fmt: skip
+    known.report(
+        loaded, out, mode=samples, rank=profile, uncertainty=intervals,
+        command=f"# of a fit that was made before, {fit_file}\n{ctx.obj}",
+        title=file.name if title is None else title,
+    )  # fmt: skip
+    print(f"written: {out}")
+
+
+def add_report(path: Path | None, outputs: Outputs, argument: str = "report") -> None:
+    """Declare the file of a report, if there is to be one."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise FileError(path, "reports are written as .html")
+    outputs.add(argument, path)
+
+
+def seeded(command: str, seed: int) -> str:
+    """A command that says its seed, also where that is the usual one.
+
+    >>> seeded("robustcp fit x.npy --rank 3", 0)
+    'robustcp fit x.npy --rank 3 --seed 0'
+    """
+    said = any(part.split("=")[0] == "--seed" for part in shlex.split(command))
+    return command if said else f"{command} --seed {seed}"
