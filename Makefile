@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo trials test test-slow bench clean
+.PHONY: demo trials test test-slow bench docs numbers package clean
 
 demo: .venv/installed
 	$(BIN)/robustcp demo --out demo
@@ -12,8 +12,8 @@ trials: .venv/installed
 	$(BIN)/robustcp trials $(KINDS) --out results
 
 test: .venv/tested
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples scripts docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks examples scripts docs/*.py
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -q
 
@@ -23,6 +23,20 @@ test-slow: .venv/tested
 bench: .venv/benched
 	$(BIN)/python benchmarks/bench.py --out bench $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(AGAINST),--against $(AGAINST)) $(if $(ALSO),--also $(ALSO)) $(if $(DOCS),--docs $(DOCS))
+
+docs: .venv/documented
+	$(BIN)/sphinx-build -W --keep-going -j 2 -d docs/_build/doctrees docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+numbers: .venv/benched
+	$(BIN)/python scripts/check_numbers.py
+
+package: .venv/installed
+	$(BIN)/python -m pip install --quiet build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) scripts/check_package.py dist $(foreach python,$(PYTHONS),--python $(python))
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "robustcp needs Python 3.11 or newer")'
@@ -38,5 +52,9 @@ bench: .venv/benched
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	touch $@
 
+.venv/documented: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv demo bench
+	rm -rf .venv demo bench dist docs/_build docs/api docs/gallery

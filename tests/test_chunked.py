@@ -462,6 +462,8 @@ def test_nobody_at_an_address():
         connect("tcp://127.0.0.1:1", timeout=1)
     with pytest.raises(ArgumentError, match="nobody answers at 'nowhere'"):
         connect("nowhere")
+    with pytest.raises(ValueError, match="No clients found"):  # nothing stays behind
+        distributed.default_client()
 
 
 def test_without_dask_stores_are_read_in_this_process(tmp_path, monkeypatch):

@@ -192,7 +192,8 @@ def test_spectra_are_drawn_over_those_they_are_like(truth):
     for ax in axes:
         solid = [line for line in ax.lines if line.get_linestyle() == "-"]
         np.testing.assert_allclose(solid[0].get_ydata(), solid[1].get_ydata())
-    texts = [text.get_text() for text in axes[-1].get_legend().get_texts()]
+    (legend,) = axes[0].figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
     assert texts == ["excitation", "emission", "this", "that"]
     with pytest.raises(ValueError, match="labels: must be 2 names"):
         one.plot(other, labels=["this"])
@@ -220,6 +221,9 @@ def test_what_is_written_is_read(found, tmp_path):
     assert again.info["doi"] == "10.1/x"
     assert again.info["nSample"] == "2"
     assert again.info["toolbox"].startswith("robustcp")
+    last = path.read_text(encoding="utf-8").splitlines()[-2:]
+    assert last[0].startswith("Score\t2020-01-02\t")  # another line here, and eem-python hangs
+    assert last[1] == "# end #"
     eem.write_openfluor(path, again, force=True)
     assert eem.read_openfluor(path).scores is None
     with pytest.raises(ValueError, match="fmax: there are no scores"):

@@ -1,4 +1,4 @@
-"""The code of the guide runs as it stands, from top to bottom."""
+"""The code of the guide runs as it stands, each chapter from top to bottom."""
 
 from __future__ import annotations
 
@@ -10,26 +10,45 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
-
-
-def test_every_block_is_python():
-    assert len(BLOCKS) >= 20
-    for block in BLOCKS:
-        compile(block, "guide.md", "exec")
-
+GUIDE = Path(__file__).parents[1] / "docs" / "guide"
+CHAPTERS = sorted(path.stem for path in GUIDE.glob("*.md"))
 
 #: Blocks that take most of the time, and that no other needs.
 LONG = re.compile(r"rank_profile\(bad|replicability\(|bootstrap")
 
 
+def text(chapter):
+    return (GUIDE / f"{chapter}.md").read_text(encoding="utf-8")
+
+
+def before(chapter):
+    """The chapters that a chapter says it goes on from."""
+    return re.findall(r"goes on from \[.*?\]\((\w+)\.md\)", text(chapter))
+
+
+def blocks(chapter):
+    """The code of a chapter, after that of the chapter that it goes on from."""
+    own = re.findall(r"^```python\n(.*?)^```", text(chapter), re.M | re.S)
+    return [*(block for earlier in before(chapter) for block in blocks(earlier)), *own]
+
+
+def test_every_block_is_python():
+    assert len({block for chapter in CHAPTERS for block in blocks(chapter)}) >= 20
+    for chapter in CHAPTERS:
+        for block in blocks(chapter):
+            compile(block, f"{chapter}.md", "exec")
+
+
 @pytest.mark.parametrize("all_of_it", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_guide_runs(tmp_path, all_of_it):
     pytest.importorskip("xarray")
-    blocks = [block for block in BLOCKS if all_of_it or not LONG.search(block)]
-    assert len(blocks) >= len(BLOCKS) - 3
-    (tmp_path / "guide.py").write_text("\n".join(blocks), encoding="utf-8")
+    elsewhere = {earlier for chapter in CHAPTERS for earlier in before(chapter)}
+    code = {}
+    for chapter in set(CHAPTERS) - elsewhere:
+        kept = [block for block in blocks(chapter) if all_of_it or not LONG.search(block)]
+        code[chapter] = "\n".join(kept)
+    script = f"for name, code in {code!r}.items():\n    exec(compile(code, name, 'exec'), {{}})\n"
+    (tmp_path / "guide.py").write_text(script, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "guide.py"],
         cwd=tmp_path, env={**os.environ, "MPLBACKEND": "Agg"}, capture_output=True, text=True,

@@ -16,6 +16,7 @@ from scipy.stats import norm
 import robustcp.plot
 from pictures import overlapping
 from robustcp import KruskalTensor, Observed, cp, cpals, simulate
+from robustcp.eem import Spectra
 from robustcp.engines.slices import host_slice
 from robustcp.plot import (
     cellmap,
@@ -27,6 +28,7 @@ from robustcp.plot import (
     truth_against_estimates,
 )
 from robustcp.ranks import RankProfile
+from test_plot_diagnostics import an_ensemble, halves
 
 mpl.use("Agg")
 
@@ -593,3 +595,37 @@ def test_every_picture_of_every_order(order):
     assert cellmap(found, held, at).images[0].get_array().shape == part.shape
     assert cellmap(found, (0, *held), (0, *at)).images[0].get_array().shape == (1, X.shape[-1])
     assert axes[0].get_xlabel() == f"mode {order - 1}"
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "outlier_map"])
+def test_every_picture_has_the_size_that_was_asked_for(named, name):
+    X, fit = named
+    found, drawn = fit.outliers(X), getattr(robustcp.plot, name)
+    eem = Spectra(np.array([350.0, 400]), np.array([250.0]), np.ones((2, 1)), np.ones((1, 1)))
+    arguments = {
+        "cellmap": (found,), "components": (fit,), "convergence": (fit,),
+        "distance_map": (fit.distances(X, 0),), "ensemble": (an_ensemble((1,), 2),),
+        "outliers": (found,), "rank_profile": (robustcp.rank_profile(np.asarray(X), [1]),),
+        "replicability": (halves(1),), "slices": (fit, X, 0), "spectra": (eem,),
+        "split_half": (halves(1),), "truth_against_estimates": (fit.model, {"cp": fit}),
+    }  # fmt: skip
+    axes = np.ravel(drawn(*arguments[name], figsize=(6.5, 4.25)))
+    assert tuple(axes[0].figure.get_size_inches()) == (6.5, 4.25)
+
+
+def test_units_are_at_the_axes_and_in_titles(named, tmp_path):
+    X, _ = named
+    X = X.assign_coords(wavelength=("wavelength", X.wavelength.values, {"units": "nm"}))
+    fit = cpals(X, 1, starts=1)
+    fit.save(tmp_path / "fit.npz")
+    for one in (fit, robustcp.load(tmp_path / "fit.npz")):
+        assert [ax.get_xlabel() for ax in components(one)[-1]] == [
+            "person", "wavelength (nm)", "pixel",
+        ]  # fmt: skip
+    assert slices(fit, X, 0)[0].get_ylabel() == "wavelength (nm)"
+    assert "wavelength 305 nm" in slices(fit, X, 2, mode=1)[0].get_title()
+    assert cellmap(fit.outliers(X)).get_ylabel() == "person"
+    assert outliers(fit.outliers(X), 1).get_xlabel() == "wavelength (nm)"
+    assert fit.to_xarray().wavelength.attrs == {"units": "nm"}
+    turned = fit.aligned_to(X.transpose("pixel", "wavelength", "person"))
+    assert turned.units == ("", "nm", "")

@@ -217,10 +217,10 @@ class TestCommand:
         assert {p.name: p.read_bytes() for p in out.iterdir()} == before
 
     def test_killed_and_resumed_equals_a_straight_run_with_any_jobs(self, tmp_path):
-        options = ["noises", "--quick", "--replicates", 1]
+        options = ["minima", "--quick", "--replicates", 1]
         straight = run(*options, "--out", tmp_path / "a", "--jobs", 1)
         assert straight.returncode == 0, straight.stderr
-        table = tmp_path / "b" / "noises.csv"
+        table = tmp_path / "b" / "minima.csv"
         for rows in (2, 5):
             process = subprocess.Popen(
                 command(*options, "--out", tmp_path / "b", "--jobs", 2), stderr=subprocess.DEVNULL
@@ -232,7 +232,7 @@ class TestCommand:
             assert process.returncode == -signal.SIGKILL  # it was killed, and had not finished
         resumed = run(*options, "--out", tmp_path / "b", "--jobs", 2)
         assert resumed.returncode == 0, resumed.stderr
-        assert rows_but_seconds(table) == rows_but_seconds(tmp_path / "a" / "noises.csv")
+        assert rows_but_seconds(table) == rows_but_seconds(tmp_path / "a" / "minima.csv")
 
     def test_ctrl_c_ends_in_one_line(self, tmp_path):
         process = subprocess.Popen(

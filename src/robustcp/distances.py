@@ -68,6 +68,15 @@ class Distances:
         The share of bad entries in each sample.
     note : str
         What to know of the score distances where there are too few samples for a covariance.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((30, 12, 10), 2, eta=0.02, gamma=0.5, rng=0).data.copy()
+    >>> X[4] += 5.0  # something that the others do not have
+    >>> found = robustcp.cp(X, 2).distances(X, mode=0)
+    >>> bool(found.bad[4]), found.kinds.shape
+    (True, (30,))
     """
 
     mode: int

@@ -38,7 +38,11 @@ class Ensemble:
 
     Examples
     --------
-    The best fit of rank 2 is ``ensemble.best(2)``.
+    >>> import robustcp
+    >>> X = robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0, rng=0).data
+    >>> models = robustcp.ensemble(X, [1, 2], starts=2, jobs=1)
+    >>> models.best(2).rank, models.errors[2].shape
+    (2, (2,))
     """
 
     ranks: tuple[int, ...]

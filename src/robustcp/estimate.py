@@ -139,7 +139,7 @@ def _called(fit: Fit, axes: Axes) -> Fit:
         return replace(fit, notes=notes)
     told = tuple(replace(one, sentence=axes.told(one.sentence)) for one in fit.warnings)
     return replace(
-        fit, modes=axes.modes, labels=axes.labels, warnings=told,
+        fit, modes=axes.modes, labels=axes.labels, units=axes.units, warnings=told,
         notes=tuple(map(axes.told, notes)),
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ----------
     fit_ : Fit
         All that is known of the model: `fit_.warnings`, `fit_.outliers(X)` and so on.
-    components_ : array (n_components, *sample_shape_)
+    components_ : array (n_components, ...)
         What a score of 1 adds to a sample: the outer product of the unit columns of each component.
     sample_shape_ : tuple of int
         The shape of one sample.
@@ -108,8 +108,9 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         rank = _checks.whole_number("n_components", self.n_components, 1)
         data = self._samples(X, reset=True)
         axes = axes_of(_not_a_frame(X))
+        named = Labelled(data, axes.modes, axes.labels, units=axes.units) if axes.modes else data
         fit = cp(
-            Labelled(data, axes.modes, axes.labels) if axes.modes else data, rank, loss=self.loss,
+            named, rank, loss=self.loss,
             noise=self.noise, cases=self._cases(), nonnegative=self.nonnegative,
             constraints=self.constraints, starts=self.starts, tol=self.tol,
             max_sweeps=self.max_sweeps, rng=self._seed(),
@@ -129,7 +130,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return self._scores(self._samples(X, reset=False))
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """The samples that have some scores, by the model: array (samples, *sample_shape_)."""
+        """The samples that have some scores, by the model: array (samples, ...)."""
         check_is_fitted(self)
         scores = check_array(X, input_name="X")
         if scores.shape[1] != self.fit_.rank:

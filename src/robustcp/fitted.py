@@ -75,8 +75,24 @@ class Fit:
         Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
     labels : tuple of (list or None)
         Labels of each mode's indices: the data's coordinates, where it had any.
+    units : tuple of str
+        What the labels of each mode are measured in: the `units` among the attributes of the
+        data's coordinates. "" where that is not known.
     constraints : tuple of Constraint
         What each mode's factor was asked to be like.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> fit = robustcp.cp(X, 2)
+    >>> weights, factors = fit
+    >>> [A.shape for A in factors]
+    [(12, 2), (11, 2), (10, 2)]
+    >>> fit.converged, fit.warnings
+    (True, ())
+    >>> fit.outliers(X).mask.shape
+    (12, 11, 10)
     """
 
     model: KruskalTensor
@@ -92,6 +108,7 @@ class Fit:
     cases: Judged | None = None
     modes: tuple[str, ...] = ()
     labels: tuple[list[Any] | None, ...] = ()
+    units: tuple[str, ...] = ()
     constraints: Constraints = field(repr=False, default=())
 
     def __post_init__(self) -> None:
@@ -100,6 +117,8 @@ class Fit:
             object.__setattr__(self, "modes", tuple(f"mode {n}" for n in range(order)))
         if not self.labels:
             object.__setattr__(self, "labels", (None,) * order)
+        if not self.units:
+            object.__setattr__(self, "units", ("",) * order)
         if not self.constraints:
             object.__setattr__(self, "constraints", (Free(),) * order)
 
@@ -167,8 +186,8 @@ class Fit:
 
     @property
     def axes(self) -> Axes:
-        """Names of the modes and labels of their indices."""
-        return Axes(self.modes, self.labels)
+        """Names of the modes, labels of their indices, and their units."""
+        return Axes(self.modes, self.labels, units=self.units)
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.model
@@ -269,7 +288,8 @@ class Fit:
         )
         return replace(
             self, model=KruskalTensor(self.weights, factors), modes=how.of(self.modes),
-            labels=labels, constraints=how.of(self.constraints), noise=self.noise.arranged(how),
+            labels=labels, units=how.of(self.units), constraints=how.of(self.constraints),
+            noise=self.noise.arranged(how),
             cases=None if self.cases is None else self.cases.arranged(how),
             starts=Starts(self.starts, self.starts.reached, self.starts.final),
         )  # fmt: skip
@@ -304,7 +324,7 @@ class Fit:
         return frames
 
     def to_xarray(self) -> xarray.Dataset:
-        """The weights and factors as an xarray.Dataset, with the names and labels of the modes.
+        """The weights and factors as an xarray.Dataset, with names, labels and units of the modes.
 
         Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
         """
@@ -312,7 +332,10 @@ class Fit:
 
         def coordinates(n: int) -> dict[str, Any]:
             labels = self.labels[n]
-            return {} if labels is None else {self.modes[n]: labels}
+            if labels is None:
+                return {}
+            units = {"units": self.units[n]} if self.units[n] else {}
+            return {self.modes[n]: (self.modes[n], labels, units)}
 
         data: dict[str, Any] = {"weights": ("component", np.asarray(to_host(self.weights)))}
         held: dict[str, Any] = {}

@@ -53,6 +53,7 @@ def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None
     Examples
     --------
     >>> import numpy as np
+    >>> from robustcp import nvecs
     >>> nvecs(np.outer([3.0, 4.0], [1.0, 0.0, 2.0]), 0, 1).round(3)
     array([[0.6],
            [0.8]])

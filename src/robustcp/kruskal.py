@@ -21,6 +21,7 @@ class KruskalTensor:
     Examples
     --------
     >>> import numpy as np
+    >>> from robustcp import KruskalTensor
     >>> model = KruskalTensor.from_factors([np.array([[3.0], [4.0]]), np.array([[1.0], [0.0]])])
     >>> model.normalized().weights
     array([5.])

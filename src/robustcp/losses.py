@@ -74,6 +74,25 @@ class Loss:
         The residual from which on the tail holds.
     rejects : float
         The residual beyond which an entry has next to no influence; infinity if there is none.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> class LogCosh(robustcp.Loss):
+    ...     '''Like r^2 / 2 near 0, like |r| far out.'''
+    ...
+    ...     def value(self, r):
+    ...         return np.logaddexp(r, -r) - np.log(2)
+    ...
+    ...     def slope(self, r):
+    ...         return np.tanh(r)
+    ...
+    ...     def curvature(self, r):
+    ...         return np.where(r == 0, 1.0, np.tanh(r) / np.where(r == 0, 1.0, r))
+    >>> X = robustcp.simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> fit = robustcp.cp(X.data, 2, loss=LogCosh())
+    >>> robustcp.factor_match_score(fit, X.truth) > 0.8
+    True
     """
 
     degree: ClassVar[int] = 0
@@ -212,7 +231,10 @@ class L1(Loss):
 
     Its parabola at r has curvature (r^2 + epsilon)^(-1/2), the weight of the paper's eq. 5.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import L1
     >>> L1(epsilon=1e-10).value(np.array([-2.0, 0.0, 3.0])).round(3)
     array([2., 0., 3.])
     """
@@ -260,7 +282,10 @@ class L1(Loss):
 class Huber(Loss):
     """r^2 / 2 near zero, delta |r| - delta^2 / 2 beyond delta.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import Huber
     >>> Huber(1.0).slope(np.array([-3.0, 0.5]))
     array([-1. ,  0.5])
     """
@@ -301,7 +326,10 @@ class Huber(Loss):
 class Cauchy(Loss):
     """c^2/2 log(1 + (r/c)^2): the influence of a residual falls beyond c, slowly.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import Cauchy
     >>> Cauchy(1.0).slope(np.array([0.0, 1.0]))
     array([0. , 0.5])
     """
@@ -337,7 +365,10 @@ class Cauchy(Loss):
 class Welsch(Loss):
     """c^2/2 (1 - exp(-(r/c)^2)): residuals far beyond c have no influence.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import Welsch
     >>> Welsch(1.0).curvature(np.array([0.0, 10.0])).round(6)
     array([1., 0.])
     """
@@ -375,7 +406,10 @@ class Tukey(Loss):
 
     With c = 4.685 sigma it is 95% as efficient as least squares under Gaussian noise.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import Tukey
     >>> Tukey(1.0).curvature(np.array([0.0, 2.0]))
     array([1., 0.])
     """
@@ -437,7 +471,10 @@ class Contaminated(Loss):
     slope is r times the probability that the entry is clean. Where outliers are one-sided this
     takes away the bias that a symmetric loss has.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import Contaminated
     >>> Contaminated(1.0, above=0.1, below=0.001).slope(np.array([-2.0, 2.0])).round(2)
     array([-1.99,  1.15])
     """
@@ -532,7 +569,10 @@ def _floor_gap(high: float, low: float) -> tuple[float, float]:
 class Quantile(Loss):
     """The smoothed check loss, sqrt(r^2 + epsilon)/2 + (tau - 1/2) r: fits the tau-quantile.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import Quantile
     >>> Quantile(0.9).value(np.array([-1.0, 1.0])).round(3)
     array([0.1, 0.9])
     """
@@ -573,7 +613,10 @@ class Quantile(Loss):
 class LeastSquares(Loss):
     """Half the square, r^2 / 2: the loss of CPALS.
 
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import LeastSquares
     >>> LeastSquares().slope(np.array([-2.0, 3.0]))
     array([-2.,  3.])
     """

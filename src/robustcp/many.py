@@ -37,6 +37,14 @@ class Fits(tuple[Fit | None, ...]):
     ----------
     failures : dict from int to Exception
         What was wrong with those.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((8, 7, 6), 1, eta=0.1, gamma=1.0, rng=0).data
+    >>> fits = robustcp.cp_many([X, 2 * X], 1, jobs=1)
+    >>> len(fits), fits[1].rank, fits.failures
+    (2, 1, {})
     """
 
     failures: dict[int, Exception]

@@ -48,18 +48,19 @@ def cp(
     callback: Callback | None = None,
     checkpoint: Kept = None,
 ) -> Fit:
-    """CP of data with bad entries, in many cases as well as if one were told which they are.
+    """Robust CP: fit the components in spite of gross errors, and find out which entries are bad.
 
-    The recommended estimator. Several starts are tried cheaply and compared by the entropy of
-    their residuals, which nothing large can buy; the best are fitted by the 1-norm, which outliers
-    cannot pull away but which one-sided ones bias; then refined under Gaussian noise on a floor of
-    outliers (`losses.Contaminated`), whose scale and height are estimated from the residuals, again
-    after each round. The one that costs least in the end is returned.
+    The recommended estimator. Several starting points are screened cheaply and ranked by the
+    entropy of their residuals, which a few huge residuals cannot dominate. The best are fitted by
+    the 1-norm, which resists outliers but is biased by one-sided ones, and then refined under
+    Gaussian noise with a floor for outliers (`Contaminated`); the scale of the noise and the
+    height of the floor are estimated anew from the residuals after each round. The fit with the
+    lowest objective is returned.
 
-    Fibres that are outlying as a whole, or hold one value throughout, are left out. Rows of which
-    few entries were observed have a Gaussian prior, of the variance that the rows show, and are
-    given by their posterior means. `status` says so. Up to 60% of the entries may be outliers, if
-    the rest agrees. `fit.warnings` has the reasons to doubt the model, if there are any.
+    Fibres that are outlying as a whole, or constant, are left out. Rows with few observed entries
+    get a Gaussian prior and are given by their posterior means. `fit.status` says so. Up to 60% of
+    the entries may be outliers, if the others follow the model. `fit.warnings` lists the reasons
+    to doubt the result, if there are any.
 
     Parameters
     ----------
@@ -70,28 +71,28 @@ def cp(
     rank : int
         The number of components.
     loss : Loss, or sequence of losses and stages, optional
-        In place of all that: the loss, in the data's units, that is minimised from the best
-        start; of several, one after the other.
+        Minimise this loss instead, in the units of the data, from the best start. Several losses
+        are minimised one after the other.
     noise : str, modes, or standard deviations
-        How large the noise of each entry is. "common": the same for all; "slabs": of a scale for
-        each slab of all modes, or of those modes whose numbers or names are given; "signal": of
-        a variance that grows with the model's entries, as of spectra and counts;
-        "signal*slabs": both. "auto" takes what the data shows. Known standard deviations are
-        given as a real number, an array that broadcasts to X, or a list with one vector (or
-        None) for each mode whose product is meant. `fit.noise` tells what was found.
+        What the standard deviation of the noise depends on. "common": the same for all entries;
+        "slabs": a scale for each slab of every mode, or of the modes whose numbers or names are
+        given; "signal": a variance that grows with the model's entries, as in spectra and counts;
+        "signal*slabs": both; "auto", the default: whatever the data shows. Known standard
+        deviations are given as a number, as an array that broadcasts to X, or as a list with one
+        vector (or None) per mode, whose outer product is used. `fit.noise` tells what was found.
     cases : int, str or Cases, optional
-        The mode, by number or name, that holds samples some of which may be bad as a whole, also
-        if they agree with each other, such as by one shift or one component that the others do
-        not have. Then starts are fits of small subsets of samples. Those that describe most
-        samples best are followed, and samples that are far from the model have no say in the
-        other factors; they keep their scores. Up to a quarter may be bad, or the share that
-        ``Cases(mode, share=0.4)`` says. `fit.cases` has the weight, residual distance and flag
-        of each.
+        The mode, by number or name, that holds samples, some of which may be bad as a whole. They
+        may even agree with each other, by sharing a shift or a component that the others do not
+        have. The search then fits small subsets of samples and follows those that describe most
+        samples best; samples far from the model have no influence on the other factors, but keep
+        their scores. Up to a quarter of the samples may be bad; ``Cases(mode, share=0.4)`` allows
+        for more. `fit.cases` has the weight, residual distance and flag of each sample.
     entry_weights : array, or a list with one vector (or None) for each mode, optional
-        What the loss of each entry is multiplied by: 2 counts it twice, 0 means missing. An
-        array that broadcasts to X (of dimensions of X, if both are from xarray; for Observed
-        also one for each entry, in the order given), or vectors whose outer product is meant.
-        Sizes of the data and of the noise are quantiles over the entries whose weight is not 0.
+        What the loss of each entry is multiplied by: 2 counts an entry twice, 0 makes it missing.
+        An array that broadcasts to X (matched by dimension if both are from xarray; for Observed
+        also one weight for each entry, in the order given), or vectors whose outer product is
+        used. The sizes of the data and of the noise are estimated from entries with a weight
+        other than 0.
     nonnegative : bool, or one for each mode, or modes by number or name
         Which factors must not have negative entries.
     constraints : dict of constraints, optional
@@ -106,10 +107,10 @@ def cp(
         "auto" begins with singular vectors of the data, cut at the size of ordinary entries and
         not, and goes on with random factors.
     starts : int or "auto"
-        How many starts are tried; "auto" tries a few at a time until two agree with the best and
-        its residuals are noise, or many agree. Where they do not, it goes on with starts for data
-        of which most is outliers or whole fibres are, which takes up to some ten times longer; the
-        logger "robustcp.search" says why, at the level INFO. `fit.starts` tells how they ended.
+        How many starts to try. "auto" tries a few at a time, until two agree with the best and its
+        residuals look like noise, or until many agree. Failing that, it tries starts for data in
+        which most entries, or whole fibres, are outliers; this takes up to ten times as long, and
+        the logger "robustcp.search" says why, at level INFO. `fit.starts` tells how they ended.
     tol, max_sweeps, rng, callback, checkpoint
         As in `cpal1`.
 

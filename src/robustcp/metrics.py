@@ -63,6 +63,7 @@ def factor_match_score(
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> A, B, C = (rng.standard_normal((6, 2)) for _ in range(3))
+    >>> from robustcp import KruskalTensor, factor_match_score
     >>> model = KruskalTensor.from_factors([A, B, C])
     >>> swapped = KruskalTensor.from_factors([A[:, ::-1], -B[:, ::-1], C[:, ::-1]])
     >>> round(factor_match_score(model, swapped), 12)
@@ -113,9 +114,20 @@ def paired(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def congruence(estimate: Any, truth: Any, *, skip: int | None = None) -> np.ndarray:
     """prod_n |cos| between each component of one model (rows) and each of another (columns).
 
-    A mode to `skip` is left out of the product.
+    Parameters
+    ----------
+    estimate, truth : KruskalTensor, Fit, or a pair (weights, factors) such as TensorLy's
+    skip : int, optional
+        A mode that is left out of the product.
 
+    Returns
+    -------
+    float64 array (rank of the estimate, rank of the truth)
+
+    Examples
+    --------
     >>> import numpy as np
+    >>> from robustcp import KruskalTensor, congruence
     >>> model = KruskalTensor.from_factors([np.eye(3)[:, :2]] * 3)
     >>> congruence(model, model)
     array([[1., 0.],

@@ -69,6 +69,17 @@ class Outliers:
         The slabs whose scale is itself outlying.
     threshold : float
         The score from which an entry is flagged.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0, gamma=0, rng=0).data.copy()
+    >>> X[3] += 5.0
+    >>> found = robustcp.cp(X, 2).outliers(X)
+    >>> found.worst(0, 1)[0].label
+    3
+    >>> found.mask.shape
+    (12, 11, 10)
     """
 
     fit: Fit = field(repr=False)

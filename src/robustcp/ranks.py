@@ -95,6 +95,14 @@ class RankProfile:
         The rank to look at next, if there is one.
     mode : int
         The mode of which samples were left out.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> profile = robustcp.rank_profile(X, range(1, 4), folds=3, jobs=1)
+    >>> profile.rank, profile.error.shape
+    (2, (3,))
     """
 
     ranks: tuple[int, ...]

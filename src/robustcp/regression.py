@@ -53,6 +53,7 @@ def l1_regression(
     >>> t = np.arange(10.0)
     >>> y = 3 + 2 * t
     >>> y[4] = 1000.0
+    >>> from robustcp import l1_regression
     >>> l1_regression(np.stack([np.ones(10), t], axis=1), y).round(3)
     array([3., 2.])
     """

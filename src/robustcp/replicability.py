@@ -53,6 +53,14 @@ class Replicability:
     congruences : float64 array (models, rank)
         How much each component is like that of the fit: the product of the cosines of its columns
         in the other modes.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 9, 8), 2, eta=0.05, gamma=0.5, rng=0).data
+    >>> found = robustcp.replicability(X, 2, mode=0, folds=2, jobs=1)
+    >>> found.came_back
+    array([1., 1.])
     """
 
     mode: int
@@ -197,7 +205,7 @@ def _named(part: Any, axes: Names, mode: int, kept: np.ndarray) -> Any:
         [each[k] for k in kept] if n == mode and each is not None else each
         for n, each in enumerate(axes.labels)
     )
-    return Labelled(part, axes.modes, tuple(own))
+    return Labelled(part, axes.modes, tuple(own), units=axes.units)
 
 
 def refuse_entrywise(options: dict[str, Any]) -> None:

@@ -27,6 +27,13 @@ class Simulation:
         True where an artifact was added.
     sigma : float
         The standard deviation of the Gaussian noise.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> sim = robustcp.simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> sim.data.shape, sim.truth.rank, int(sim.artifacts.sum())
+    ((10, 9, 8), 2, 60)
     """
 
     data: np.ndarray
@@ -67,6 +74,7 @@ def simulate(
 
     Examples
     --------
+    >>> from robustcp import simulate
     >>> simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
     Simulation(10x9x8, rank 2, 8.3% artifacts)
     """

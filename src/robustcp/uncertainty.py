@@ -77,6 +77,15 @@ class Uncertainty:
         How many resamples there were, and how many could not be fitted.
     notes : tuple of str
         What users should know.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> fit = robustcp.cp(X, 2)
+    >>> sure = fit.uncertainty(X)
+    >>> bool(((sure.low[1] <= fit.factors[1]) & (fit.factors[1] <= sure.high[1])).all())
+    True
     """
 
     method: str

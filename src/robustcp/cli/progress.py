@@ -63,7 +63,7 @@ def fit_with_progress(
         print(f"robustcp: note: {warning.message}", file=sys.stderr)
     if found.result.name == INTERRUPTED.name:
         found = replace(found, result=INTERRUPTED)
-    named = replace(found, modes=loaded.modes, labels=loaded.labels)
+    named = replace(found, modes=loaded.modes, labels=loaded.labels, units=loaded.units)
     return named, time.perf_counter() - begin
 
 

@@ -39,6 +39,14 @@ class Landscapes(Loaded):
         Names of the modes, and labels of their indices: wavelengths in nm, names of samples.
     norms : float64 array, optional
         What each sample was divided by; `spectra` undoes it.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> nm = {"emission": [300, 310, 320], "excitation": [250, 260]}
+    >>> X = robustcp.eem.landscapes(np.ones((5, 3, 2)), **nm)
+    >>> X.shape, X.modes
+    ((5, 3, 2), ('sample', 'emission', 'excitation'))
     """
 
     norms: np.ndarray | None = None
@@ -112,6 +120,7 @@ def landscapes(
     Examples
     --------
     >>> import numpy as np
+    >>> from robustcp.eem import landscapes
     >>> landscapes(np.ones((5, 3, 2)), emission=[300, 310, 320], excitation=[250, 260])
     Landscapes(sample (5) x emission (3) x excitation (2), 0.0% missing)
     """
@@ -132,7 +141,8 @@ def landscapes(
     for mode, name, given in ((at_em, "emission", emission), (at_ex, "excitation", excitation)):
         found[mode] = _wavelengths(name, labels[mode] if given is None else given, data.shape[mode])
     norms = getattr(X, "norms", None)
-    made = Landscapes(_floats(data), names, tuple(found), norms=norms)
+    units = tuple("nm" if mode in (at_em, at_ex) else "" for mode in range(order))
+    made = Landscapes(_floats(data), names, tuple(found), units=units, norms=norms)
     if samples is not None:
         listed = list(samples)
         if len(listed) != made.shape[made.sample_mode]:
@@ -167,6 +177,15 @@ def read(
         For files that do not have them.
     **options
         As in `robustcp.read`.
+
+    Examples
+    --------
+    >>> import pathlib, robustcp, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in ("lake", "river"):
+    ...     _ = (folder / f"{name}.csv").write_text("em,250,260\\n300,1,2\\n310,3,4\\n320,5,6\\n")
+    >>> robustcp.eem.read(folder).labels[0]
+    ['lake', 'river']
     """
     _checks.choice("rows", rows, ("emission", "excitation"))
     loaded = read_tensor(folder, **options)
@@ -209,6 +228,7 @@ def scatter_mask(
 
     Examples
     --------
+    >>> from robustcp.eem import scatter_mask
     >>> scatter_mask([300, 305, 350, 600], [300], rayleigh=(8, 8), raman=None)[:, 0]
     array([ True, False, False,  True])
     """
@@ -254,6 +274,7 @@ def mask_scatter(
     --------
     >>> import numpy as np
     >>> em, ex = np.arange(250, 451, 5), np.arange(240, 301, 5)
+    >>> from robustcp.eem import mask_scatter
     >>> mask_scatter(np.ones((4, 41, 13)), emission=em, excitation=ex)
     Landscapes(sample (4) x emission (41) x excitation (13), 22.0% missing)
     """
@@ -281,6 +302,15 @@ def normalise(X: Any, by: str = "rms") -> Landscapes:
     by : {"rms", "total", "largest"}
         The size: root mean square, sum or largest magnitude of its entries. Scatter that is left
         in counts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from robustcp.eem import landscapes, normalise
+    >>> X = np.multiply.outer([1.0, 3.0], np.ones((3, 2)))
+    >>> X = landscapes(X, emission=[300, 310, 320], excitation=[250, 260])
+    >>> normalise(X).norms
+    array([0.5, 1.5])
     """
     _checks.choice("by", by, tuple(SIZES))
     made = landscapes(X)

@@ -52,6 +52,7 @@ def write_openfluor(
     Examples
     --------
     >>> import numpy as np, pathlib, tempfile
+    >>> from robustcp.eem import Spectra, read_openfluor, write_openfluor
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.txt"
     >>> one = Spectra(np.array([350.0, 400]), np.array([250.0]), np.ones((2, 1)), np.ones((1, 1)))
     >>> write_openfluor(path, one, {"name": "lake water"})
@@ -77,12 +78,33 @@ def write_openfluor(
             _row("Score", _plain("samples", str(name)), row)
             for name, row in zip(names, spectra.scores, strict=True)
         ]
-    lines += ["#", "# end #", ""]
+    else:  # after scores eem-python waits for the end at once
+        lines += ["#"]
+    lines += ["# end #", ""]
     write_bytes(path, "\n".join(lines).encode())
 
 
 def read_openfluor(path: str | Path) -> Spectra:
-    """Spectra from a text file of OpenFluor, such as one that was downloaded there."""
+    """Spectra from a text file of OpenFluor, such as one that was downloaded there.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    Spectra
+
+    Examples
+    --------
+    >>> import numpy as np, pathlib, tempfile
+    >>> from robustcp.eem import Spectra, read_openfluor, write_openfluor
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.txt"
+    >>> one = Spectra(np.array([350.0, 400]), np.array([250.0]), np.ones((2, 1)), np.ones((1, 1)))
+    >>> write_openfluor(path, one)
+    >>> read_openfluor(path).emission
+    array([350., 400.])
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

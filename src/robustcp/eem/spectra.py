@@ -32,6 +32,15 @@ class Spectra:
         Names of the samples.
     info : dict from str to str
         What an OpenFluor file says of the model: name, creator, doi and so on.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> em, ex = np.arange(300.0, 400.0, 5), np.arange(250.0, 300.0, 5)
+    >>> peak = np.exp(-0.5 * ((em[:, None] - 350) / 15) ** 2 - 0.5 * ((ex - 270) / 9) ** 2)
+    >>> X = robustcp.eem.landscapes([7 * peak, peak, 4 * peak], emission=em, excitation=ex)
+    >>> robustcp.eem.spectra(robustcp.cp(X, 1)).peaks  # emission, excitation
+    array([[350., 270.]])
     """
 
     emission: np.ndarray
@@ -82,11 +91,17 @@ class Spectra:
             parts.append(np.divide(A.T @ B, norms, out=np.zeros_like(norms), where=norms > 0))
         return np.asarray(parts[0] * parts[1])
 
-    def plot(self, *others: Spectra, labels: Any = None, axes: Any = None) -> np.ndarray:
+    def plot(
+        self,
+        *others: Spectra,
+        labels: Any = None,
+        axes: Any = None,
+        figsize: tuple[float, float] | None = None,
+    ) -> np.ndarray:
         """The spectra, those of other models over them; see `robustcp.plot.spectra`."""
         from robustcp.plot import spectra as draw
 
-        return draw(self, *others, labels=labels, axes=axes)
+        return draw(self, *others, labels=labels, axes=axes, figsize=figsize)
 
     def __repr__(self) -> str:
         at = ", ".join(f"{ex:g}/{em:g}" for em, ex in self.peaks)
@@ -110,7 +125,7 @@ def spectra(fit: Fit, X: Any = None) -> Spectra:
     >>> peak = np.exp(-0.5 * ((em[:, None] - 350) / 15) ** 2 - 0.5 * ((ex - 270) / 9) ** 2)
     >>> X = robustcp.eem.landscapes([7 * peak, peak, 4 * peak], emission=em, excitation=ex)
     >>> X = robustcp.eem.normalise(X)
-    >>> found = spectra(robustcp.cp(X, 1), X)
+    >>> found = robustcp.eem.spectra(robustcp.cp(X, 1), X)
     >>> found
     Spectra(rank 1, excitation/emission peaks at 270/350 nm)
     >>> found.fmax.round(1).ravel()

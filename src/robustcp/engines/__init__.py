@@ -112,6 +112,7 @@ def as_engine(
     Examples
     --------
     >>> import numpy as np
+    >>> from robustcp import as_engine
     >>> as_engine(np.ones((3, 4, 5), dtype=np.uint8)).shape
     (3, 4, 5)
     """

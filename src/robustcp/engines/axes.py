@@ -30,6 +30,8 @@ class Axes:
     labels : tuple of (list or None), one for each mode
     notes : tuple of str
         What whoever made the tensor has to say about it.
+    units : tuple of str
+        What the labels of each mode are measured in, "" if that is not known; or empty.
 
     Examples
     --------
@@ -41,6 +43,7 @@ class Axes:
     modes: tuple[str, ...] = ()
     labels: tuple[Labels, ...] = ()
     notes: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
 
     @property
     def named(self) -> bool:
@@ -57,7 +60,16 @@ class Axes:
             each if each is None or at is None else [each[int(k)] for k in at]
             for each, at in zip(self.labels, indices, strict=True)
         )
-        return Axes(self.modes, labels, self.notes)
+        return Axes(self.modes, labels, self.notes, self.units)
+
+    def title(self, mode: int) -> str:
+        """The name of a mode with its units, as at the axis of a picture.
+
+        >>> Axes(("sample", "emission"), (None, None), units=("", "nm")).title(1)
+        'emission (nm)'
+        """
+        unit = self.units[mode] if self.units else ""
+        return f"{self.modes[mode]} ({unit})" if unit else self.modes[mode]
 
     def told(self, sentence: str) -> str:
         """A sentence that has modes by number, with their names.

@@ -31,16 +31,19 @@ class Labelled:
         Labels of the indices of each mode.
     notes : tuple of str
         What should be known about the data; fits of it have them among their notes.
+    units : tuple of str
+        What the labels of each mode are measured in, "" if that is not known; or empty.
     """
 
     data: Any
     modes: tuple[str, ...]
     labels: tuple[Labels, ...]
     notes: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
 
     @property
     def axes(self) -> Axes:
-        return Axes(tuple(self.modes), tuple(self.labels), tuple(self.notes))
+        return Axes(tuple(self.modes), tuple(self.labels), tuple(self.notes), tuple(self.units))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,8 +133,13 @@ def _from_xarray(array: Any) -> Any:
     labels = tuple(
         listed(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims
     )
+    units = tuple(
+        str(array.coords[dim].attrs.get("units", "")) if dim in array.coords else ""
+        for dim in array.dims
+    )
     at_hand = array.chunks is not None or array.variable._in_memory
-    return Labelled(array.data if at_hand else array, tuple(map(str, array.dims)), labels)
+    modes = tuple(map(str, array.dims))
+    return Labelled(array.data if at_hand else array, modes, labels, units=units)
 
 
 def listed(index: Any) -> list[Any]:

@@ -347,7 +347,8 @@ def connect(address: str, timeout: float = 5.0) -> Any:
 
     def dial() -> None:  # which waits for ever on others who take the call and say nothing
         try:
-            found.append(Client(address, timeout=timeout))
+            # As a default, a client that nobody answered would stay behind and break others.
+            found.append(Client(address, timeout=timeout, set_as_default=False))
         except Exception as error:  # what they say is read as if it were Dask's
             found.append(error)
 

@@ -19,6 +19,7 @@ class FileError(ValueError):
 
     Examples
     --------
+    >>> from robustcp import FileError
     >>> print(FileError("x.npz", "must name one of several arrays: a, b", "key"))
     x.npz: key must name one of several arrays: a, b
     """

@@ -37,7 +37,17 @@ __all__ = ["check_suffix", "load", "load_model", "rescue", "save", "save_simulat
 
 
 def load(path: str | Path) -> Fit:
-    """A fit that `save` wrote: .npz, .nc, .json, .mat or .xlsx."""
+    """A fit that `save` wrote: .npz, .nc, .json, .mat or .xlsx.
+
+    Examples
+    --------
+    >>> import pathlib, robustcp, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "fit.npz"
+    >>> fit = robustcp.cp(robustcp.simulate((6, 5, 4), 1, eta=0.1, gamma=1.0, rng=0).data, 1)
+    >>> robustcp.save(fit, path)
+    >>> robustcp.load(path).objective == fit.objective
+    True
+    """
     path = Path(path)
     if not path.exists():
         raise FileError(path, "there is no such file")
@@ -76,6 +86,7 @@ def _fit(held: dict[str, np.ndarray], about: dict[str, Any]) -> Fit:
         noise=_noise(held, about, model.shape),
         modes=modes,
         labels=labels,
+        units=tuple(map(str, about.get("units", ()))),
         constraints=_constraints(about.get("constraints"), len(modes)),
     )
 

@@ -43,7 +43,7 @@ def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) 
         places = np.flatnonzero(inside.ravel()).tolist()
         return replace(
             loaded, data=data[inside], modes=("voxel", loaded.modes[3]),
-            labels=(places, loaded.labels[3]), space=space,
+            labels=(places, loaded.labels[3]), units=(), space=space,
         )  # fmt: skip
     real = data.astype(np.float32 if data.dtype == np.float32 else np.float64)
     return replace(loaded, data=np.where(inside[..., None], real, np.nan))

@@ -41,6 +41,8 @@ class Loaded(Labelled):
         Labels of the indices of each mode.
     notes : tuple of str
         What should be known about the data, such as sensors that never vary.
+    units : tuple of str
+        What the labels of each mode are measured in, "" if that is not known; or empty.
     affine : array, optional
         Of a NIfTI image: from voxels to space.
     space : tuple of int, optional
@@ -116,6 +118,7 @@ def read(
     >>> import numpy as np, tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "x.npy"
     >>> np.save(path, np.ones((2, 3, 4)))
+    >>> from robustcp import read
     >>> read(path)
     Loaded(mode 0 (2) x mode 1 (3) x mode 2 (4); float64)
     """
@@ -154,7 +157,7 @@ def _renamed(path: Path, loaded: Loaded, modes: tuple[int | str, ...]) -> Loaded
     """With other names of modes."""
     if len(modes) != len(loaded.modes):
         raise FileError(path, f"must be {len(loaded.modes)} names, got {len(modes)}", "modes")
-    return Loaded(loaded.data, tuple(map(str, modes)), loaded.labels, loaded.notes)
+    return replace(loaded, modes=tuple(map(str, modes)))
 
 
 def _checked(path: Path, loaded: Loaded) -> Loaded:
@@ -368,7 +371,7 @@ def _xarray(path: Path, asked: Asked) -> Loaded:
 def _named(array: Any) -> Loaded:
     """A DataArray with its names and labels."""
     found = labelled(array)
-    return Loaded(array, found.modes, found.labels)
+    return Loaded(array, found.modes, found.labels, units=found.units)
 
 
 def _zarr(path: Path, asked: Asked) -> Loaded:

@@ -71,6 +71,7 @@ def distance_map(
     labels: Sequence[Any] | None = None,
     most: int = 25,
     ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
 ) -> Axes:
     """The residual distance of each sample against its score distance.
 
@@ -90,6 +91,7 @@ def distance_map(
     most : int
         The largest number of samples that are named.
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
         Names are placed for its present size.
 
     Returns
@@ -98,17 +100,10 @@ def distance_map(
 
     Examples
     --------
-    >>> import matplotlib
-    >>> import numpy as np
-    >>> from types import SimpleNamespace
+    >>> import matplotlib, robustcp
     >>> matplotlib.use("Agg")
-    >>> near, far = np.array([1.0, 1.2, 0.8]), np.array([0.9, 1.1, 6.0])
-    >>> kinds = np.array(["regular", "regular", "orthogonal outlier"])
-    >>> ax = distance_map(SimpleNamespace(
-    ...     mode=0, name="sample", labels=["a", "b", "c"], score=near, residual=far,
-    ...     score_before=near, residual_before=far, score_cutoff=2.0, residual_cutoff=2.0,
-    ...     kinds=kinds, kinds_before=kinds, note=""))
-    >>> ax.get_ylabel()
+    >>> X = robustcp.simulate((30, 12, 10), 2, eta=0.02, gamma=0.5, rng=0).data
+    >>> robustcp.plot.distance_map(robustcp.cp(X, 2).distances(X, mode=0)).get_ylabel()
     'residual distance'
     """
     most = _checks.whole_number("most", most, 0)
@@ -116,7 +111,7 @@ def distance_map(
     after = np.stack([distances.score, distances.residual], axis=1).astype(np.float64)
     before = np.stack([distances.score_before, distances.residual_before], axis=1)
     cutoffs = float(distances.score_cutoff), float(distances.residual_cutoff)
-    ax = axes_or_new(ax, (7, 5.2))
+    ax = axes_or_new(ax, figsize or (7, 5.2))
     known = np.asarray(np.isfinite(after).all(axis=1))
     before = np.where(np.isfinite(before), before, after)
     for axis, column, cutoff in zip((ax.xaxis, ax.yaxis), (0, 1), cutoffs, strict=True):

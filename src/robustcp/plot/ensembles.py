@@ -26,7 +26,9 @@ class Ensemble(Protocol):
     def similarities(self) -> Mapping[int, np.ndarray]: ...
 
 
-def ensemble(ensemble: Ensemble, *, axes: Any = None) -> np.ndarray:
+def ensemble(
+    ensemble: Ensemble, *, axes: Any = None, figsize: tuple[float, float] | None = None
+) -> np.ndarray:
     """The error of each start, and its similarity to the best of its rank.
 
     One dot for each start, side by side; those of the best starts, in the middle, are joined. A
@@ -36,6 +38,7 @@ def ensemble(ensemble: Ensemble, *, axes: Any = None) -> np.ndarray:
     ----------
     ensemble : Ensemble
     axes : array of two matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -43,18 +46,14 @@ def ensemble(ensemble: Ensemble, *, axes: Any = None) -> np.ndarray:
 
     Examples
     --------
-    >>> import matplotlib
-    >>> import numpy as np
-    >>> from types import SimpleNamespace
+    >>> import matplotlib, robustcp
     >>> matplotlib.use("Agg")
-    >>> errors = {1: np.array([0.5, 0.5]), 2: np.array([0.2, 0.3])}
-    >>> alike = {1: np.array([1.0, 1.0]), 2: np.array([1.0, 0.7])}
-    >>> found = SimpleNamespace(ranks=(1, 2), errors=errors, similarities=alike)
-    >>> error, similarity = ensemble(found)
+    >>> X = robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0, rng=0).data
+    >>> error, similarity = robustcp.plot.ensemble(robustcp.ensemble(X, [1, 2], starts=2, jobs=1))
     >>> similarity.get_ylabel()
     'similarity to the best'
     """
-    panels = grid_or_new(axes, (2,), (9, 3.4))
+    panels = grid_or_new(axes, (2,), figsize or (9, 3.4))
     ranks = list(ensemble.ranks)
     for ax, values, style in zip(
         panels, (ensemble.errors, ensemble.similarities), STYLES[1::-1], strict=True

@@ -22,6 +22,7 @@ def truth_against_estimates(
     mode: int = 0,
     component: int = 0,
     ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
 ) -> Axes:
     """One factor column of the truth and of each estimate (figure 1b of the paper).
 
@@ -35,12 +36,23 @@ def truth_against_estimates(
     mode, component : int
         Which column; components are numbered as in the truth.
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> sim = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> fits = {"cpals": robustcp.cpals(sim.data, 2), "cp": robustcp.cp(sim.data, 2)}
+    >>> ax = robustcp.plot.truth_against_estimates(sim.truth, fits, mode=1)
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['cpals', 'cp', 'truth']
     """
-    ax = axes_or_new(ax, (8, 3.6))
+    ax = axes_or_new(ax, figsize or (8, 3.6))
     true = on_host(truth)
     column = true.factors[mode][:, component]
     index = np.arange(column.size)

@@ -83,9 +83,9 @@ def components(
     >>> matplotlib.use("Agg")
     >>> X = robustcp.simulate((4, 30, 12), 2, eta=0, gamma=0, rng=0).data
     >>> fit = robustcp.cp(X, 2)
-    >>> components(fit, shapes={2: (3, 4)}).shape
+    >>> robustcp.plot.components(fit, shapes={2: (3, 4)}).shape
     (2, 3)
-    >>> components(fit, overlay=True, groups=None).shape
+    >>> robustcp.plot.components(fit, overlay=True).shape
     (3,)
     """
     if overlay:
@@ -110,7 +110,7 @@ def components(
             else:
                 _column(ax, r, kind, fit.labels[n], A, intervals[n])
             ax.tick_params(labelbottom=ax is grid[-1, n])
-        grid[-1, n].set_xlabel(fit.modes[n])
+        grid[-1, n].set_xlabel(fit.axes.title(n))
         if n in belongs:
             legend_outside(grid[0, n], *grid[0, n].get_legend_handles_labels(), own=axes is None)
     for ax, r in zip(grid[:, 0], ranked, strict=True):
@@ -143,7 +143,7 @@ def _overlaid(fit: Fit, kinds: Any, axes: Any, figsize: tuple[float, float] | No
             curve(ax, A[:, r], fit.labels[n], **style)
         ax.set_ylim(*_limits(A))
         ax.axhline(0, color="0.4", linewidth=0.7)
-        ax.set_xlabel(fit.modes[n])
+        ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
     panels[0].set_ylabel("unit column")
     names = [f"{component_name(r)} ({fit.shares[r]:.1%})" for r in by_share(fit)]

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from robustcp.outlying import Outliers
 
 
-def outliers(found: Outliers, mode: Mode = 0, *, ax: Axes | None = None) -> Axes:
+def outliers(
+    found: Outliers,
+    mode: Mode = 0,
+    *,
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+) -> Axes:
     """The percentage of flagged entries in each slab of a mode, and what chance would flag.
 
     Parameters
@@ -34,13 +40,23 @@ def outliers(found: Outliers, mode: Mode = 0, *, ax: Axes | None = None) -> Axes
     found : Outliers
     mode : int or str
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> found = robustcp.cp(X, 2).outliers(X)
+    >>> robustcp.plot.outliers(found, 1).get_xlabel()
+    'mode 1'
     """
     n = mode_number(found.fit, "mode", mode)
-    ax = axes_or_new(ax, (8, 2.8))
+    ax = axes_or_new(ax, figsize or (8, 2.8))
     shares = found.slabs[n]
     few = shares.size <= FEW
     ax.bar(np.arange(shares.size), 100 * shares, width=0.8 if few else 1.0, color=STYLES[1][0])
@@ -50,7 +66,7 @@ def outliers(found: Outliers, mode: Mode = 0, *, ax: Axes | None = None) -> Axes
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     ax.set_xlim(-0.6, shares.size - 0.4)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel(found.fit.modes[n])
+    ax.set_xlabel(found.fit.axes.title(n))
     ax.set_ylabel("flagged entries, %")
     hide_top_and_right(ax)
     return ax
@@ -63,6 +79,7 @@ def cellmap(
     *,
     blocks: int | Sequence[int] | None = None,
     ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
 ) -> Axes:
     """The cells that the model does not account for: red if too high, blue if too low.
 
@@ -82,6 +99,7 @@ def cellmap(
         How many rows and columns become one; by default so many that there are no more than
         60 x 100 cells. Ticks then name the first and last of a block.
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -93,9 +111,9 @@ def cellmap(
     >>> matplotlib.use("Agg")
     >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
     >>> found = robustcp.cp(X, 2).outliers(X)
-    >>> cellmap(found, 0, 3).get_ylabel()
+    >>> robustcp.plot.cellmap(found, 0, 3).get_ylabel()
     'mode 1'
-    >>> cellmap(found).get_ylabel()
+    >>> robustcp.plot.cellmap(found).get_ylabel()
     'mode 0'
     """
     from matplotlib.colors import Normalize
@@ -108,7 +126,7 @@ def cellmap(
     colours, norm = cells(found.threshold / limit), Normalize(-limit, limit)
     values, ends, share = _values(found, fixed, averaged, steps, lambda v: colours(norm(v)))
     labels = fit.labels[shown[0]]
-    ax = axes_or_new(ax, (7, _height([fit.labels[n] for n in shown], len(values))))
+    ax = axes_or_new(ax, figsize or (7, _height([fit.labels[n] for n in shown], len(values))))
     image = ax.imshow(
         values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest",
         origin="lower" if labels is not None and is_ordered(labels) else "upper",
@@ -122,7 +140,7 @@ def cellmap(
         for axis, n, step in zip((ax.xaxis, ax.yaxis), shown[::-1], steps[::-1], strict=False):
             texts = block_labels(fit.labels[n], fit.shape[n], step)
             name_ticks(axis, texts, math.ceil(fit.shape[n] / step))
-            axis.set_label_text(fit.modes[n] + (f" (blocks of {step})" if step > 1 else ""))
+            axis.set_label_text(fit.axes.title(n) + (f" (blocks of {step})" if step > 1 else ""))
         ax.figure.canvas.figure.draw_without_rendering()
     return ax
 
@@ -190,10 +208,21 @@ def outlier_map(
     index: int | Sequence[int] = 0,
     *,
     ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
 ) -> Axes:
     """The old name of `cellmap`.
 
     .. deprecated:: 0.2
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp, warnings
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> found = robustcp.cp(X, 2).outliers(X)
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     robustcp.plot.outlier_map(found, 0, 3).get_ylabel()
+    'mode 1'
     """
     warnings.warn("plot.outlier_map is now plot.cellmap", DeprecationWarning, stacklevel=2)
-    return cellmap(found, mode, index, ax=ax)
+    return cellmap(found, mode, index, ax=ax, figsize=figsize)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from robustcp.ranks import RankProfile
 
 
-def rank_profile(profile: RankProfile, *, ax: Axes | None = None) -> Axes:
+def rank_profile(
+    profile: RankProfile, *, ax: Axes | None = None, figsize: tuple[float, float] | None = None
+) -> Axes:
     """Held-out error (left axis) and, from 0 to 1 (right axis), what tells components from noise.
 
     Those are: how well the worst component comes back from other samples, the core consistency
@@ -26,12 +28,22 @@ def rank_profile(profile: RankProfile, *, ax: Axes | None = None) -> Axes:
     ----------
     profile : RankProfile
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> profile = robustcp.rank_profile(X, range(1, 4), folds=3, jobs=1)
+    >>> robustcp.plot.rank_profile(profile).get_xlabel()
+    'rank (recommended: 2)'
     """
-    ax = axes_or_new(ax, (6.4, 4))
+    ax = axes_or_new(ax, figsize or (6.4, 4))
     (orange, _, square), (blue, _, circle), (green, _, triangle) = STYLES
     other = ax.twinx()
     ranks = np.array(profile.ranks, dtype=float)

@@ -46,7 +46,11 @@ class Replicability(Protocol):
 
 
 def split_half(
-    found: Replicability, *, modes: Sequence[Mode] | None = None, axes: Any = None
+    found: Replicability,
+    *,
+    modes: Sequence[Mode] | None = None,
+    axes: Any = None,
+    figsize: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """The factors of the halves over each other: one row for each component, one column a mode.
 
@@ -59,6 +63,7 @@ def split_half(
     modes : sequence of int or str, optional
         Which modes; by default all but the one that was split.
     axes : array of matplotlib Axes (rank, number of modes), optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -67,24 +72,21 @@ def split_half(
     Examples
     --------
     >>> import matplotlib, robustcp
-    >>> from types import SimpleNamespace
     >>> matplotlib.use("Agg")
-    >>> fit = robustcp.cp(robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0.1, rng=0).data, 2)
-    >>> found = SimpleNamespace(
-    ...     mode=0, rank=2, fit=fit, models=(fit.model,) * 2, names=("A", "B"), pairs=((0, 1),),
-    ...     congruences=np.ones((2, 2)), scores=np.ones(1))
-    >>> split_half(found).shape
+    >>> X = robustcp.simulate((16, 9, 8), 2, eta=0.05, gamma=0.5, rng=0).data
+    >>> halves = robustcp.replicability(X, 2, mode=0, preset="split_half", jobs=1)
+    >>> robustcp.plot.split_half(halves).shape
     (2, 2)
     """
     fit, shown = found.fit, _shown(found, modes)
-    grid = grid_or_new(axes, (fit.rank, len(shown)), _size(fit.rank, len(shown)))
+    grid = grid_or_new(axes, (fit.rank, len(shown)), figsize or _size(fit.rank, len(shown)))
     host = [_unit_columns(model) for model in (fit.model, *found.models)]
     for panels, n in zip(grid.T, shown, strict=True):
         whole, *halves = (factors[n] for factors in host)
         for r, ax in enumerate(panels):
             _overlaid(ax, found, whole[:, r], [A[:, r] for A in halves], fit.labels[n])
             ax.tick_params(labelbottom=ax is panels[-1])
-        panels[-1].set_xlabel(fit.modes[n])
+        panels[-1].set_xlabel(fit.axes.title(n))
     for r, ax in enumerate(grid[:, 0]):
         least, most = np.nanmin(found.congruences[:, r]), np.nanmax(found.congruences[:, r])
         title = f"{component_name(r)}: congruence {least:.2f} to {most:.2f}"
@@ -167,7 +169,9 @@ def _style(split: int, half: int) -> dict[str, Any]:
     }
 
 
-def replicability(found: Replicability, *, axes: Any = None) -> np.ndarray:
+def replicability(
+    found: Replicability, *, axes: Any = None, figsize: tuple[float, float] | None = None
+) -> np.ndarray:
     """The scores of pairs of fits, and the congruence of each component with the fit of all data.
 
     One dot for each split or half, over a box of the quartiles if there are five. Dotted lines
@@ -178,6 +182,7 @@ def replicability(found: Replicability, *, axes: Any = None) -> np.ndarray:
     ----------
     found : Replicability
     axes : array of two matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -186,16 +191,13 @@ def replicability(found: Replicability, *, axes: Any = None) -> np.ndarray:
     Examples
     --------
     >>> import matplotlib, robustcp
-    >>> from types import SimpleNamespace
     >>> matplotlib.use("Agg")
-    >>> fit = robustcp.cp(robustcp.simulate((8, 7, 6), 2, eta=0, gamma=0.1, rng=0).data, 2)
-    >>> found = SimpleNamespace(
-    ...     mode=0, rank=2, fit=fit, models=(fit.model,) * 2, names=("A", "B"), pairs=((0, 1),),
-    ...     congruences=np.ones((2, 2)), scores=np.ones(1))
-    >>> replicability(found)[0].get_xlabel()
-    '1 pair of parts of mode 0'
+    >>> X = robustcp.simulate((12, 9, 8), 2, eta=0.05, gamma=0.5, rng=0).data
+    >>> found = robustcp.replicability(X, 2, mode=0, folds=3, jobs=1)
+    >>> robustcp.plot.replicability(found)[0].get_xlabel()
+    '3 pairs of parts of mode 0'
     """
-    panels = grid_or_new(axes, (2,), (9, 3.4))
+    panels = grid_or_new(axes, (2,), figsize or (9, 3.4))
     scores = np.asarray(found.scores, dtype=np.float64)
     congruences = np.asarray(found.congruences, dtype=np.float64)
     splits = [f"{found.names[a]}, {found.names[b]}" for a, b in found.pairs]

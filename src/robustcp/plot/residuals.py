@@ -33,6 +33,7 @@ def slices(
     mode: Mode | Sequence[Mode] = 0,
     *,
     axes: Any = None,
+    figsize: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Data, model and residual of one slice, side by side.
 
@@ -51,6 +52,7 @@ def slices(
         which is drawn as lines: for a tensor of order 4, ``slices(fit, X, (3, 7), mode=(0, 1))``
         draws X[3, 7, :, :]; for a matrix, ``slices(fit, X, (), mode=())`` draws all of it.
     axes : array of three matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -61,7 +63,7 @@ def slices(
     >>> import matplotlib, robustcp
     >>> matplotlib.use("Agg")
     >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=0, rng=0).data
-    >>> data, model, residual = slices(robustcp.cp(X, 2), X, 3)
+    >>> data, model, residual = robustcp.plot.slices(robustcp.cp(X, 2), X, 3)
     >>> data.get_title()
     'data, mode 0 [3]'
     """
@@ -71,7 +73,7 @@ def slices(
     values = data, model, data - model
     common, most = _common_limits(data, model), _largest(values[2])
     limits = common, common, (-most, most)
-    panels = grid_or_new(axes, (3,), (10.5, 3.2))
+    panels = grid_or_new(axes, (3,), figsize or (10.5, 3.2))
     if data.ndim == 1:
         _lines(panels, fit, values, fixed, limits)
     else:
@@ -122,6 +124,6 @@ def _lines(
         curve(ax, line, fit.labels[n])
         margin = 0.05 * (high - low)
         ax.set_ylim(low - margin, high + margin)
-        ax.set_xlabel(fit.modes[n])
+        ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
     panels[2].axhline(0, color="0.4", linewidth=0.7)

@@ -62,7 +62,7 @@ def slice_title(fit: Fit, fixed: Mapping[int, int], name: str, *, first: bool = 
     for n, index in fixed.items():
         labels = fit.labels[n]
         place = f"[{index}]" if labels is None else label_text(labels[index])
-        places.append(f"{fit.modes[n]} {place}")
+        places.append(f"{fit.modes[n]} {place} {fit.units[n]}".rstrip())
     return ", ".join([name, *places] if first else [*places, name])
 
 
@@ -84,10 +84,10 @@ def slice_image(
     )  # fmt: skip
     hatched(ax)
     index_ticks(ax.xaxis, fit.labels[horizontal], fit.shape[horizontal])
-    ax.set_xlabel(fit.modes[horizontal])
+    ax.set_xlabel(fit.axes.title(horizontal))
     if vertical:
         index_ticks(ax.yaxis, labels, fit.shape[vertical[0]])
-        ax.set_ylabel(fit.modes[vertical[0]])
+        ax.set_ylabel(fit.axes.title(vertical[0]))
     else:
         ax.set_yticks([])
     return image

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from robustcp.plot.axes import grid_or_new, hide_top_and_right
+from robustcp.plot.axes import grid_or_new, hide_top_and_right, legend_outside
 from robustcp.plot.colours import STYLES
 
 #: How many panels there are in a row.
@@ -32,7 +32,11 @@ class Spectra(Protocol):
 
 
 def spectra(
-    first: Spectra, *others: Spectra, labels: Sequence[str] | None = None, axes: Any = None
+    first: Spectra,
+    *others: Spectra,
+    labels: Sequence[str] | None = None,
+    axes: Any = None,
+    figsize: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Excitation (dashed) and emission (solid) spectra, one panel for each component.
 
@@ -45,6 +49,7 @@ def spectra(
     labels : sequence of str, optional
         What the models are called.
     axes : array of matplotlib Axes, one for each component of the first, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
@@ -52,12 +57,12 @@ def spectra(
 
     Examples
     --------
-    >>> import matplotlib, numpy as np
+    >>> import matplotlib, numpy as np, robustcp
     >>> from robustcp.eem import Spectra
     >>> matplotlib.use("Agg")
     >>> nm = np.arange(300.0, 400.0)
     >>> peaks = np.exp(-0.5 * ((nm[:, None] - [330, 360]) / 12) ** 2)
-    >>> axes = spectra(Spectra(nm + 60, nm, peaks, peaks))
+    >>> axes = robustcp.plot.spectra(Spectra(nm + 60, nm, peaks, peaks))
     >>> [ax.get_title(loc="left") for ax in axes]
     ['component 1', 'component 2']
     """
@@ -67,9 +72,10 @@ def spectra(
     names = list(labels) if labels is not None else [f"model {k + 1}" for k in range(len(models))]
     if len(names) != len(models):
         raise ValueError(f"labels: must be {len(models)} names, got {names!r}")
-    panels = _panels(axes, first.rank)
-    for k, (model, name) in enumerate(zip(models, names, strict=True)):
-        rows, columns = linear_sum_assignment(first.similarity(model), maximize=True)
+    panels = _panels(axes, first.rank, figsize)
+    own = [np.arange(first.rank)] * 2
+    pairs = [own, *(linear_sum_assignment(first.similarity(m), maximize=True) for m in others)]
+    for k, (model, name, (rows, columns)) in enumerate(zip(models, names, pairs, strict=True)):
         # The first is a wide grey line, on which the others are seen.
         width = 4.0 if k == 0 and others else 1.5
         colour = "0.72" if k == 0 and others else STYLES[(k - 1) % 3 if others else 1][0]
@@ -87,22 +93,23 @@ def spectra(
         ax.set_xlabel("wavelength, nm")
         hide_top_and_right(ax)
     panels[0].set_ylabel("loading")
-    _legend(panels[-1], bool(others))
+    _legend(panels[0], bool(others), own=axes is None)
     return panels
 
 
-def _panels(axes: Any, count: int) -> np.ndarray:
+def _panels(axes: Any, count: int, figsize: tuple[float, float] | None) -> np.ndarray:
     if axes is not None:
         return grid_or_new(axes, (count,), (1, 1))
     across = min(count, ACROSS)
     down = math.ceil(count / across)
-    grid = grid_or_new(None, (down, across), (3.0 * across + 0.4, 2.6 * down)).ravel()
+    usual = (3.0 * across + 0.4, 2.6 * down)
+    grid = grid_or_new(None, (down, across), figsize or usual).ravel()
     for spare in grid[count:]:
         spare.set_visible(False)
     return grid[:count]
 
 
-def _legend(ax: Any, several: bool) -> None:
+def _legend(ax: Any, several: bool, *, own: bool) -> None:
     """What the lines are: kinds in black, models in their colours."""
     from matplotlib.lines import Line2D
 
@@ -110,5 +117,5 @@ def _legend(ax: Any, several: bool) -> None:
         Line2D([], [], color="k", linestyle="--", label="excitation"),
         Line2D([], [], color="k", linestyle="-", label="emission"),
     ]
-    models = ax.get_legend_handles_labels()[0] if several else []
-    ax.legend(handles=[*kinds, *models], frameon=False, fontsize="small")
+    handles = [*kinds, *(ax.get_legend_handles_labels()[0] if several else [])]
+    legend_outside(ax, handles, [str(each.get_label()) for each in handles], own=own)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from robustcp.fitted import Fit
 
 
-def convergence(fit: Fit, *, ax: Axes | None = None) -> Axes:
+def convergence(
+    fit: Fit, *, ax: Axes | None = None, figsize: tuple[float, float] | None = None
+) -> Axes:
     """The objective after each sweep, between its lowest and highest value in each stage.
 
     Each stage minimises another objective, whose first and last value are in the legend; so does
@@ -26,12 +28,21 @@ def convergence(fit: Fit, *, ax: Axes | None = None) -> Axes:
     ----------
     fit : Fit
     ax : matplotlib Axes, optional
+    figsize : (width, height) in inches, optional
 
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib, robustcp
+    >>> matplotlib.use("Agg")
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> robustcp.plot.convergence(robustcp.cp(X, 2)).get_xlabel()
+    'sweep'
     """
-    ax = axes_or_new(ax, (6.4, 3.4))
+    ax = axes_or_new(ax, figsize or (6.4, 3.4))
     begin = 0
     for k, (name, sweeps) in enumerate(fit.stages):
         colour, _, marker = STYLES[(k + 1) % len(STYLES)]

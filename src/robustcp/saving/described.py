@@ -116,6 +116,7 @@ def about(fit: Fit) -> dict[str, Any]:
         "labels": [
             None if names is None else [encoded(label) for label in names] for names in fit.labels
         ],
+        "units": list(fit.units),
         "constraints": [_constraint_described(constraint) for constraint in fit.constraints],
     }
 
