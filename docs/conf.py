@@ -92,6 +92,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it would fetch pages, which browsers refuse for files
 html_sidebars = {"index": [], "start": [], "changes": []}
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "robustcp"},
     "navbar_align": "left",
