@@ -2,8 +2,8 @@
 Where a city cycles, and when
 =============================
 
-*For those who explore data.* Trips to the stations of Oslo's city bikes, as counted in 2021, from the
-file that comes with TensorLy-Viz: from a NetCDF file to a paragraph that could stand in a paper. Every
+*For those who explore data.* Trips to the stations of Oslo's city bikes, as counted in 2021, from
+the file that comes with TensorLy-Viz: from NetCDF to a paragraph that could stand in a paper. Every
 number on this page was printed by the code above it.
 """
 
@@ -40,7 +40,7 @@ print(f"median {float(X.median()):.0f}, largest {float(X.max()):.0f} trips in a 
 # %%
 # Fit
 # ---
-# Trips do not cancel, so factors are nonnegative. Nothing is said about the noise; ``cp`` finds out.
+# Trips do not cancel, so factors are nonnegative. We say nothing about the noise: ``cp`` finds out.
 
 fit = robustcp.cp(X, 3, nonnegative=True)
 print(fit.noise)
