@@ -182,7 +182,8 @@ def whole(tmp_path_factory):
     generated = shutil.ignore_patterns("_build", "api", "gallery")
     shutil.copytree(DOCS, folder / "docs", ignore=generated)
     shutil.copytree(ROOT / "examples", folder / "examples")
-    shutil.copy(ROOT / "CHANGELOG.md", folder)
+    for path in ROOT.glob("*.md"):  # pages include some of them
+        shutil.copy(path, folder)
     return build(folder / "docs", folder / "html")
 
 
