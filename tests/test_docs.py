@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import robustcp
+from browser import chromium
 from robustcp import baselines, eem, plot
 from sites import Site
 
@@ -166,7 +167,6 @@ def assert_shows_well(browser, path, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_one_example_site_in_chromium(one_example, width):
-    chromium = pytest.importorskip("browser").chromium
     pages = ("index", "gallery/index", "gallery/plot_least_squares_breaks", "api/robustcp.cp")
     with chromium() as browser:
         for name in pages:
@@ -217,13 +217,11 @@ class TestWholeSite:
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_in_chromium(self, whole, width):
-        chromium = pytest.importorskip("browser").chromium
         with chromium() as browser:
             for path in whole.pages:
                 assert_shows_well(browser, path, width)
 
     def test_search_without_a_network(self, whole):
-        chromium = pytest.importorskip("browser").chromium
         with chromium() as browser:
             browser.open(whole.folder / "search.html")
             browser.driver.get((whole.folder / "search.html").as_uri() + "?q=outliers")
