@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sphinx.util.logging import getLogger
 
+LOG = getLogger(__name__)
 HERE = Path(__file__).parent
 #: Where pictures go while the site is built.
 DRAWN = HERE / "_drawn"
@@ -146,15 +148,27 @@ def executed(name: str, text: str) -> str:
         return BLOCK.sub(shown, text)
 
 
+#: Pages with the output of their code.
+RUN: dict[str, str] = {}
+
+
+def before_reading(app: Any, env: Any, names: list[str]) -> None:
+    """Run the code of pages that are to be read, here: a process that was forked has no threads."""
+    for name in names:
+        if is_run(name) and app.config.run_pages:
+            LOG.info("running the code of %s", name)
+            RUN[name] = executed(name, Path(env.doc2path(name)).read_text("utf-8"))
+
+
 def on_source(app: Any, name: str, source: list[str]) -> None:
-    """Run the code of a page before Sphinx reads it."""
-    if is_run(name) and app.config.run_pages:
-        source[0] = executed(name, source[0])
+    """Hand a page with its output to Sphinx."""
+    source[0] = RUN.get(name, source[0])
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Have pages run when they are read."""
+    """Have pages run before they are read."""
     app.add_config_value("run_pages", True, "env")
+    app.connect("env-before-read-docs", before_reading)
     app.connect("source-read", on_source)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
