@@ -147,6 +147,19 @@ def test_norms_are_undone_in_the_scores(truth, X, by):
     assert "normalised" in repr(normal)
 
 
+def test_samples_are_left_out_by_name_or_position(X):
+    named = eem.normalise(eem.landscapes(X, samples=[f"S{k}" for k in range(12)]))
+    left = named.without(["S3", 7])
+    kept = [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
+    np.testing.assert_array_equal(left.data, named.data[kept])
+    np.testing.assert_array_equal(left.norms, named.norms[kept])
+    assert left.labels[0] == [f"S{k}" for k in kept]
+    assert left.labels[1:] == named.labels[1:]
+    assert X.without([0]).labels[0] is None
+    with pytest.raises(ValueError, match=r"^samples: must be a position or a label of sample"):
+        named.without(["S12"])
+
+
 def test_norms_of_empty_samples_and_of_samples_twice(X):
     data = X.data.copy()
     data[3], data[4] = 0.0, np.nan

@@ -94,6 +94,20 @@ class Landscapes(Loaded):
         shape = [n if mode in (em, ex) else 1 for mode, n in enumerate(self.shape)]
         return (mask if em < ex else mask.T).reshape(shape)
 
+    def without(self, samples: Sequence[Any]) -> Landscapes:
+        """The landscapes without some samples, by name or position."""
+        mode = self.sample_mode
+        axes, size = axes_of(self), self.shape[mode]
+        left_out = {axes.index("samples", mode, sample, size) for sample in samples}
+        kept = [k for k in range(size) if k not in left_out]
+        labels = [None if each is None else list(each) for each in self.labels]
+        own = labels[mode]
+        labels[mode] = None if own is None else [own[k] for k in kept]
+        return replace(
+            self, data=np.take(self.data, kept, axis=mode), labels=tuple(labels),
+            norms=None if self.norms is None else self.norms[kept],
+        )  # fmt: skip
+
     def sample_name(self, number: int) -> str:
         labels = self.labels[self.sample_mode]
         return repr(number if labels is None else labels[number])
@@ -266,7 +280,8 @@ def mask_scatter(
         As in `scatter_mask`.
     below : {"missing", "zero", "kept"}
         What becomes of emission at shorter wavelengths than the excitation, where nothing
-        fluoresces.
+        fluoresces. If it was measured, keep it: missing, it may leave rows with few entries;
+        zeros have no noise, so that `outliers` takes that of all entries for too small.
     emission, excitation : wavelengths in nm, optional
         In place of the labels that X has.
 
