@@ -282,6 +282,58 @@ def test_files_that_cannot_be(found, tmp_path):
         eem.write_openfluor(path, found, {"Ex": "1"}, force=True)
 
 
+# Files of instruments
+
+
+def exported(folder, separator=",", corner="", unit="", end="", before="", comma=".", grid=EM[:6]):
+    """Three landscapes, the number of the sample times that of the cell plus one half."""
+    folder.mkdir()
+    for k in (1, 2, 10):
+        rows = [[corner, *(f"{nm:g}{unit}" for nm in EX[:4])]]
+        cells = k * (np.arange(24.0).reshape(6, 4) + 0.5)
+        rows += [[f"{nm:g}", *(f"{x:g}" for x in row)] for nm, row in zip(grid, cells, strict=True)]
+        lines = (separator.join(row).replace(".", comma) + end for row in rows)
+        (folder / f"lake {k}.dat").write_text(before + "\n".join(lines) + "\n", encoding="latin-1")
+    (folder / ".DS_Store").write_bytes(b"\0\1")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"separator": "\t", "corner": "Wavelength"},
+        {"corner": "Wellenlänge (nm)", "end": ","},
+        {"separator": ";", "comma": ","},
+        {"unit": " nm", "before": "# blank subtracted\n\n"},
+        {"separator": "\t", "corner": "0", "end": "\r"},
+    ],
+)
+def test_exports_of_instruments(form, tmp_path):
+    X = eem.read(exported(tmp_path / "lakes", **form))
+    assert X.labels[0] == ["lake 1", "lake 2", "lake 10"]
+    np.testing.assert_array_equal(X.emission, EM[:6])
+    np.testing.assert_array_equal(X.excitation, EX[:4])
+    cells = np.arange(24.0).reshape(6, 4) + 0.5
+    np.testing.assert_allclose(X.data, np.array([1.0, 2.0, 10.0])[:, None, None] * cells)
+
+
+def test_files_that_are_no_landscapes_say_what_to_do(tmp_path):
+    folder = exported(tmp_path / "lakes")
+    (folder / "lake 2.dat").write_text("Sample:,S1\nData points\n,240,250\n300,1,2\n")
+    with pytest.raises(robustcp.FileError, match=r"lake 2.*line 2 has 1 fields .* begin with #"):
+        eem.read(folder)
+    (folder / "lake 2.dat").write_text(",240,250\nnm,a.u.,a.u.\n300,1,2\n")
+    with pytest.raises(robustcp.FileError, match=r"lake 2.*has 'a.u.' in row 0.* begin with #"):
+        eem.read(folder)
+    (folder / "lake 2.dat").unlink()
+    other = exported(tmp_path / "other", grid=EM[:6] + 1)
+    (folder / "lake 2.dat").write_text((other / "lake 2.dat").read_text())
+    with pytest.raises(robustcp.FileError, match="lake 2 has other rows than lake 1, such as 281"):
+        eem.read(folder)
+    with pytest.raises(robustcp.FileError, match="are the two mistaken"):
+        eem.read(exported(tmp_path / "turned"), rows="excitation")
+
+
 # Real data, and another package
 
 
