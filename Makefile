@@ -25,7 +25,7 @@ bench: .venv/benched
 	  $(if $(AGAINST),--against $(AGAINST)) $(if $(ALSO),--also $(ALSO)) $(if $(DOCS),--docs $(DOCS))
 
 docs: .venv/documented
-	$(BIN)/sphinx-build -W --keep-going -j 2 docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -j 2 -d docs/_build/doctrees docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 numbers: .venv/benched

@@ -60,6 +60,7 @@ GALLERY = {
     "bad_data": ("odd_samples", "agreeing_samples", "missing", "noise"),
     "model": ("constraints", "labels", "own_loss", "sklearn"),
     "trust": ("replicability", "uncertainty", "progress"),
+    "worked": ("city_bikes",),
     "applications": ("fluorescence", "neuroscience", "fmri", "sensors", "video"),
 }
 

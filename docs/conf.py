@@ -32,9 +32,16 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinxcontrib.bibtex",
     "_site",
+    "_run",
 ]
 root_doc = "index"
-exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst", "**sg_execution_times.rst"]
+exclude_patterns = [
+    "_build",
+    "_drawn",
+    "_templates",
+    "**/GALLERY_HEADER.rst",
+    "**sg_execution_times.rst",
+]
 nitpicky = False
 default_role = "py:obj"
 suppress_warnings = ["config.cache"]
@@ -92,13 +99,14 @@ html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # it would fetch pages, which browsers refuse for files
 html_sidebars = {"index": [], "start": [], "changes": []}
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "robustcp"},
     "navbar_align": "left",
     "header_links_before_dropdown": 7,
     "navbar_end": ["theme-switcher"],
     "show_prev_next": True,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "gallery/index": []},
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "tango",

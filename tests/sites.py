@@ -81,8 +81,9 @@ class Site:
                 if at is None:
                     continue
                 path, place = at
-                there = path in self.pages
-                if not path.is_file() or (place and there and place not in self.pages[path].anchors):
+                page_there = self.pages.get(path)
+                lost = place and page_there is not None and place not in page_there.anchors
+                if lost or not path.is_file():
                     found.append(f"{page.path.relative_to(self.folder)}: {link.target}")
         return found
 
@@ -100,7 +101,8 @@ class Site:
         """The pages that are so many clicks from the first, by links in the text of pages."""
         reached = {self.folder / start}
         for _ in range(clicks):
-            links = [(self.pages[path], link) for path in reached for link in self.pages[path].links]
-            ends = [self.target(page, link) for page, link in links if link.in_text]
+            pages = [self.pages[path] for path in reached]
+            links = [(page, link) for page in pages for link in page.links if link.in_text]
+            ends = [self.target(page, link) for page, link in links]
             reached = reached | {at[0] for at in ends if at and at[0] in self.pages}
         return {path.relative_to(self.folder).as_posix(): self.pages[path].text for path in reached}

@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from sites import Site
 
 import robustcp
+from browser import chromium
 from robustcp import baselines, eem, plot
+from sites import Site
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -166,7 +167,6 @@ def assert_shows_well(browser, path, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_one_example_site_in_chromium(one_example, width):
-    chromium = pytest.importorskip("browser").chromium
     pages = ("index", "gallery/index", "gallery/plot_least_squares_breaks", "api/robustcp.cp")
     with chromium() as browser:
         for name in pages:
@@ -194,8 +194,7 @@ class TestWholeSite:
         assert whole.fetched() == set()
 
     def test_every_example_has_a_picture(self, whole):
-        examples = [p for p in (ROOT / "examples" / "gallery").rglob("plot_*.py")]
-        for path in examples:
+        for path in (ROOT / "examples" / "gallery").rglob("plot_*.py"):
             name = f"gallery/{path.parent.name}/{path.stem}.html"
             links = whole.pages[whole.folder / name].links
             assert any(link.element == "img" and "_images" in link.target for link in links), name
@@ -218,13 +217,11 @@ class TestWholeSite:
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_in_chromium(self, whole, width):
-        chromium = pytest.importorskip("browser").chromium
         with chromium() as browser:
             for path in whole.pages:
                 assert_shows_well(browser, path, width)
 
     def test_search_without_a_network(self, whole):
-        chromium = pytest.importorskip("browser").chromium
         with chromium() as browser:
             browser.open(whole.folder / "search.html")
             browser.driver.get((whole.folder / "search.html").as_uri() + "?q=outliers")

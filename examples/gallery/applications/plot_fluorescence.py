@@ -23,7 +23,7 @@ scatter = 4 * np.exp(-0.5 * (shift / 5) ** 2) * rng.uniform(0.7, 1.3, (15, 1, 1)
 noise = 0.01 * rng.standard_normal(em_ex.shape)
 
 X = eem.landscapes(em_ex + scatter + noise, emission=emission, excitation=excitation)
-cut = eem.mask_scatter(X, raman=None, below="missing")
+cut = eem.mask_scatter(X, rayleigh=(50, 30), raman=None)
 print(X)
 print(cut)
 
@@ -40,8 +40,8 @@ plt.show()
 
 # %%
 # Least squares spends its components on the scatter. ``cp`` leaves out fibres that are outlying
-# as a whole, here with less loss than the broad bands that are cut. Where scatter has long tails,
-# as it often has, cut it.
+# as a whole, and comes as far as if the bands were cut. Where scatter has long tails, as it often
+# has, cut it, and broadly enough: what is left of a band is worse than a few missing entries.
 
 truth = robustcp.KruskalTensor.from_factors([amounts, em, ex])
 fits = {

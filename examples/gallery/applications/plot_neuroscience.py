@@ -8,6 +8,7 @@ some trials, which makes artifacts in all neurons at once.
 
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray
 
 import robustcp
 
@@ -28,6 +29,8 @@ for trial in moved:  # a burst of a fifth of a second, in all neurons
     begin = rng.integers(0, times - 8)
     X[:, begin : begin + 8, trial] += rng.uniform(4, 10) * rng.uniform(0.5, 1.5, (neurons, 1))
 
+X = xarray.DataArray(X, dims=("neuron", "time", "trial"), coords={"time": t})
+
 fits = {"least squares": robustcp.cpals(X, 3), "cp": robustcp.cp(X, 3, nonnegative=True)}
 for name, fit in fits.items():
     print(f"{name:14} score {robustcp.factor_match_score(fit, truth):.3f}")
@@ -38,7 +41,7 @@ for name, fit in fits.items():
 
 fit = fits["cp"]
 sides = ["left" if each else "right" for each in left]
-robustcp.plot.components(fit, kinds={0: "bar"}, groups={2: sides})
+robustcp.plot.components(fit, kinds={"neuron": "bar"}, groups={"trial": sides})
 plt.show()
 
 # %%
@@ -46,8 +49,7 @@ plt.show()
 
 found = fit.outliers(X)
 print("moved:  ", sorted(int(trial) for trial in moved))
-print("flagged:", sorted(slab[0] for slab in found.worst(2, 8)))
+print("flagged:", sorted(slab[0] for slab in found.worst("trial", 8)))
 figure, ax = plt.subplots(figsize=(8, 3), layout="constrained")
-robustcp.plot.outliers(found, 2, ax=ax)
-ax.set_xlabel("trial")
+robustcp.plot.outliers(found, "trial", ax=ax)
 plt.show()

@@ -39,14 +39,15 @@ for slab in found.worst("sensor", 4):
     print(f"{slab.label}: {slab[1]:.1%} of its rows flagged")
 
 # %%
-# The components: the level, the heating of office hours on weekdays, and the sun.
+# The components: the level, the sun on more or less cloudy days, and the heating of office hours
+# on weekdays.
 
 robustcp.plot.components(fit, kinds={"sensor": "bar"})
 plt.show()
 
 # %%
-# Cells by sensor and day. Spikes are spread over all days; the stuck sensor has one week of its
-# own, too high by night and too low by day.
+# Cells by sensor and day. Spikes are spread over all days; the stuck sensor has a week of its
+# own.
 
 figure, ax = plt.subplots(figsize=(8, 5), layout="constrained")
 robustcp.plot.cellmap(found, ax=ax)

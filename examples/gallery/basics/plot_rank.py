@@ -17,8 +17,8 @@ print("rank", profile.rank, "-", profile.reason)
 
 # %%
 # The held-out error falls until the rank is reached. Beyond it a component is another one in each
-# fold, so its stability is low, and the core consistency falls: components that mend each other
-# are noise.
+# fold, so its stability is low. The core consistency falls, too, here two ranks later: components
+# that mend each other are noise.
 
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 robustcp.plot.rank_profile(profile, ax=ax)

@@ -24,7 +24,7 @@ traffic = xarray.DataArray(
     counts,
     dims=("street", "day", "hour"),
     coords={
-        "street": [f"Street {letter}" for letter in "ABCDEFGHIJKL"],
+        "street": list("ABCDEFGHIJKL"),
         "day": ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"],
         "hour": hours,
     },
@@ -38,7 +38,7 @@ plt.show()
 
 found = fit.outliers(traffic)
 print(found.worst("street", 2))
-print(found.scores_of({"street": "Street E", "day": "We"}).round(0))
+print(found.scores_of({"street": "E", "day": "We"}).round(0))
 
 # %%
 # The modes may come in any order; an integer is always a position, a label is a label.

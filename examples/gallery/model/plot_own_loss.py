@@ -36,7 +36,6 @@ class GemanMcClure:
 
 r = np.linspace(-6, 6, 400)
 losses = {
-    "least squares": robustcp.LeastSquares(),
     "Huber": robustcp.Huber(1.345),
     "Cauchy": robustcp.Cauchy(2.385),
     "Geman-McClure": GemanMcClure(2.5),

@@ -34,8 +34,8 @@ robustcp.plot.split_half(halves)
 plt.show()
 
 # %%
-# All models of several starts at several ranks. Beyond rank 3, starts of about the same error are
-# unlike each other.
+# All models of several starts at several ranks. Starts agree at every rank here, also at rank 4:
+# that a component is found from every start does not mean that other samples have it.
 
 models = robustcp.ensemble(X, range(1, 5), starts=5)
 robustcp.plot.ensemble(models)

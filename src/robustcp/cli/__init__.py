@@ -13,9 +13,9 @@ from robustcp.cli.errors import reporting
 from robustcp.cli.exchanging import export, project, show
 from robustcp.cli.fitting import fit
 from robustcp.cli.inspecting import compare, distances, outliers, rank
+from robustcp.cli.pages import report
 from robustcp.cli.parsing import Command, Group
 from robustcp.cli.studying import demo, reproduce, simulate, trials
-from robustcp.cli.telling import report
 from robustcp.cli.trusting import ensemble, replicability, uncertainty
 
 app = typer.Typer(

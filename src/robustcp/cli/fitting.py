@@ -35,11 +35,11 @@ from robustcp.cli.options import (
     Value,
     Verbose,
 )
+from robustcp.cli.pages import add_report, seeded
 from robustcp.cli.printing import print_json, print_summary, summary_of
 from robustcp.cli.progress import Shown, fit_with_progress
 from robustcp.cli.reading import Source, check_rank, noise_file, read_cases, read_noise
 from robustcp.cli.scaling import Memory, Scale, Scheduler, Workers
-from robustcp.cli.telling import add_report, seeded
 from robustcp.files.errors import WriteError, reason
 from robustcp.files.writing import Outputs, make_folder, write_picture
 

@@ -21,6 +21,9 @@ from robustcp.report.markup import (
 )
 from robustcp.report.material import Material
 
+#: Intervals are drawn up to so many times the largest entry.
+WIDE = 1.25
+
 
 def components(material: Material) -> Markup:
     """The factors: a row of pictures for each component, a picture for each mode."""
@@ -56,7 +59,7 @@ def _moderate(A: np.ndarray, ends: tuple[np.ndarray, np.ndarray] | None) -> tupl
     """Ends of intervals that are not far beyond the entries themselves."""
     if ends is None:
         return ()
-    most = 2 * float(np.abs(A).max(initial=0.0))
+    most = WIDE * float(np.abs(A).max(initial=0.0))
     return tuple(np.clip(end[np.isfinite(end)], -most, most) for end in ends)
 
 
@@ -75,7 +78,10 @@ def _caption(material: Material) -> str:
         "for components that live on single indices, which are more likely faults."
     )
     if material.uncertainty is not None:
-        said += f" Bands and bars are {100 * material.uncertainty.level:g}% intervals."
+        said += (
+            f" Bands and bars are {100 * material.uncertainty.level:g}% intervals; of those that "
+            "run to the edge the data says little."
+        )
     return said
 
 

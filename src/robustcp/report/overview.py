@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robustcp.cases import Judged
 from robustcp.doubts import FitWarning
 from robustcp.losses import Loss, as_loss
 from robustcp.report.curves import column, limits_with_zero
@@ -27,6 +29,9 @@ from robustcp.report.markup import (
 from robustcp.report.material import Material
 from robustcp.report.words import MEANINGS
 from robustcp.summaries import facts_of
+
+if TYPE_CHECKING:
+    from robustcp.fitted import Fit
 
 #: Labels that are listed.
 LISTED = 20
@@ -123,13 +128,19 @@ def left_out(material: Material) -> Markup:
     rows = [("missing entries", f"{missing:,} of {total:,} ({percent(missing / total)})"
              if missing else "none")]  # fmt: skip
     if fit.cases is not None:
-        bad = np.flatnonzero(fit.cases.flagged).tolist()
-        index = Index.of(fit, fit.cases.mode, POINTS)
-        names = _some([index.text(int(k)) for k in bad])
-        rows.append((f"bad {label(index.name)}, as a whole",
-                     f"{counted(len(bad), 'sample')}: {names}" if bad else "none"))  # fmt: skip
+        rows.append(
+            (f"bad {label(fit.modes[fit.cases.mode])}, as a whole", bad_samples(fit.cases, fit))
+        )
     rows += [("noted", _sentence(note)) for note in fit.notes]
     return joined([facts(rows), paragraph(_say_of_outliers(as_loss(fit.loss)), class_="note")])
+
+
+def bad_samples(cases: Judged, fit: Fit) -> str:
+    """Which samples were found to be bad while the model was fitted."""
+    bad = np.flatnonzero(cases.flagged).tolist()
+    index = Index.of(fit, cases.mode, POINTS)
+    names = _some([index.text(int(k)) for k in bad])
+    return f"{counted(len(bad), 'sample')}: {names}" if bad else "none"
 
 
 def _say_of_outliers(loss: Loss) -> str:

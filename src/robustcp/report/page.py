@@ -20,7 +20,7 @@ from robustcp.report.images import STEPS, definitions
 from robustcp.report.markup import TIMES, Markup, element, figure, joined, label, paragraph, percent
 from robustcp.report.material import Material
 from robustcp.report.origin import origin
-from robustcp.report.overview import left_out, noise, summary, warnings
+from robustcp.report.overview import bad_samples, left_out, noise, summary, warnings
 from robustcp.report.samples import DRAWN, distance_map, distance_table
 from robustcp.report.slabs import cell_legend, cellmaps, chosen, shares, slices
 
@@ -144,8 +144,16 @@ def _samples(material: Material) -> Markup:
         caption += f" {found.note[:1].upper()}{found.note[1:]}."
     if len(found.score) > DRAWN:
         caption += " Of the regular ones only some are drawn."
+    cases = material.fit.cases
+    judged = None
+    if cases is not None:
+        judged = paragraph(
+            "Found to be bad as a whole while the model was fitted, and without a say in it: "
+            f"{bad_samples(cases, material.fit)}."
+        )
     return joined([
         paragraph(f"Samples are the slabs of {label(found.name)}. {_counts(found)}"),
+        judged,
         figure(distance_map(found), caption, class_="single"),
         distance_table(found),
     ])  # fmt: skip
