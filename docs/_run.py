@@ -11,6 +11,7 @@ import argparse
 import ast
 import contextlib
 import io
+import logging
 import os
 import re
 import tempfile
@@ -76,6 +77,16 @@ def worded(value: Any) -> str:
     return shortened(repr(value))
 
 
+def step(node: ast.stmt, names: dict[str, Any]) -> None:
+    """Run a statement, and print its value if it has one."""
+    if not isinstance(node, ast.Expr):
+        exec(compile(ast.Module([node], []), "<page>", "exec"), names)
+        return
+    value = eval(compile(ast.Expression(node.value), "<page>", "eval"), names)
+    if value is not None and not is_picture(value):
+        print(worded(value))
+
+
 def run(block: str, names: dict[str, Any]) -> Shown:
     """Run a block, as a notebook would."""
     import matplotlib.pyplot as plt
@@ -84,13 +95,11 @@ def run(block: str, names: dict[str, Any]) -> Shown:
     printed = io.StringIO()
     short = np.printoptions(precision=3, suppress=True, threshold=20, edgeitems=4)
     with contextlib.redirect_stdout(printed), short:
-        for node in ast.parse(block).body:
-            if not isinstance(node, ast.Expr):
-                exec(compile(ast.Module([node], []), "<page>", "exec"), names)
-                continue
-            value = eval(compile(ast.Expression(node.value), "<page>", "eval"), names)
-            if value is not None and not is_picture(value):
-                print(worded(value))
+        try:
+            for node in ast.parse(block).body:
+                step(node, names)
+        except ModuleNotFoundError as error:
+            print(f"not run when this site was built, as {error.name} was not installed")
     return Shown(shortened(printed.getvalue()), [plt.figure(n) for n in plt.get_fignums()])
 
 
