@@ -117,14 +117,18 @@ def names_after(page: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def elsewhere() -> Any:
-    """A new folder for the files that code writes."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.chdir(folder),
-        warnings.catch_warnings(),
-    ):
+    """A new folder for the files that code writes; logging as it was, afterwards."""
+    folder = tempfile.TemporaryDirectory()
+    root, ours = logging.getLogger(), logging.getLogger("robustcp")
+    before = root.level, list(root.handlers), ours.level
+    with folder as there, contextlib.chdir(there), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        finally:
+            root.setLevel(before[0])
+            root.handlers[:] = before[1]
+            ours.setLevel(before[2])
 
 
 def executed(name: str, text: str) -> str:
