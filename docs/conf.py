@@ -32,9 +32,16 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinxcontrib.bibtex",
     "_site",
+    "_run",
 ]
 root_doc = "index"
-exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst", "**sg_execution_times.rst"]
+exclude_patterns = [
+    "_build",
+    "_drawn",
+    "_templates",
+    "**/GALLERY_HEADER.rst",
+    "**sg_execution_times.rst",
+]
 nitpicky = False
 default_role = "py:obj"
 suppress_warnings = ["config.cache"]

@@ -24,8 +24,8 @@ from scipy.optimize import linear_sum_assignment
 import robustcp
 from robustcp import eem
 
-#: Widths of the bands that are cut, nm.
-BANDS = {"rayleigh": (30, 30), "raman": (20, 20)}
+#: The bands that are cut, nm wide. What lies below them was measured: nothing but noise.
+BANDS = {"rayleigh": 40, "raman": 30, "below": "kept"}
 
 
 def with_scatter(X: np.ndarray, emission: np.ndarray, excitation: np.ndarray, rng) -> np.ndarray:
@@ -108,7 +108,7 @@ def main(
 ) -> dict:
     """Read, fit in three ways, compare, split the samples, write for OpenFluor, draw."""
     X, truth, model = SOURCES[data](small, seed)
-    cut = eem.normalise(eem.mask_scatter(X, **BANDS, below="zero"))
+    cut = eem.normalise(eem.mask_scatter(X, **BANDS))
     print(X, cut, sep="\n")
     options = {"nonnegative": True}
     left_in, without = (

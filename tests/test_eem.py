@@ -147,6 +147,19 @@ def test_norms_are_undone_in_the_scores(truth, X, by):
     assert "normalised" in repr(normal)
 
 
+def test_samples_are_left_out_by_name_or_position(X):
+    named = eem.normalise(eem.landscapes(X, samples=[f"S{k}" for k in range(12)]))
+    left = named.without(["S3", 7])
+    kept = [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
+    np.testing.assert_array_equal(left.data, named.data[kept])
+    np.testing.assert_array_equal(left.norms, named.norms[kept])
+    assert left.labels[0] == [f"S{k}" for k in kept]
+    assert left.labels[1:] == named.labels[1:]
+    assert X.without([0]).labels[0] is None
+    with pytest.raises(ValueError, match=r"^samples: must be a position or a label of sample"):
+        named.without(["S12"])
+
+
 def test_norms_of_empty_samples_and_of_samples_twice(X):
     data = X.data.copy()
     data[3], data[4] = 0.0, np.nan
@@ -267,6 +280,58 @@ def test_files_that_cannot_be(found, tmp_path):
             eem.write_openfluor(path, found, {"name": text}, force=True)
     with pytest.raises(ValueError, match="info: must be one line"):
         eem.write_openfluor(path, found, {"Ex": "1"}, force=True)
+
+
+# Files of instruments
+
+
+def exported(folder, separator=",", corner="", unit="", end="", before="", comma=".", grid=EM[:6]):
+    """Three landscapes, the number of the sample times that of the cell plus one half."""
+    folder.mkdir()
+    for k in (1, 2, 10):
+        rows = [[corner, *(f"{nm:g}{unit}" for nm in EX[:4])]]
+        cells = k * (np.arange(24.0).reshape(6, 4) + 0.5)
+        rows += [[f"{nm:g}", *(f"{x:g}" for x in row)] for nm, row in zip(grid, cells, strict=True)]
+        lines = (separator.join(row).replace(".", comma) + end for row in rows)
+        (folder / f"lake {k}.dat").write_text(before + "\n".join(lines) + "\n", encoding="latin-1")
+    (folder / ".DS_Store").write_bytes(b"\0\1")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"separator": "\t", "corner": "Wavelength"},
+        {"corner": "Wellenlänge (nm)", "end": ","},
+        {"separator": ";", "comma": ","},
+        {"unit": " nm", "before": "# blank subtracted\n\n"},
+        {"separator": "\t", "corner": "0", "end": "\r"},
+    ],
+)
+def test_exports_of_instruments(form, tmp_path):
+    X = eem.read(exported(tmp_path / "lakes", **form))
+    assert X.labels[0] == ["lake 1", "lake 2", "lake 10"]
+    np.testing.assert_array_equal(X.emission, EM[:6])
+    np.testing.assert_array_equal(X.excitation, EX[:4])
+    cells = np.arange(24.0).reshape(6, 4) + 0.5
+    np.testing.assert_allclose(X.data, np.array([1.0, 2.0, 10.0])[:, None, None] * cells)
+
+
+def test_files_that_are_no_landscapes_say_what_to_do(tmp_path):
+    folder = exported(tmp_path / "lakes")
+    (folder / "lake 2.dat").write_text("Sample:,S1\nData points\n,240,250\n300,1,2\n")
+    with pytest.raises(robustcp.FileError, match=r"lake 2.*line 2 has 1 fields .* begin with #"):
+        eem.read(folder)
+    (folder / "lake 2.dat").write_text(",240,250\nnm,a.u.,a.u.\n300,1,2\n")
+    with pytest.raises(robustcp.FileError, match=r"lake 2.*has 'a.u.' in row 0.* begin with #"):
+        eem.read(folder)
+    (folder / "lake 2.dat").unlink()
+    other = exported(tmp_path / "other", grid=EM[:6] + 1)
+    (folder / "lake 2.dat").write_text((other / "lake 2.dat").read_text())
+    with pytest.raises(robustcp.FileError, match="lake 2 has other rows than lake 1, such as 281"):
+        eem.read(folder)
+    with pytest.raises(robustcp.FileError, match="are the two mistaken"):
+        eem.read(exported(tmp_path / "turned"), rows="excitation")
 
 
 # Real data, and another package

@@ -94,6 +94,20 @@ class Landscapes(Loaded):
         shape = [n if mode in (em, ex) else 1 for mode, n in enumerate(self.shape)]
         return (mask if em < ex else mask.T).reshape(shape)
 
+    def without(self, samples: Sequence[Any]) -> Landscapes:
+        """The landscapes without some samples, by name or position."""
+        mode = self.sample_mode
+        axes, size = axes_of(self), self.shape[mode]
+        left_out = {axes.index("samples", mode, sample, size) for sample in samples}
+        kept = [k for k in range(size) if k not in left_out]
+        labels = [None if each is None else list(each) for each in self.labels]
+        own = labels[mode]
+        labels[mode] = None if own is None else [own[k] for k in kept]
+        return replace(
+            self, data=np.take(self.data, kept, axis=mode), labels=tuple(labels),
+            norms=None if self.norms is None else self.norms[kept],
+        )  # fmt: skip
+
     def sample_name(self, number: int) -> str:
         labels = self.labels[self.sample_mode]
         return repr(number if labels is None else labels[number])
@@ -166,11 +180,16 @@ def read(
 ) -> Landscapes:
     """The landscapes of a folder, one text file for each sample, or of one file of any kind.
 
-    A file has the wavelengths of one kind in its first row, and of the other in its first column.
+    A file has the wavelengths of one kind in its first row, and of the other in its first column,
+    which may be followed by "nm". What is in the corner does not matter. Fields are separated by
+    tabs, semicolons, commas or spaces, numbers may have a decimal comma where commas separate
+    nothing; lines that begin with # are left out. The names of files, 2 before 10, are those of the
+    samples. All files must have the same wavelengths, in any order; an empty field is missing.
 
     Parameters
     ----------
     folder : str or Path
+        Files other than .csv, .tsv, .txt, .dat and .asc in it, and hidden ones, are left out.
     rows : {"emission", "excitation"}
         What the wavelengths in the first column, one for each row, are.
     emission, excitation : wavelengths in nm, optional
@@ -266,7 +285,8 @@ def mask_scatter(
         As in `scatter_mask`.
     below : {"missing", "zero", "kept"}
         What becomes of emission at shorter wavelengths than the excitation, where nothing
-        fluoresces.
+        fluoresces. If it was measured, keep it: missing, it may leave rows with few entries;
+        zeros have no noise, so that `outliers` takes that of all entries for too small.
     emission, excitation : wavelengths in nm, optional
         In place of the labels that X has.
 
@@ -353,7 +373,7 @@ def _wavelengths(name: str, given: Any, size: int | None = None) -> list[float]:
     if given is None:
         raise _checks.ArgumentError(name, "must be given: X has no wavelengths in nm for it")
     try:
-        found = np.array([float(value) for value in np.ravel(given)])
+        found = np.array([float(_without_unit(value)) for value in np.ravel(given)])
     except (TypeError, ValueError):
         raise _checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}") from None
     if not found.size or not np.isfinite(found).all() or (found <= 0).any():
@@ -363,6 +383,11 @@ def _wavelengths(name: str, given: Any, size: int | None = None) -> list[float]:
     if size is not None and found.size != size:
         raise _checks.ArgumentError(name, f"must be {size} wavelengths, got {found.size}")
     return [float(value) for value in found]
+
+
+def _without_unit(value: Any) -> Any:
+    """What stands before "nm" in a text such as "240 nm"."""
+    return str(value).strip().removesuffix("nm") if isinstance(value, str) else value
 
 
 def _check_order(made: Landscapes) -> None:

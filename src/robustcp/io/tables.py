@@ -329,7 +329,8 @@ def _rows(path: Path) -> tuple[list[int], list[list[str]], bool]:
             between = "spaces" if separator is None else repr(separator)
             raise FileError(
                 path, f"line {number} has {len(fields)} fields between {between}, not "
-                f"{len(rows[0])} as the first; one separator must be used throughout",
+                f"{len(rows[0])} as the first; one separator must be used throughout, and lines "
+                "that are no part of the table must begin with #",
             )  # fmt: skip
         rows.append(fields)
     return [number for number, _ in lines], rows, separator != ","
@@ -375,6 +376,8 @@ def matrix(path: Path) -> Labelled:
 
 def _matrix(path: Path, rows: list[list[Any]], comma: bool, where: str = "") -> Labelled:
     """A matrix from fields, the first of which may be labels."""
+    if not any(str(row[-1]).strip() for row in rows):  # each line ends in a separator
+        rows = [row[:-1] for row in rows]
     if len(rows) < 2 or len(rows[0]) < 2:
         raise FileError(path, f"{where}is not a matrix with rows and columns")
     labelled = _has_labels(rows, comma)
@@ -384,7 +387,10 @@ def _matrix(path: Path, rows: list[list[Any]], comma: bool, where: str = "") -> 
         found, bad = _floats([str(cell) for cell in row], comma)
         if bad.any():
             j = int(np.flatnonzero(bad)[0])
-            raise FileError(path, f"{where}has {row[j]!r} in row {i}, column {j} of the matrix")
+            raise FileError(
+                path, f"{where}has {row[j]!r} in row {i}, column {j} of the matrix; lines that are "
+                "no part of it must begin with #",
+            )  # fmt: skip
         data[i] = found
     labels: tuple[Labels, ...] = (None, None)
     if labelled:
