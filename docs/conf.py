@@ -38,6 +38,7 @@ root_doc = "index"
 exclude_patterns = [
     "_build",
     "_drawn",
+    "results",
     "_templates",
     "**/GALLERY_HEADER.rst",
     "**sg_execution_times.rst",

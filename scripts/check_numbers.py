@@ -123,6 +123,39 @@ def speed_of(method: str, size: str) -> Callable[[], list[float]]:
     return committed("docs/performance.md", row)
 
 
+METHODS = ("CPALS", "CPAL1 as published", "CPAL1", "cp", "oracle")
+#: Studies of the paper whose tables are in docs/paper.md, and how their settings are called there.
+STUDIES = {
+    "figure1a": r"eta=(\S+) gamma=(\S+)",
+    "noises": r"noise=(\w+)",
+    "sparse": r"density=(\S+)",
+    "breakdown": r"eta=(\S+)",
+}
+
+
+def paper_rows(study: str) -> list[str]:
+    """The rows of a table of docs/paper.md, from the committed summary of a study."""
+    rows: dict[str, dict[str, str]] = {}
+    for line in text_of(f"docs/results/paper/{study}.md").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 7 and (found := re.match(STUDIES[study], cells[0])):
+            name = ", ".join(found.groups())
+            name = "no artifacts" if study == "figure1a" and found[2] == "0.0" else name
+            rows.setdefault(name, {})[cells[1]] = f"{cells[2]} ({cells[3]})"
+    return [
+        f"| {name} | " + " | ".join(scores.get(method, "") for method in METHODS) + " |"
+        for name, scores in rows.items()
+    ]
+
+
+def check_paper(study: str) -> bool:
+    """Whether the table of a study is in docs/paper.md as its results are."""
+    rows = paper_rows(study)
+    missing = [row for row in rows if row not in text_of("docs/paper.md")]
+    print(f"{'NOT' if missing else 'ok '} docs/paper.md: {study}: {len(rows)} rows", *missing[:3])
+    return bool(rows) and not missing
+
+
 def table_row(label: str) -> str:
     cell = r"\s*\**" + NUMBER + r"\**\s*\|"
     return rf"\| {label} \|" + 3 * cell
@@ -174,12 +207,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="claims whose name contains one of these")
     names = parser.parse_args().names
     chosen = [one for one in CLAIMS if not names or any(name in one.name for name in names)]
-    if not chosen:
+    studies = [study for study in STUDIES if not names or study in names or "paper" in names]
+    if not chosen and not studies:
         raise SystemExit(f"no claim has any of {names} in its name")
     wrong = [one.name for one in chosen if not one.check()]
+    wrong += [study for study in studies if not check_paper(study)]
     if wrong:
-        raise SystemExit(f"{len(wrong)} of {len(chosen)} differ: {', '.join(wrong)}")
-    print(f"all {len(chosen)} agree")
+        raise SystemExit(f"{len(wrong)} differ: {', '.join(wrong)}")
+    print(f"all {len(chosen) + len(studies)} agree")
 
 
 if __name__ == "__main__":
