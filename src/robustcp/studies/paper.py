@@ -272,7 +272,7 @@ def _draw_minima(rows: Sequence[Row]) -> Figure:
         ax.plot(counts, [_all_away(replicates, k) for k in counts], marker + "-", color=colour)
     ax.set_xlabel("starts, of which the lowest objective is kept")
     ax.set_xticks(range(1, 1 + max(len(a[0]) for a in _away(rows).values())))
-    ax.set_ylim(bottom=-0.02)
+    ax.set_ylim(-0.002, max(0.05, ax.get_ylim()[1]))
     line_legend(figure, methods_of(rows))
     return figure
 
@@ -347,7 +347,7 @@ def _draw_lines(setting: str, label: str, rows: Sequence[Row]) -> Figure:
         ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         ax.plot(x, middle, marker + "-", color=colour, markersize=4)
     ax.set_xlabel(label + " (lines: medians; bands: quartiles)")
-    ax.set_ylim(0, 1.02)
+    near_one(ax)  # where `cp` and the oracle are
     line_legend(figure, methods_of(rows))
     return figure
 
