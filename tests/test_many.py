@@ -119,6 +119,14 @@ def test_a_folder_does_not_depend_on_the_number_of_jobs(options, tmp_path):
     assert names[0] == names[1]
 
 
+def test_a_relative_folder_is_meant_where_the_call_is(tmp_path, monkeypatch):
+    for name in ("first", "second"):  # the processes of the first call, kept for the second
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        cp_many(TENSORS[:2], 2, jobs=2, backend="processes", folder="fits", starts=1)
+        assert len(list((tmp_path / name / "fits").iterdir())) == 2
+
+
 def test_a_damaged_file_is_written_anew(tmp_path):
     (fit,) = cp_many(TENSORS[:1], 2, jobs=1, folder=tmp_path)
     (path,) = tmp_path.iterdir()

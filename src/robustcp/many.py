@@ -187,8 +187,9 @@ class Task:
 
     @classmethod
     def of(cls, X: Any, rank: int, options: Mapping[str, Any], folder: str | Path | None) -> Task:
-        """With a folder that is made if it is not there."""
-        return cls(X, rank, options, None if folder is None else make_folder(Path(folder)))
+        """With a folder that is made if it is not there; other processes may be elsewhere."""
+        there = None if folder is None else make_folder(Path(folder).absolute())
+        return cls(X, rank, options, there)
 
     def __call__(self) -> Fit:
         """The fit: the one that is kept, or a new one."""
