@@ -214,7 +214,10 @@ def at_a_terminal(arguments):
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
 @pytest.mark.parametrize(
     ("arguments", "doing"),
-    [(["fit", "--rank", 3], "stage 'L1'"), (["rank", "--most", 2], "of 6 done")],
+    [
+        (["fit", "--rank", 3, "--method", "cpal1"], "stage 'L1'"),
+        (["rank", "--most", 2], "of 6 done"),
+    ],
 )
 def test_a_bar_at_a_terminal(arguments, doing, file, tmp_path):
     name, *more = arguments

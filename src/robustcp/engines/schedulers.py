@@ -347,8 +347,9 @@ def connect(address: str, timeout: float = 5.0) -> Any:
 
     def dial() -> None:  # which waits for ever on others who take the call and say nothing
         try:
-            # As a default, a client that nobody answered would stay behind and break others.
-            found.append(Client(address, timeout=timeout, set_as_default=False))
+            # A default client that nobody answered would stay behind and break others.
+            Client(address, timeout=timeout, set_as_default=False).close()
+            found.append(Client(address, timeout=timeout))
         except Exception as error:  # what they say is read as if it were Dask's
             found.append(error)
 
