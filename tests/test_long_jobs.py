@@ -213,16 +213,15 @@ def at_a_terminal(arguments):
 
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
 @pytest.mark.parametrize(
-    ("arguments", "doing"),
-    [
-        (["fit", "--rank", 3, "--method", "cpal1"], "stage 'L1'"),
-        (["rank", "--most", 2], "of 6 done"),
-    ],
+    ("arguments", "size", "doing"),
+    [(["fit", "--rank", 6], 90, "stage '"), (["rank", "--most", 2], 20, "of 6 done")],
 )
-def test_a_bar_at_a_terminal(arguments, doing, file, tmp_path):
+def test_a_bar_at_a_terminal(arguments, size, doing, tmp_path):
     name, *more = arguments
     out = ["--out", tmp_path / "fit.npz"] if name == "fit" else []
-    said = at_a_terminal([name, file, *more, *out])
+    # large enough for the bar, which looks ten times a second, to see a stage
+    np.save(tmp_path / "x.npy", robustcp.simulate((size,) * 3, 6, eta=0.2, gamma=2.0, rng=0).data)
+    said = at_a_terminal([name, tmp_path / "x.npy", *more, *out])
     assert doing in said
     assert "left: " in said
     assert "\x1b[" in said
