@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 import robustcp
 from robustcp.simulation import Simulation
 from robustcp.studies import demo
@@ -82,15 +80,6 @@ def demo_row(method: str) -> Callable[[], list[float]]:
 
 def demo_sweeps() -> list[float]:
     return [float(row.sweeps) for row in demonstration()[1].values()]
-
-
-def published() -> list[float]:
-    """Sums of |residual| of CPAL1 and of the published algorithm, and their sweeps."""
-    sim, rows = demonstration()
-    ours = rows["CPAL1"].fit
-    theirs = robustcp.cpal1(sim.data, 5, smoothing="fixed", inner=5, max_sweeps=1000)
-    sums = [float(np.abs(fit.residuals(sim.data)).sum()) for fit in (ours, theirs)]
-    return [*sums, ours.sweeps, theirs.sweeps]
 
 
 def recovered() -> list[float]:
