@@ -214,7 +214,7 @@ def at_a_terminal(arguments):
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
 @pytest.mark.parametrize(
     ("arguments", "size", "doing"),
-    [(["fit", "--rank", 6], 90, "stage '"), (["rank", "--most", 2], 20, "of 6 done")],
+    [(["fit", "--rank", 6], 90, "stage 'L1'"), (["rank", "--most", 2], 20, "of 6 done")],
 )
 def test_a_bar_at_a_terminal(arguments, size, doing, tmp_path):
     name, *more = arguments
