@@ -3,7 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo trials test test-slow bench docs numbers package clean
+# Tests that `make test` leaves out; with PyTorch, Triton and Chromium installed none of them skips.
+MORE := torch or gpu_kernels or browser or cluster or docs or process or recovery
+
+.PHONY: demo trials test test-more test-slow bench docs numbers package clean
 
 demo: .venv/installed
 	$(BIN)/robustcp demo --out demo
@@ -16,6 +19,9 @@ test: .venv/tested
 	$(BIN)/ruff format --check src tests benchmarks examples scripts docs/*.py
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -q
+
+test-more: .venv/tested
+	$(BIN)/pytest -n 2 -q -rs -m '($(MORE)) and not slow'
 
 test-slow: .venv/tested
 	$(BIN)/pytest -q -m slow

@@ -3,8 +3,9 @@
     python scripts/check_package.py dist                 # the wheel and the sdist in a folder
     python scripts/check_package.py dist --python python3.12 --python python3.13
 
-Each is installed into a new environment, outside of this repository, where the first Python block
-of README.md and `robustcp --version` are run.
+Each is installed without extras into a new environment, outside of this repository, where the first
+Python block of README.md and the commands `robustcp --version`, `demo` and `fit` are run: the last
+on a CSV file and with a report.
 """
 
 from __future__ import annotations
@@ -21,6 +22,16 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Writes data.csv, a table with a row for each entry.
+TABLE = """
+import csv, itertools, robustcp
+X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+with open("data.csv", "w", newline="") as file:
+    rows = csv.writer(file)
+    rows.writerow(["sample", "emission", "excitation", "value"])
+    rows.writerows([*at, X[at]] for at in itertools.product(*map(range, X.shape)))
+"""
+FIT = ("fit", "data.csv", "--rank", "2", "--out", "fit.npz", "--report", "report.html")
 #: What the source distribution must hold, so that it can be tested.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "tests/", "docs/")
 
@@ -83,12 +94,20 @@ def check_installed(path: Path, python: str) -> None:
             )
             done = subprocess.run([there / "python", "-W", "error", "-c", example()], **run)
             version = subprocess.run([there / "robustcp", "--version"], **run).stdout.strip()
+            subprocess.run([there / "robustcp", "demo", "--out", "demo"], **run)
+            subprocess.run([there / "python", "-c", TABLE], **run)
+            subprocess.run([there / "robustcp", *FIT], **run)
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"{path.name}: {error.cmd}\n{error.stderr}") from None
+        wanted = ("demo/factor.png", "fit.npz", "report.html")
+        missing = [name for name in wanted if not (Path(folder) / name).is_file()]
+        if missing:
+            raise SystemExit(f"{path.name}: not written: {missing}")
     score = float(done.stdout.split()[-1])
     if score < 0.99:
         raise SystemExit(f"{path.name}: README's example has a score of {score}")
-    print(f"{path.name} in {python}: {version}, README's example has a score of {score:.4f}")
+    print(f"{path.name} in {python}: {version}, README's example has a score of {score:.4f}; "
+          "the demo, a fit of a CSV and its report are written")  # fmt: skip
 
 
 def main() -> None:

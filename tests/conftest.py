@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 import robustcp
-from browser import chromium
-from robustcp import losses
-from robustcp.engines import to_host
+from support.browser import chromium
 
 # Where the tests run in the background of a shell, Ctrl-C is ignored, by their children too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,12 +26,30 @@ def pytest_configure(config):
         os.environ["TRITON_INTERPRET"] = "1"
 
 
-#: Losses that have a kernel for GPUs.
-KERNEL_LOSSES = (
-    losses.L1(0.01), losses.Contaminated(0.7), losses.Contaminated(0.7, 0.1, 0.01),
-    losses.Contaminated(0.7, 0.01, 0.1), losses.Cauchy(1.0), losses.Welsch(2.0),
-    losses.Huber(0.5), losses.Tukey(3.0), losses.Quantile(0.8, 0.01), losses.LeastSquares(),
-)  # fmt: skip
+#: The packages that the tests behind a marker need; the browser says itself what it lacks.
+REQUIRED = {
+    "torch": ("torch",),
+    "gpu_kernels": ("torch", "triton"),
+    "cluster": ("dask", "distributed", "zarr"),
+    "docs": ("sphinx", "sphinx_gallery", "xarray"),
+}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests that are run with PyTorch as one of several libraries."""
+    for item in items:
+        params = getattr(item, "callspec", None)
+        if params and any(isinstance(v, str) and "torch" in v for v in params.params.values()):
+            item.add_marker("torch")
+
+
+def pytest_runtest_setup(item):
+    """Skip a test whose marker needs a package that is not installed."""
+    for marker, packages in REQUIRED.items():
+        missing = [name for name in packages if find_spec(name) is None]
+        if missing and item.get_closest_marker(marker):
+            pytest.skip(f"{marker}: needs {', '.join(missing)}")
+
 
 LIBRARIES = ("numpy", "array_api_strict", "torch")
 
@@ -68,24 +85,3 @@ def browser():
 def paper():
     """Ten tensors of the paper's hardest cell."""
     return [robustcp.simulate(eta=0.2, gamma=2.0, rng=seed) for seed in range(10)]
-
-
-def brute_force(X, factors, mode, loss):
-    """Gram matrices, gradient and value of one factor, by einsum over the whole tensor."""
-    letters = "abcdefgh"[: X.ndim]
-    rank = factors[0].shape[1]
-    terms = ",".join(f"{c}r" for c in letters)
-    r = X - np.einsum(f"{terms}->{letters}", *factors)
-    others = [A for m, A in enumerate(factors) if m != mode]
-    rest = letters.replace(letters[mode], "")
-    K = np.einsum(",".join(f"{c}r" for c in rest) + f"->{rest}r", *others)
-    gram = np.einsum(
-        f"{letters},{rest}r,{rest}s->{letters[mode]}rs", np.asarray(loss.curvature(r)), K, K
-    )
-    gradient = np.einsum(f"{letters},{rest}r->{letters[mode]}r", np.asarray(loss.slope(r)), K)
-    i, j = np.triu_indices(rank)
-    return gram[:, i, j], gradient, float(np.asarray(loss.value(r)).sum())
-
-
-def host(array):
-    return np.asarray(to_host(array))

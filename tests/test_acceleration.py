@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import robustcp
-from conftest import host
 from robustcp import cpals
 from robustcp.acceleration import Aim, Joint, Plain, Way
 from robustcp.constraints import Free, Nonnegative, Smooth
@@ -24,6 +23,7 @@ from robustcp.schedules import Single
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 from robustcp.updates import MajorizeMinimize
+from support.oracles import host
 
 CASES = [((5, 4, 6), 3, (0, 1, 2)), ((4, 3, 5, 3), 2, (2, 0, 3)), ((6, 7), 2, (0, 1))]
 

@@ -113,6 +113,7 @@ def test_rows_that_highs_gives_up_on_keep_their_value_and_are_reported(monkeypat
     assert np.isfinite(fit.full()).all()
 
 
+@pytest.mark.recovery
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 10))]
 )

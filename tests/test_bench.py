@@ -37,6 +37,7 @@ def made(unit: str, *values: float, pace: float = 1.0, bench: str = "a") -> dict
 # The command
 
 
+@pytest.mark.process
 def test_the_command_runs_and_compares_with_an_earlier_run(tmp_path):
     name = "20 sweeps of cpals, a whole call, against the faster peer, 50^3 rank 5"
     known = [

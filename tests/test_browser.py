@@ -7,6 +7,8 @@ import pytest
 
 import robustcp
 
+pytestmark = pytest.mark.browser
+
 #: Where "<script>" in names would leave its mark.
 TRACE = "<script>document.title = 'hit'</script><img src=x onerror=\"document.title = 'hit'\">"
 

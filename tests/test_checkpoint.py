@@ -20,12 +20,12 @@ import pytest
 from typer.testing import CliRunner
 
 import robustcp
-from killing import CASES, bits
 from robustcp import L1, Checkpoint, Huber, Loss, Welsch, checkpoints, cp, cpal1, cpals
 from robustcp.cli import app
 from robustcp.engines import DenseEngine
 from robustcp.schedules import Finish, Level, Schedule, Single, Skip
 from robustcp.solver import Solver, Stage
+from support.kill_and_resume import CASES, bits
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="processes that are forked and killed")
 SIM = robustcp.simulate((12, 11, 10), 2, eta=0.2, gamma=1.0, rng=0)
@@ -70,10 +70,10 @@ def seen_by(fit):
 
 
 def killed(folder, kind, points, cases):
-    """What came of fits that were killed at so many points each; see killing.py."""
+    """What came of fits that were killed at so many points each; see support/kill_and_resume.py."""
     if importlib.util.find_spec("torch") is None:
         cases = [case for case in cases if "torch" not in case]
-    program = Path(__file__).with_name("killing.py")
+    program = Path(__file__).with_name("support") / "kill_and_resume.py"
     command = [sys.executable, "-W", "ignore", program, folder, kind, points, *cases]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -109,6 +109,7 @@ SEARCHING = [case for case in CASES if CASES[case][1] is cp]
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.process
 @POSIX
 @pytest.mark.parametrize("points", [1, pytest.param(20, marks=SLOW)])
 def test_killed_at_any_sweep(points, tmp_path):
@@ -116,6 +117,7 @@ def test_killed_at_any_sweep(points, tmp_path):
         assert sweeps_before(line) == line["point"]
 
 
+@pytest.mark.process
 @POSIX
 @pytest.mark.parametrize(("points", "cases"), [(3, ["cp"]), pytest.param(20, CASES, marks=SLOW)])
 def test_killed_while_writing(points, cases, tmp_path):
@@ -128,6 +130,7 @@ def test_killed_while_writing(points, cases, tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} <= {".ckpt", ""}
 
 
+@pytest.mark.process
 @POSIX
 @pytest.mark.parametrize(
     ("points", "cases"),
@@ -237,7 +240,7 @@ def test_other_random_generators(path):
 
 
 def test_a_user_s_engine(path):
-    from halves import Halves
+    from support.halves import Halves
 
     def fit(callback=None, checkpoint=None):
         return cp(Halves(X), 2, callback=callback, checkpoint=checkpoint)
@@ -590,6 +593,7 @@ main()
 
 
 class TestCommand:
+    @pytest.mark.process
     @POSIX
     @pytest.mark.parametrize(
         ("name", "code"), [("SIGINT", 1), ("SIGTERM", 128 + signal.SIGTERM), ("SIGHUP", 129)]

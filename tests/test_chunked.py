@@ -323,6 +323,7 @@ def ten_sweeps(array, most=2000, **given):
     return robustcp.cpal1(engine, 2, init=init, tol=0, max_sweeps=10, **given)
 
 
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::ResourceWarning")
 def test_bits_do_not_depend_on_who_works(sim, cluster, tmp_path):
     stored = da.from_zarr(in_zarr(tmp_path, sim.data, (9, 9, 9)))
@@ -342,6 +343,7 @@ def test_bits_do_not_depend_on_who_works(sim, cluster, tmp_path):
         assert bits(ten_sweeps(moved)) == expected
 
 
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("persisted", [False, True])
 def test_a_worker_that_is_killed_costs_its_tasks(sim, persisted, tmp_path):
@@ -364,6 +366,7 @@ def test_a_worker_that_is_killed_costs_its_tasks(sim, persisted, tmp_path):
         assert bits(ten_sweeps(array, callback=kill)) == expected
 
 
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::ResourceWarning")
 def test_a_scheduler_that_goes_away_leaves_the_checkpoint(sim, tmp_path):
     code = (

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import robustcp
-from formats import FORMATS, OPTIONS
 from robustcp.cli import app
+from support.formats import FORMATS, OPTIONS
 
 pytest.importorskip("xarray")
 
@@ -554,6 +554,7 @@ class TestOptions:
         assert "--install-completion" in run("-h").stdout
 
 
+@pytest.mark.process
 def test_a_fit_shows_what_it_took_to_compile(file, tmp_path):
     pytest.importorskip("numba")
     done = process("fit", file, "--rank", 1, "--out", tmp_path / "fit.npz",

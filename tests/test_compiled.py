@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import robustcp
-from conftest import brute_force
 from robustcp.constraints import Free
 from robustcp.engines import DenseEngine, as_engine
 from robustcp.engines.algebra import ROWS, CompiledAlgebra, algebra
@@ -26,6 +25,7 @@ from robustcp.noise import Noise, Residuals, core, estimation
 from robustcp.normal import NormalEquations
 from robustcp.schedules import Refinement, Skip
 from robustcp.sizes import Resolution
+from support.oracles import brute_force
 
 pytest.importorskip("numba")
 
@@ -156,6 +156,7 @@ def objective_with_cache(folder):
     return done.stdout
 
 
+@pytest.mark.process
 def test_a_damaged_cache_is_written_anew(tmp_path):
     first = objective_with_cache(tmp_path)
     files = sorted(path for path in tmp_path.rglob("*") if path.suffix in (".nbi", ".nbc"))

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression, nnls
 
 import robustcp
-from conftest import host
-from halves import Halves
 from robustcp import Constraint, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals
 from robustcp.constraints import Free, as_constraint, by_mode
 from robustcp.constraints.banded import Banded, _descended, nonnegative_minimum
@@ -33,6 +31,8 @@ from robustcp.search import constraints_on
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
 from robustcp.updates import MajorizeMinimize
+from support.halves import Halves
+from support.oracles import host
 
 AMINO = Path(__file__).parents[2] / "shared" / "data" / "aminoacids.mat"  # not in the repository
 
@@ -129,11 +129,9 @@ def assert_sweep_descends(solver, state):
         assert objective.value(factors) + objective.penalty(factors) <= low + 1e-9 * abs(low)
 
 
-@given(
-    st.sampled_from(["compiled", "plain", "torch", "observed", "halves"]),
-    st.integers(2, 4),
-    st.data(),
-)
+@pytest.mark.parametrize("kind", ["compiled", "plain", "torch", "observed", "halves"])
+@settings(max_examples=8)
+@given(order=st.integers(2, 4), data=st.data())
 def test_no_fit_rises(kind, order, data):
     shape = tuple(data.draw(st.lists(st.integers(3, 7), min_size=order, max_size=order)))
     rank = data.draw(st.integers(1, 3))

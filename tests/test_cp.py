@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 import robustcp
-from conftest import host
 from robustcp import (
     Contaminated,
     Huber,
@@ -30,6 +29,7 @@ from robustcp.normal import NormalEquations
 from robustcp.schedules import Single
 from robustcp.solver import Stage
 from robustcp.studies.paper import METHODS
+from support.oracles import host
 
 
 class TestRecovery:
@@ -56,6 +56,7 @@ class TestRecovery:
         assert min(ours) >= 0.99
         assert all(abs(f.scale / s.sigma - 1) < 0.03 for f, s in zip(fits, sims, strict=True))
 
+    @pytest.mark.recovery
     @pytest.mark.parametrize(
         "settings",
         [
@@ -73,6 +74,7 @@ class TestRecovery:
             scores.append(score(cp(sim.data, 5), sim.truth))
         assert np.median(scores) >= 0.99
 
+    @pytest.mark.recovery
     def test_half_missing_and_a_fifth_of_the_rest_bad(self):
         scores = []
         for seed in range(3):

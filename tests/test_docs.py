@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import robustcp
-from browser import chromium
 from robustcp import baselines, eem, plot
-from sites import Site
+from support.browser import chromium
+from support.sites import Site
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -143,6 +143,7 @@ def one_example(tmp_path_factory):
     )
 
 
+@pytest.mark.docs
 def test_one_example_site(one_example):
     assert one_example.broken() == []
     assert one_example.fetched() == set()
@@ -165,6 +166,8 @@ def assert_shows_well(browser, path, width):
     assert browser.overflow <= 0
 
 
+@pytest.mark.docs
+@pytest.mark.browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_one_example_site_in_chromium(one_example, width):
     pages = ("index", "gallery/index", "gallery/plot_least_squares_breaks", "api/robustcp.cp")

@@ -44,6 +44,7 @@ class TestReasons:
         assert "converged, with" in fit.status
         assert "try rank 3" in fit.status
 
+    @pytest.mark.recovery
     def test_rank_too_high(self):
         sim = robustcp.simulate((24, 24, 24), 2, eta=0.1, gamma=2.0, rng=0)
         assert {"idle", "ambiguous", "collinear"} & set(codes(cp(sim.data, 4)))

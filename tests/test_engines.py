@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import robustcp
-from conftest import brute_force, host
-from halves import Halves
 from robustcp.engines import (
     ChunkedEngine,
     DenseEngine,
@@ -30,6 +28,8 @@ from robustcp.engines import (
 from robustcp.engines.chunks import chunked_source
 from robustcp.engines.threads import available_threads, single_blas_thread
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss, Tail, as_loss
+from support.halves import Halves
+from support.oracles import brute_force, host
 
 SHAPES = [(7, 5), (4, 5, 6), (3, 4, 2, 5), (3, 2, 4, 2, 3)]
 LOSS = L1(1e-2)
@@ -658,6 +658,7 @@ class TestTensorsOfPyTorch:
     def torch(self):
         return pytest.importorskip("torch")
 
+    @pytest.mark.torch
     def test_views_and_types(self, torch):
         X = torch.rand(5, 6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         fit = robustcp.cpals(X, 1)
@@ -668,6 +669,7 @@ class TestTensorsOfPyTorch:
             torch.testing.assert_close(again.factors[0], fit.factors[0], rtol=1e-10, atol=1e-10)
         assert robustcp.cp(X > 0.5, 1).factors[0].dtype == torch.float64
 
+    @pytest.mark.torch
     def test_what_has_no_entries_in_a_row_is_refused_in_one_line(self, torch):
         X = torch.rand(4, 5)
         for data, said in [

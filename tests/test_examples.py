@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+pytestmark = pytest.mark.docs
+
 mpl.use("Agg")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

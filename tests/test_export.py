@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 
 import robustcp
-from formats import as_xarray
 from robustcp.files.errors import FileError
 from robustcp.io.fits import load_model
 from robustcp.saving import FORMATS
+from support.formats import as_xarray
 from test_files import NAMES, SOME_LABELS, assert_as_they_were, fit_of, st
 
 pandas = pytest.importorskip("pandas")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import robustcp
-from formats import FORMATS, OPTIONS, as_xarray, table_of
 from robustcp import Fit, KruskalTensor
 from robustcp.files.labels import decoded, encoded
 from robustcp.io.fits import load_model, save_simulation
@@ -26,6 +26,7 @@ from robustcp.io.reading import FileError, read
 from robustcp.noise import Noise
 from robustcp.outcome import CONVERGED
 from robustcp.search import Starts
+from support.formats import FORMATS, OPTIONS, as_xarray, table_of
 
 pytest.importorskip("xarray")
 
@@ -43,15 +44,19 @@ class TestFormats:
         found = read(path, **OPTIONS.get(name, {}))
         np.testing.assert_allclose(np.asarray(found.data), tensor, rtol=1e-15)
 
-    @pytest.mark.parametrize("copies", [40, pytest.param(500, marks=pytest.mark.slow)])
-    def test_damaged_copies_end_in_an_error_or_a_tensor(self, tmp_path, tensor, name, copies):
-        path = tmp_path / name
-        FORMATS[name](path, tensor[:4, :3, :2])
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", __file__, str(path), str(copies)],
-            capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+@pytest.mark.process
+@pytest.mark.parametrize("copies", [40, pytest.param(500, marks=pytest.mark.slow)])
+def test_damaged_copies_end_in_an_error_or_a_tensor(tmp_path, tensor, copies):
+    for name, write in FORMATS.items():
+        write(tmp_path / name, tensor[:4, :3, :2])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, str(tmp_path), str(copies)],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout.split() == list(FORMATS)
 
 
 def damage(path: Path, copies: int) -> None:
@@ -60,7 +65,7 @@ def damage(path: Path, copies: int) -> None:
     import resource
     import shutil
 
-    faulthandler.dump_traceback_later(200, exit=True)  # a hang
+    faulthandler.dump_traceback_later(400, exit=True)  # a hang
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
     rng = np.random.default_rng(0)
     parts = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
@@ -466,4 +471,6 @@ def test_what_is_not_installed_is_one_line(tmp_path, tensor, monkeypatch):
 
 
 if __name__ == "__main__":
-    damage(Path(sys.argv[1]), int(sys.argv[2]))
+    for name in FORMATS:
+        damage(Path(sys.argv[1]) / name, int(sys.argv[2]))
+        sys.stdout.write(f"{name}\n")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from conftest import host
 from robustcp import KruskalTensor, cp, cpal1, cpals, simulate
 from robustcp.doubts import of_components
+from support.oracles import host
 
 
 @pytest.fixture(scope="module")

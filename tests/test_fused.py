@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import KERNEL_LOSSES
 from robustcp.engines import Scales, Signal, Weights
 from robustcp.engines.algebra import Algebra, FusedAlgebra
 from robustcp.engines.dense import DenseEngine
@@ -18,9 +17,11 @@ from robustcp.engines.passes.fused import BLOCK, FusedPass, Roles
 from robustcp.engines.passes.plain import PlainPass
 from robustcp.losses import L1, Cauchy, LeastSquares, Quantile, Wrapped
 from robustcp.normal import NormalEquations, pack_indices
+from support.oracles import KERNEL_LOSSES
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
+pytestmark = pytest.mark.gpu_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -311,7 +312,7 @@ def test_kernels_compile_for_a_gpu(tmp_path):
     """Without one. In a process of its own: in this one Triton interprets."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    script = Path(__file__).with_name("compiling.py")
+    script = Path(__file__).with_name("support") / "compile_kernels.py"
     done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split("\n")[:-1] == ["plain", "all", "weights of entries", "double"]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import robustcp
-from conftest import KERNEL_LOSSES
 from robustcp import cp, cpal1, cpals, simulate
 from robustcp.engines import Scales, Signal, Weights, as_engine
 from robustcp.engines.dense import DenseEngine
@@ -15,6 +14,7 @@ from robustcp.engines.passes.fused import FusedPass
 from robustcp.engines.passes.plain import PlainPass
 from robustcp.engines.recorded import CALLS
 from robustcp.losses import L1, LeastSquares
+from support.oracles import KERNEL_LOSSES
 
 pytestmark = pytest.mark.gpu
 

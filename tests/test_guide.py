@@ -47,6 +47,7 @@ def test_every_block_is_python():
             compile(block, f"{chapter}.md", "exec")
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("all_of_it", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_guide_runs(tmp_path, all_of_it):
     pytest.importorskip("xarray")
@@ -66,6 +67,7 @@ def test_the_guide_runs(tmp_path, all_of_it):
     assert "Judged(5 of 25 samples of mode 0 (0, 1, 2, 3, 4) bad)" in done.stdout
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("all_of_it", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("page", ["fluorescence", "neuroscience"])
 def test_the_pages_of_fields_run(page, all_of_it, tmp_path):

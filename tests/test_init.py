@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import robustcp.init
-from conftest import host
 from robustcp import nvecs, simulate
+from support.oracles import host
 
 
 def unfold(X, mode):

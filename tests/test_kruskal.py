@@ -8,8 +8,8 @@ import tensorly
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import host
 from robustcp import KruskalTensor
+from support.oracles import host
 
 
 def random_model(shape=(4, 5, 6), rank=3, seed=0):

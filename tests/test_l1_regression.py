@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from conftest import host
 from robustcp import l1_regression
+from support.oracles import host
 
 
 def problem(seed, rows=200, columns=4):

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 import robustcp
-from killing import bits
 from robustcp import ranks, telling
 from robustcp.checkpoints import Content
 from robustcp.cli import app
+from support.kill_and_resume import bits
 
 SLOW = pytest.mark.slow
 SIM = robustcp.simulate((40, 30, 25), 3, eta=0.2, gamma=1.0, rng=0)
@@ -58,7 +58,8 @@ def where(path):
     return f"in the search for starts, after {ended} runs"
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=SLOW)])
+@pytest.mark.slow  # it depends on when the command is killed
+@pytest.mark.parametrize("kills", [3, 30])
 def test_killed_at_random_moments_the_same_command_ends_at_the_same_bits(kills, file, tmp_path):
     def arguments(number):
         out, kept = tmp_path / f"{number}.npz", tmp_path / f"{number}.ckpt"
@@ -172,6 +173,7 @@ def test_an_estimate_that_is_exceeded_is_none():
     assert telling.Step("search").later(3.0).left == "not known yet"
 
 
+@pytest.mark.process
 def test_lines_without_a_terminal(file, tmp_path):
     out = tmp_path / "fit.npz"
     arguments = ["fit", file, "--rank", 3, "--out", out, "--log-every", 0.05]
@@ -211,6 +213,7 @@ def at_a_terminal(arguments):
     return said.decode()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.name != "posix", reason="terminals of POSIX")
 @pytest.mark.parametrize(
     ("arguments", "size", "doing"),
@@ -246,6 +249,7 @@ def chunks(file):
     return path
 
 
+@pytest.mark.process
 def test_where_passes_are_done_is_refused_if_it_makes_no_sense(file, chunks, tmp_path):
     pytest.importorskip("distributed")
     out = ["--rank", 3, "--out", tmp_path / "fit.npz"]
@@ -263,6 +267,7 @@ def test_where_passes_are_done_is_refused_if_it_makes_no_sense(file, chunks, tmp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.cluster
 def test_workers_give_the_bits_that_threads_give(chunks, tmp_path):
     pytest.importorskip("distributed")
     found = []

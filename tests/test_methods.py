@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import robustcp
-from conftest import host
 from robustcp import KruskalTensor, cp, cpal1, cpals, factor_match_score, simulate
+from support.oracles import host
 
 
 def published(X, rank, **options):
@@ -224,6 +224,7 @@ class TestEveryFit:
         assert fit.weights.dtype == np.float64
         assert_same_model(fit, method(X.astype(float), 2))
 
+    @pytest.mark.process
     def test_same_bits_in_processes_with_one_and_two_threads(self, method):
         if method is published:
             pytest.skip("starts like cpal1")

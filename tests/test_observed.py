@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import brute_force
 from robustcp import Observed
 from robustcp.engines import Scales, as_engine, as_weights, listing
 from robustcp.engines.listing import (
@@ -18,6 +17,7 @@ from robustcp.engines.listing import (
     stable_order,
 )
 from robustcp.losses import L1, Cauchy, Contaminated, Huber, LeastSquares, Quantile, Welsch
+from support.oracles import brute_force
 from test_engines import SHAPES, InUnits, Masked, assert_equal, problem
 
 LOSSES = [

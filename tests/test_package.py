@@ -40,6 +40,7 @@ def measured(dtype, sweeps, method="cpal1"):
     return map(int, done.stdout.split())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's peak memory")
 @pytest.mark.parametrize("sweeps", [3, pytest.param(1000, marks=pytest.mark.slow)])
 class TestMemory:
@@ -69,6 +70,7 @@ def test_everything_public_is_documented():
 
 
 class TestCommandLine:
+    @pytest.mark.process
     def test_demo_prints_the_table_and_writes_the_picture(self, tmp_path):
         done = run("-m", "robustcp", "demo", "--out", str(tmp_path / "pictures"))
         assert done.returncode == 0, done.stderr

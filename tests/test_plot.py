@@ -14,7 +14,6 @@ import xarray
 from scipy.stats import norm
 
 import robustcp.plot
-from pictures import overlapping
 from robustcp import KruskalTensor, Observed, cp, cpals, simulate
 from robustcp.eem import Spectra
 from robustcp.engines.slices import host_slice
@@ -28,6 +27,7 @@ from robustcp.plot import (
     truth_against_estimates,
 )
 from robustcp.ranks import RankProfile
+from support.pictures import overlapping
 from test_plot_diagnostics import an_ensemble, halves
 
 mpl.use("Agg")
@@ -451,6 +451,7 @@ class TestHostSlice:
         ):
             self.check(X, expected, fixed)
 
+    @pytest.mark.torch
     def test_tensors_with_a_gradient_and_in_half_precision(self, raw):
         torch = pytest.importorskip("torch")
         for X in (

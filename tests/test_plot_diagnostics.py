@@ -14,7 +14,6 @@ import xarray
 from matplotlib.collections import PolyCollection
 
 import robustcp
-from pictures import LABELS, grey, outside, overlapping
 from robustcp import KruskalTensor, cp, cpals, simulate
 from robustcp.plot import (
     cellmap,
@@ -25,6 +24,7 @@ from robustcp.plot import (
     split_half,
 )
 from robustcp.plot.colours import cells
+from support.pictures import LABELS, grey, outside, overlapping
 
 mpl.use("Agg")
 

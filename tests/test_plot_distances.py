@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from pictures import LABELS, grey, outside, overlapping
 from robustcp.plot import distance_map
+from support.pictures import LABELS, grey, outside, overlapping
 
 mpl.use("Agg")
 

@@ -220,6 +220,7 @@ class TestMeans:
         found = robustcp.KruskalTensor.from_factors(means)
         assert robustcp.factor_match_score(found, likeliest) > 0.998
 
+    @pytest.mark.recovery
     def test_they_are_closer_to_the_truth_where_it_is_not(self):
         better = 0
         for seed in range(10):

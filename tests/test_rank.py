@@ -24,6 +24,7 @@ def profile():
     return rank_profile(SMALL.data, range(1, 5), jobs=1)
 
 
+@pytest.mark.recovery
 def test_rank_of_the_paper_is_found(paper):
     profile = rank_profile(paper[1].data, range(4, 7))
     assert profile.rank == 5

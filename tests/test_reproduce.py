@@ -204,6 +204,7 @@ class TestStudies:
 
 
 class TestCommand:
+    @pytest.mark.process
     def test_studies_write_everything_and_are_not_done_again(self, tmp_path):
         out = tmp_path / "r"
         first = run(*CHEAP, "--quick", "--replicates", 1, "--out", out)
@@ -216,6 +217,7 @@ class TestCommand:
         assert again.returncode == 0, again.stderr
         assert {p.name: p.read_bytes() for p in out.iterdir()} == before
 
+    @pytest.mark.process
     def test_killed_and_resumed_equals_a_straight_run_with_any_jobs(self, tmp_path):
         options = ["minima", "--quick", "--replicates", 1]
         straight = run(*options, "--out", tmp_path / "a", "--jobs", 1)
@@ -234,13 +236,14 @@ class TestCommand:
         assert resumed.returncode == 0, resumed.stderr
         assert rows_but_seconds(table) == rows_but_seconds(tmp_path / "a" / "minima.csv")
 
+    @pytest.mark.process
     def test_ctrl_c_ends_in_one_line(self, tmp_path):
         process = subprocess.Popen(
-            command("noises", "--quick", "--out", tmp_path / "c"),
+            command("minima", "--quick", "--replicates", 1, "--out", tmp_path / "c"),
             stderr=subprocess.PIPE,
             text=True,
         )
-        while not (tmp_path / "c" / "noises.csv").exists() and process.poll() is None:
+        while not (tmp_path / "c" / "minima.csv").exists() and process.poll() is None:
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGINT)
         errors = process.communicate()[1]
@@ -248,6 +251,7 @@ class TestCommand:
         assert "goes on from here" in errors
         assert "Traceback" not in errors
 
+    @pytest.mark.process
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -262,6 +266,7 @@ class TestCommand:
         assert done.stderr.startswith(f"robustcp: {message}")
         assert not (tmp_path / "x").exists()
 
+    @pytest.mark.process
     def test_results_of_other_settings_are_not_mixed(self, tmp_path):
         assert run("parallel", "--quick", "--replicates", 1, "--out", tmp_path).returncode == 0
         done = run("parallel", "--quick", "--replicates", 2, "--out", tmp_path)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import brute_force, host
 from robustcp.engines import (
     DenseEngine,
     Listed,
@@ -25,6 +24,7 @@ from robustcp.engines import (
     scales,
 )
 from robustcp.losses import L1, Cauchy, Contaminated, Huber, LeastSquares
+from support.oracles import brute_force, host
 from test_engines import ENTRY_SCALES, HELD, SCALES, InUnits, Masked, assert_equal, problem
 from test_weights import outer
 

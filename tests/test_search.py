@@ -128,6 +128,7 @@ class TestFirstLook:
         assert first_look(problem.engine, zero, problem.resolution).even
 
 
+@pytest.mark.recovery
 class TestRecovery:
     @pytest.mark.parametrize("seed", [50, 51])
     @pytest.mark.parametrize(
@@ -223,6 +224,7 @@ class TestFollowedToTheEnd:
         assert after.agreeing_with(1).reached == 1
         assert "0.5" in repr(after)
 
+    @pytest.mark.recovery
     def test_the_search_says_why_it_goes_on(self, caplog):
         trial = KINDS["most_entries_too_large"].trial(50, "")
         with caplog.at_level("INFO", "robustcp.search"):
@@ -230,6 +232,7 @@ class TestFollowedToTheEnd:
         assert "starts disagree" in caplog.text
 
 
+@pytest.mark.recovery
 class TestMostEntries:
     @pytest.mark.parametrize("name", ["most_entries_too_large", "most_entries_random"])
     def test_may_be_outliers(self, name):
@@ -244,6 +247,7 @@ class TestMostEntries:
         assert factor_match_score(fit.model, KruskalTensor.from_factors(turned)) > 0.97
 
 
+@pytest.mark.recovery
 @pytest.mark.parametrize("name", ["scatter_cut", "fluorescence"])
 def test_landscapes(name):
     trial = KINDS[name].trial(50, "")

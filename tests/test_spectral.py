@@ -78,6 +78,7 @@ def test_cp_finds_signed_factors_from_few_entries(seed, count):
     assert fit.warnings == ()
 
 
+@pytest.mark.recovery
 def test_noise_alone_is_doubted():
     data, _, _ = few((40, 40, 40), 2, 6000)
     values = np.random.default_rng(0).standard_normal(data.values.size)

@@ -13,6 +13,7 @@ from robustcp.engines.streamed import StreamedEngine
 from robustcp.losses import L1, LeastSquares
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
 SHAPE = (7, 11, 6)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import robustcp
-from formats import landscape, landscapes, table_of, workbook
 from robustcp.io.reading import FileError, read
+from support.formats import landscape, landscapes, table_of, workbook
 
 pandas = pytest.importorskip("pandas")
 

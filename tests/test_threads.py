@@ -218,6 +218,7 @@ print(os.waitstatus_to_exitcode(status), numbers())
 
 
 class TestAvailable:
+    @pytest.mark.process
     def test_what_the_environment_allows(self):
         code = "from robustcp.engines.threads import available_threads; print(available_threads())"
         assert python(code, OPENBLAS_NUM_THREADS="1") == "1"
@@ -293,6 +294,7 @@ def use_pieces():
 
 
 class TestInterrupts:
+    @pytest.mark.slow  # it depends on the byte code of CPython
     @pytest.mark.parametrize("work", [enter, use_tiles, use_pieces])
     def test_wherever_they_can_strike(self, numbers, work):
         """The limits are restored at once, also if the traceback is kept, as at a prompt."""
@@ -537,6 +539,7 @@ class TestBits:
             assert {other.result() for other in beside} == {here}
         assert limits() == numbers
 
+    @pytest.mark.process
     def test_simulate_for_any_number_of_blas_threads(self):
         code = """
 import hashlib, robustcp

@@ -338,6 +338,7 @@ def rows_but_seconds(path):
 
 
 class TestCommand:
+    @pytest.mark.process
     def test_killed_and_resumed_equals_a_straight_run_with_any_jobs(self, tmp_path):
         options = ["stuck_sensors", "one_wild_entry", "--quick"]
         straight = run(*options, "--out", tmp_path / "a", "--jobs", 1)
@@ -359,6 +360,7 @@ class TestCommand:
         assert resumed.returncode == 0, resumed.stderr
         assert rows_but_seconds(table) == rows_but_seconds(tmp_path / "a" / "trials.csv")
 
+    @pytest.mark.process
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

@@ -150,6 +150,7 @@ def collinear(shape, rank, rng, congruence=0.9):
     return [np.linalg.qr(rng.standard_normal((size, rank)))[0] @ root for size in shape]
 
 
+@pytest.mark.recovery
 def test_normal_errors_are_the_spread_of_estimates(rng, monkeypatch):
     """Also where components are alike, so that errors of the factors go together."""
     shape = (12, 11, 10)
@@ -186,6 +187,7 @@ def test_errors_of_the_1_norm_are_those_of_medians():
 # Coverage
 
 
+@pytest.mark.recovery
 @pytest.mark.parametrize("method", ["normal", "bootstrap"])
 @pytest.mark.parametrize("eta", [0.0, 0.1])
 def test_intervals_cover(method, eta):

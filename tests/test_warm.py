@@ -39,6 +39,7 @@ def first_fit(folder):
     return *json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.process
 def test_a_first_fit_compiles_little_says_so_once_and_keeps_it(tmp_path):
     compiled, slow, objective, said = first_fit(tmp_path)
     assert sorted(set(compiled)) == sorted(compiled)  # nothing for two types
@@ -90,6 +91,7 @@ def test_numbers_in_calls_are_not_compiled_in():
 
 
 class TestWarm:
+    @pytest.mark.process
     def test_afterwards_fits_compile_nothing(self, capsys):
         warming.main()
         said = capsys.readouterr().out

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import robustcp
-from conftest import brute_force, host
-from halves import Halves
 from robustcp import Observed, cp, cpal1, cpals
 from robustcp.acceleration import Plain
 from robustcp.engines import DenseEngine, Engine, Tiling, as_engine
 from robustcp.losses import L1, Contaminated, LeastSquares
 from robustcp.schedules import Single
 from robustcp.solver import Stage
+from support.halves import Halves
+from support.oracles import brute_force, host
 from test_engines import ENGINES, Masked, assert_equal, observed, problem
 
 SMOOTHED = L1(1e-2)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import robustcp
-from conftest import host
-from halves import Halves
 from robustcp import Observed, cp, cpal1, factor_match_score, simulate
 from robustcp.engines import DenseEngine, Tiling, as_engine
 from robustcp.sizes import Problem
+from support.halves import Halves
+from support.oracles import host
 
 each = pytest.mark.parametrize("method", [cp, cpal1], ids=lambda m: m.__name__)
 
@@ -184,6 +184,7 @@ class TestLongTails:
         for rate in (0.01, 0.5, 20.0):
             assert found(np.random.default_rng(0).poisson(rate, (20, 20, 20))) == 0
 
+    @pytest.mark.recovery
     def test_a_strong_component_that_is_local(self):
         sim = simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=0)
         rng = np.random.default_rng(1)

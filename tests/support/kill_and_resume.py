@@ -1,6 +1,6 @@
 """Fits that are killed, and go on: run as a program, since what is killed is a process.
 
-    python tests/killing.py FOLDER KIND POINTS CASE...
+    python tests/support/kill_and_resume.py FOLDER KIND POINTS CASE...
 
 kills the fits of some cases at so many points of a kind each, lets them go on, and prints one line
 of JSON each time: what the fit's bits are, which sweeps were seen after it went on, of the fit and

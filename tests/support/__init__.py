@@ -1,0 +1,1 @@
+"""Helpers of the tests: oracles, formats, a browser, programs that are killed. Not collected."""
