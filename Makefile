@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # Tests that `make test` leaves out; with PyTorch, Triton and Chromium installed none of them skips.
-MORE := torch or gpu_kernels or browser or cluster or docs or process or recovery
+MORE := torch or gpu_kernels or browser or cluster or docs or pictures or process or recovery
 
 .PHONY: demo trials test test-more test-slow bench docs numbers package clean
 

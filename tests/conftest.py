@@ -15,7 +15,7 @@ from support.browser import chromium
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run must not depend on chance; HYPOTHESIS_PROFILE=explore looks further.
-settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 

@@ -54,6 +54,7 @@ def test_the_command_runs_and_compares_with_an_earlier_run(tmp_path):
     assert (tmp_path / "bench.png").stat().st_size > 10_000
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("option", "said"), [("--also", "src/robustcp"), ("--docs", "not with --quick")]
 )
@@ -190,6 +191,7 @@ def test_listed_entries_are_distinct_and_mostly_of_low_rank(lowest):
     assert robustcp.factor_match_score(robustcp.cp(X, 2), truth) > 0.95
 
 
+@pytest.mark.process
 def test_a_worker_fits_by_the_code_of_its_tree():
     own = Tree.own()
     with folder() as scratch, worker(own) as ours:

@@ -63,6 +63,7 @@ class TestFinding:
         assert score(fit, factors, bad) > 0.98
         assert "6 of 30 samples of mode 0 (1, 4, 9, 15, 20, ...) left out" in fit.status
 
+    @pytest.mark.recovery
     def test_missing_data_artifacts_and_nonnegativity_together(self):
         Y, factors, bad = simulated(positive=True, seed=2)
         Y = spoilt_cells(Y, 0.05)
@@ -72,6 +73,7 @@ class TestFinding:
         assert all((A >= 0).all() for A in fit.factors)
         assert score(fit, factors, bad) > 0.95
 
+    @pytest.mark.recovery
     def test_listed_entries(self):
         Y, factors, bad = simulated()
         seen = np.random.default_rng(0).random(Y.shape) < 0.8
@@ -79,6 +81,7 @@ class TestFinding:
         np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
         assert score(fit, factors, bad) > 0.98
 
+    @pytest.mark.recovery
     def test_entry_weights(self):
         Y, _, bad = simulated()
         Y[:, 3] += 50 * np.random.default_rng(0).standard_normal(Y[:, 3].shape)
@@ -107,6 +110,7 @@ class TestFinding:
         fit = cp(Y[order], 3, cases=0)
         np.testing.assert_array_equal(np.sort(order[fit.cases.flagged]), bad)
 
+    @pytest.mark.recovery
     def test_the_same_seed_gives_the_same_bits(self):
         Y, _, _ = simulated()
         one, other = cp(Y, 3, cases=0, rng=1), cp(Y, 3, cases=0, rng=1)
@@ -131,6 +135,7 @@ class TestNoBadSample:
         assert cp(Y, 3, cases=0).cases.flagged.sum() <= 1
 
 
+@pytest.mark.recovery
 class TestOddData:
     def test_exact_data(self):
         factors = simulated("none")[1]
@@ -159,6 +164,7 @@ class TestOddData:
         assert np.isnan(fit.cases.distances[12])
 
 
+@pytest.mark.recovery
 class TestScores:
     def test_bad_samples_have_scores_and_no_say(self):
         Y, _, bad = simulated("noise")

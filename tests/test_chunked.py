@@ -131,6 +131,7 @@ def test_it_is_the_engine_of_the_whole(kind, tmp_path):
     np.testing.assert_array_equal(each.compute(), whole.entrywise(lambda r: np.abs(r) > 1, F))
 
 
+@pytest.mark.cluster
 @settings(max_examples=25, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 9), min_size=2, max_size=4),
@@ -213,6 +214,7 @@ def sim():
     return robustcp.simulate((24, 20, 18), 2, eta=0.1, gamma=1.0, rng=0)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "how",
     [

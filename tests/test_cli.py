@@ -290,6 +290,7 @@ class TestFit:
         names = {path.name for path in (tmp_path / "p").iterdir()}
         assert {"components.png", "convergence.png", "outliers_0.png"} <= names
 
+    @pytest.mark.process
     @pytest.mark.skipif(sys.platform == "win32", reason="signals")
     def test_control_c_writes_what_there_is(self, tmp_path):
         X = robustcp.simulate((60, 60, 60), 4, eta=0.2, gamma=1.0, rng=0).data
@@ -350,6 +351,7 @@ class TestImages:
             (175 + 35 - 35, 9) if flatten else (6, 7, 5, 9)
         )
 
+    @pytest.mark.pictures
     @pytest.mark.parametrize("shape", [(6, 7, 5, 1), (1, 1, 1, 9), (6, 7, 5, 2), (175, 1)])
     def test_weights_of_a_flattened_image(self, scan, shape):
         np.save(scan / "w.npy", np.arange(1.0, 1 + np.prod(shape)).reshape(shape))
@@ -368,6 +370,7 @@ class TestImages:
 
 
 class TestOthers:
+    @pytest.mark.recovery
     def test_rank(self, file):
         found = json.loads(run("rank", file, "--most", 3, "--json").stdout)
         assert found["rank"] == 2
@@ -385,6 +388,7 @@ class TestOthers:
         truth = np.load(sim)["artifacts"]
         assert np.load(flags)[truth].mean() > 0.99
 
+    @pytest.mark.process
     def test_help_has_an_example_and_is_quick(self):
         for command in (
             "fit",

@@ -25,6 +25,7 @@ def data(folder):
     return folder / "t.npz", "--key", "data"
 
 
+@pytest.mark.recovery
 def test_rank(folder):
     picture = folder / "rank"
     text = run("rank", *data(folder), "--most", 3, "--jobs", 1, "--plot", picture)
@@ -38,6 +39,7 @@ def test_rank(folder):
     assert "--mode" in run("rank", *data(folder), "--mode", "x", code=2)
 
 
+@pytest.mark.recovery
 def test_replicability(folder):
     how = ("replicability", *data(folder), "--rank", 2, "--jobs", 1)
     text = run(*how, "--split-half", "--plot", folder / "half")
@@ -49,6 +51,7 @@ def test_replicability(folder):
     assert "--folds" in run(*how, "--folds", 50, code=2)
 
 
+@pytest.mark.recovery
 def test_ensemble_goes_on(folder):
     how = ("ensemble", *data(folder), "--most", 2, "--starts", 2, "--jobs", 1)
     text = run(*how, "--keep", folder / "fits", "--plot", folder / "ensemble")
@@ -59,6 +62,7 @@ def test_ensemble_goes_on(folder):
     assert found["2"]["similarities"][0] == pytest.approx(1)
 
 
+@pytest.mark.recovery
 def test_uncertainty(folder):
     how = ("uncertainty", folder / "t.npz", folder / "f.npz", "--key", "data")
     text = run(*how, "--out", folder / "i.npz", "--plot", folder / "bands")

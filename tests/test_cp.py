@@ -33,7 +33,13 @@ from support.oracles import host
 
 
 class TestRecovery:
-    @pytest.mark.parametrize("cell", [(0.1, 0.5), (0.2, 0.5), (0.2, 2.0)])
+    @pytest.mark.parametrize(
+        "cell",
+        [
+            (0.2, 2.0),
+            *(pytest.param(c, marks=pytest.mark.recovery) for c in ((0.1, 0.5), (0.2, 0.5))),
+        ],
+    )
     def test_as_good_as_the_oracle(self, cell):
         sims = [simulate(eta=cell[0], gamma=cell[1], rng=seed) for seed in range(3)]
         fits = [cp(sim.data, 5) for sim in sims]
@@ -83,6 +89,7 @@ class TestRecovery:
             scores.append(score(cp(np.where(holes, np.nan, sim.data), 5), sim.truth))
         assert np.median(scores) >= 0.99
 
+    @pytest.mark.recovery
     def test_outliers_of_a_thousand_times_the_data(self):
         scores = []
         for seed in range(3):
@@ -94,6 +101,7 @@ class TestRecovery:
             scores.append(score(cp(wild, 5), sim.truth))
         assert np.median(scores) >= 0.99
 
+    @pytest.mark.recovery
     def test_large_tensors_are_tried_on_a_part(self):
         sim = simulate((140, 150, 130), 4, eta=0.2, gamma=2.0, rng=3)
         fit = cp(sim.data, 4)

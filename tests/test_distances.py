@@ -190,6 +190,7 @@ class TestAgainstRobpy:
         assert spread == pytest.approx(theirs.scale, rel=1e-9)
         assert centre == pytest.approx(theirs.location, abs=1e-9 * spread)
 
+    @pytest.mark.recovery
     @pytest.mark.parametrize("cases", [None, 0])
     def test_cut_offs_of_a_fit(self, cases):
         pca = pytest.importorskip("robpy.pca.base")
@@ -331,6 +332,7 @@ class TestKinds:
         assert (found.kinds[regular] != "regular").mean() <= 0.2
         assert (found.only_cells | found.bad)[regular].all()  # each has 5% of bad entries
 
+    @pytest.mark.recovery
     def test_with_missing_entries_and_cases(self):
         Y, groups, wild = of_four_kinds(4, missing=0.3)
         found = cp(Y, 3, cases=0).distances(Y, 0)

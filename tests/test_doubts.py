@@ -49,6 +49,7 @@ class TestReasons:
         sim = robustcp.simulate((24, 24, 24), 2, eta=0.1, gamma=2.0, rng=0)
         assert {"idle", "ambiguous", "collinear"} & set(codes(cp(sim.data, 4)))
 
+    @pytest.mark.recovery
     @pytest.mark.parametrize("positive", [False, True])
     def test_nothing_but_noise(self, rng, positive):
         X = rng.standard_normal((20, 20, 20))

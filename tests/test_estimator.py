@@ -140,6 +140,7 @@ def test_a_data_frame_comes_out(model, sim):
     assert list(scores.columns) == ["robustcp0", "robustcp1", "robustcp2"]
 
 
+@pytest.mark.recovery
 def test_names_and_labels_are_kept(sim):
     xarray = pytest.importorskip("xarray")
     X = xarray.DataArray(
@@ -158,6 +159,7 @@ def test_masked_entries_are_missing(sim):
     assert robustcp.factor_match_score(model.fit_, sim.truth) > 0.98
 
 
+@pytest.mark.recovery
 def test_bad_samples_are_found(sim):
     X = sim.truth.full() + 0.01 * np.random.default_rng(0).standard_normal(sim.data.shape)
     X[:4] += 20.0
@@ -167,6 +169,7 @@ def test_bad_samples_are_found(sim):
     assert set(np.flatnonzero(share.fit_.cases.flagged)) == {0, 1, 2, 3}
 
 
+@pytest.mark.recovery
 def test_cross_validation_chooses_the_rank(sim):
     search = GridSearchCV(RobustCP(starts=4), {"n_components": [2, 3, 4]}, cv=3).fit(sim.data)
     assert search.best_params_ == {"n_components": 3}

@@ -177,6 +177,7 @@ class TestRoundTrips:
         load_model(written(fit, tmp_path, suffix))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("copies", [40, pytest.param(500, marks=pytest.mark.slow)])
 def test_damaged_copies_end_in_one_line_or_a_fit(tmp_path, fit, suffix, copies):

@@ -308,6 +308,7 @@ class TestPandas:
         assert held["factor_1"].sel(emission=304.0).values.tolist() == fit.factors[1][2].tolist()
 
 
+@pytest.mark.process
 def test_a_missing_library_is_one_line():
     code = (
         "import sys; sys.modules.update(xarray=None, pandas=None); import robustcp\n"

@@ -90,6 +90,7 @@ def test_killed_at_random_moments_the_same_command_ends_at_the_same_bits(kills, 
         assert re.search(expected, told[0]), (expected, told)
 
 
+@pytest.mark.recovery
 def test_a_profile_of_ranks_that_is_interrupted_goes_on(tmp_path, monkeypatch, caplog):
     data, kept = SIM.data[:14, :12, :10], tmp_path / "rank.ckpt"
     straight, done = robustcp.rank_profile(data, range(1, 4), jobs=1), []
@@ -143,6 +144,7 @@ def test_the_library_logs_where_a_fit_is_and_prints_nothing(caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.recovery
 def test_reasons_to_doubt_a_fit_are_logged(caplog):
     X = np.random.default_rng(0).standard_normal((12, 11, 10))
     fit = robustcp.cp(X, 2)

@@ -19,6 +19,7 @@ def equal(one, other):
     return all(np.array_equal(A, B) for A, B in zip(one.factors, other.factors, strict=True))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("options", [{}, {"jobs": 1}, {"backend": "threads"}, {"jobs": 3}])
 def test_each_fit_is_that_of_cp_alone(options):
     fits = cp_many(TENSORS, 2, **options)
@@ -27,6 +28,7 @@ def test_each_fit_is_that_of_cp_alone(options):
         assert equal(fit, cp(X, 2))
 
 
+@pytest.mark.process
 def test_shapes_and_kinds_may_differ():
     X = TENSORS[0]
     listed = Observed(np.argwhere(X < 1e9), X.ravel(), X.shape)
@@ -36,6 +38,7 @@ def test_shapes_and_kinds_may_differ():
     assert equal(fits[3], cp(missing, 2))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_bad_tensor_does_not_end_the_others(jobs):
     bad = np.full((3, 3, 3), np.nan)
@@ -136,6 +139,7 @@ def test_a_damaged_file_is_written_anew(tmp_path):
     assert equal(robustcp.load(path), fit)
 
 
+@pytest.mark.process
 def test_scripts_need_no_guard(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

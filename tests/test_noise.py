@@ -374,12 +374,13 @@ class TestFits:
         assert weighed.noise.kind == missing.noise.kind == KINDS["slabs"]
         np.testing.assert_allclose(weighed.noise.slabs[0], missing.noise.slabs[0], rtol=1e-2)
 
+    @pytest.mark.recovery
     @pytest.mark.parametrize("name", ["slabs", "signal"])
     def test_constraints_and_fixed_modes(self, name):
         M, factors = model((20, 18, 16), positive=True)
         X = M + noise_of_kind(name, M, np.random.default_rng(1))
         for constraint in (Smooth(0.01), Unimodal(), Nonnegative()):
-            fit = cp(X, 2, constraints={1: constraint})
+            fit = cp(X, 2, constraints={1: constraint}, starts=2)
             assert np.isfinite(fit.sigma(X)).all()
         held = cp(X, 2, init=factors, fixed=(0, 1))
         assert held.noise.kind == KINDS[name]
@@ -394,6 +395,7 @@ class TestFits:
             few = fit.project(noisy[name][:1])
             assert np.isfinite(few).all()
 
+    @pytest.mark.recovery
     def test_rank_profile(self, noisy):
         assert robustcp.rank_profile(noisy["slabs"], range(1, 4), starts=4).rank == 2
 
@@ -621,6 +623,7 @@ def test_saved_and_loaded(end, noisy, fits, tmp_path):
         np.testing.assert_array_equal(back.sigma(data), fit.sigma(data))
 
 
+@pytest.mark.recovery
 @pytest.mark.parametrize("end", ENDS)
 def test_listed_deviations_as_many_as_rows(end, tmp_path):
     rng = np.random.default_rng(0)
@@ -664,6 +667,7 @@ def test_files_without_noise(fits, tmp_path, noisy):
 
 
 class TestOutliers:
+    @pytest.mark.recovery
     @pytest.mark.parametrize("name", ["even", "slabs", "signal"])
     def test_false_alarms(self, name):
         shares = []
@@ -732,6 +736,7 @@ class TestStructure:
         sim = robustcp.simulate((25, 25, 25), 3, eta=0.2, gamma=2.0, rng=seed)
         assert "structured" not in cp(sim.data, 3).status
 
+    @pytest.mark.recovery
     def test_one_component_too_few(self):
         M, _ = model((25, 24, 23), 3)
         X = M + 0.1 * np.random.default_rng(0).standard_normal(M.shape)
@@ -796,7 +801,7 @@ def odd_data():
     yield "wild", np.where(M[2, 2, 2] == M, 1e30, dead)
 
 
-@pytest.mark.parametrize("noise", ["auto", "slabs", "signal", "signal*slabs", "known"])
+@pytest.mark.parametrize("noise", ["auto", "signal*slabs", "known"])
 @pytest.mark.parametrize(("name", "X"), list(odd_data()), ids=[name for name, _ in odd_data()])
 def test_odd_data(name, X, noise):
     if noise == "known":
@@ -832,12 +837,13 @@ def test_tiny_tensors(shape, noise, rank):
     for data in (X, gaps):
         if np.isnan(data).any() and min(shape) == 1:
             continue  # a slab without any entry, which cp warns of
-        fit = cp(data, rank, noise=noise)
+        fit = cp(data, rank, noise=noise, starts=2)
         assert np.isfinite(fit.sigma(data)).all()
         assert np.isfinite(fit.noise.sigma)
         assert 0 <= fit.outliers(data).share <= 1
 
 
+@settings(max_examples=12)
 @given(
     st.lists(st.integers(1, 7), min_size=2, max_size=4), st.integers(1, 3),
     st.sampled_from(["auto", "slabs", "signal", "signal*slabs"]), st.integers(0, 99),
@@ -914,6 +920,7 @@ def test_a_refinement_that_gives_up_entries_is_undone():
         refinement(1, problem.engine, truth, better)
 
 
+@pytest.mark.recovery
 class TestSmallCounts:
     def counts(self, mean=1.0):
         rng = np.random.default_rng(0)

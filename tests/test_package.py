@@ -82,6 +82,7 @@ class TestCommandLine:
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert "\x1b" not in done.stdout
 
+    @pytest.mark.process
     def test_folder_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").touch()
         done = run("-m", "robustcp", "demo", "--out", str(tmp_path / "file"))
@@ -89,6 +90,7 @@ class TestCommandLine:
         assert done.stderr.startswith("robustcp: --out")
         assert done.stderr.count("\n") == 1
 
+    @pytest.mark.process
     def test_version_and_help(self):
         assert run("-m", "robustcp", "--version").stdout.startswith("robustcp ")
         assert "demo" in run("-m", "robustcp", "--help").stdout

@@ -46,6 +46,7 @@ class TestParafac:
         assert relative_error(X, fit) < 0.01
         assert np.abs(X - fit.full()).max() < 0.05
 
+    @pytest.mark.recovery
     @METHODS
     def test_the_same_seed_gives_the_same_fit(self, method):
         X = model((6, 8, 7), 3, 1).full()
@@ -107,11 +108,13 @@ class TestParafac:
             X = model(shape, 1, 2).full()
             assert relative_error(X, robustcp.cpals(X, 1)) < 1e-6
 
+    @pytest.mark.recovery
     def test_a_rank_beyond_a_size(self):
         X = model((3, 8, 9), 4, 2).full()
         assert relative_error(X, robustcp.cpals(X, 4, init="random", starts=5, tol=0)) < 0.01
 
 
+@pytest.mark.recovery
 class TestNonnegativeParafac:
     """TensorLy: test_non_negative_parafac and those beside."""
 

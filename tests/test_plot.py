@@ -30,6 +30,8 @@ from robustcp.ranks import RankProfile
 from support.pictures import overlapping
 from test_plot_diagnostics import an_ensemble, halves
 
+pytestmark = pytest.mark.pictures
+
 mpl.use("Agg")
 
 
@@ -261,9 +263,12 @@ def test_some_of_many_labels(named):
     np.testing.assert_allclose(ax.get_xticks(), at)
 
 
-@pytest.mark.parametrize("count", [3, 30, 300])
-@pytest.mark.parametrize("kind", ["dates", "hours", "wavelengths", "falling", "names"])
-def test_ticks_have_room(count, kind):
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("dates", 3), ("dates", 300), ("hours", 30), ("wavelengths", 300), ("falling", 30),
+     ("names", 3), ("names", 300)],
+)  # fmt: skip
+def test_ticks_have_room(kind, count):
     """In bars, lines and images, whatever the labels are."""
     k = np.arange(count)
     labels = {

@@ -190,6 +190,7 @@ class TestChains:
         assert all(map(np.array_equal, one.best.means, other.best.means))
 
 
+@pytest.mark.recovery
 @pytest.mark.parametrize("seed", [60, 61])
 @pytest.mark.parametrize("listed", [False, True])
 def test_few_entries_are_enough(seed, listed):

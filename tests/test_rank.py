@@ -67,10 +67,12 @@ def test_a_profile_equals_itself_and_no_other(profile):
     assert profile != "profile"
 
 
+@pytest.mark.recovery
 def test_same_seed_same_profile_whatever_the_number_of_jobs(profile):
     assert rank_profile(SMALL.data, range(1, 5), jobs=2) == profile
 
 
+@pytest.mark.recovery
 def test_observed_and_missing_entries():
     seen = np.random.default_rng(0).random(SMALL.data.shape) < 0.7
     listed = Observed(np.argwhere(seen), SMALL.data[seen], SMALL.data.shape)
@@ -88,11 +90,13 @@ def test_modes_have_names_and_samples_are_of_the_one_given():
     assert found.rank == 2
 
 
+@pytest.mark.recovery
 def test_few_samples_are_all_kept():
     sim = simulate((3, 25, 25), 2, eta=0.1, gamma=1.0, rng=1)
     assert rank_profile(sim.data, range(1, 4), jobs=1).rank == 2
 
 
+@pytest.mark.recovery
 def test_nonnegative_and_other_constraints():
     found = rank_profile(SMALL.data, range(1, 4), nonnegative=True, jobs=1)
     assert found.rank == 2
@@ -243,6 +247,7 @@ class TestChoice:
         assert "0.4600 nats better on average, but in too few folds" in reason
 
 
+@pytest.mark.recovery
 def test_data_that_is_mostly_zero():
     X = np.random.default_rng(0).random((10, 9, 8)) < 0.05
     profile = rank_profile(X, [1], folds=3, starts=1, jobs=1)
@@ -341,6 +346,7 @@ def test_the_rank_is_found_in_nine_of_ten_seeds(name):
     assert found.count(rank) >= 9, found
 
 
+@pytest.mark.recovery
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_table_of_sensors(seed):
     assert rank_profile(sensors(seed), range(2, 5), rng=seed).rank == 3

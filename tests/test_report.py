@@ -314,6 +314,7 @@ def test_names_are_text(tmp_path):
     assert max(map(len, texts)) <= 60
 
 
+@pytest.mark.pictures
 def test_ten_thousand_names(tmp_path):
     xarray = pytest.importorskip("xarray")
     names = [f"a sample with a rather long name, number {k}" for k in range(10_000)]
@@ -335,6 +336,7 @@ def test_data_in_another_order_is_matched(tmp_path):
 # How large it is
 
 
+@pytest.mark.pictures
 def test_at_most_5_megabytes_for_a_large_tensor(tmp_path):
     shape, rank = (500, 300, 200), 5
     rng = np.random.default_rng(0)

@@ -273,6 +273,7 @@ class TestCommand:
         assert done.returncode == 2
         assert "holds results of other settings" in done.stderr
 
+    @pytest.mark.process
     def test_folder_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").touch()
         done = run("parallel", "--quick", "--out", tmp_path / "file")

@@ -259,6 +259,7 @@ def test_a_sample_of_a_large_tensor(compiled):
     np.testing.assert_allclose(engine.entry_scales()[sample.indices], given.at(sample.indices))
 
 
+@pytest.mark.process
 def test_no_array_of_the_size_of_the_data_is_made(compiled):
     X = np.random.default_rng(0).random((300, 300, 300), dtype=np.float32)
     factors = tuple(np.ones((300, 2), np.float32) for _ in range(3))

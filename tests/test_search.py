@@ -191,6 +191,7 @@ def test_schedules_end():
 
 
 class TestFollowedToTheEnd:
+    @pytest.mark.recovery
     def test_starts_have_models_and_final_costs(self):
         trial = KINDS["bad_samples"].trial(50, "")
         fit = cp(trial.data, 4)
@@ -257,6 +258,7 @@ def test_landscapes(name):
         assert "fibres along mode 0 left out" in fit.status
 
 
+@pytest.mark.recovery
 def test_least_squares_does_not_run_off_where_entries_are_missing():
     for seed in range(36, 60):
         rng = np.random.default_rng(seed)

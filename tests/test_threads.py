@@ -126,6 +126,7 @@ class TestLimit:
         assert set(run(user)) == {1}
         assert limits() == numbers
 
+    @pytest.mark.process
     def test_libraries_that_are_loaded_later(self):
         code = """
 import numpy
@@ -182,6 +183,7 @@ print(early, len(numbers()))
             number.set(3)
         assert number.get() == 3
 
+    @pytest.mark.process
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
     def test_a_child_starts_clean(self):
         code = """
@@ -524,7 +526,7 @@ def python(code, **environment):
 
 class TestBits:
     @pytest.mark.parametrize("method", METHODS)
-    @pytest.mark.parametrize("shape", [(40, 40, 45), (300, 40, 30)])
+    @pytest.mark.parametrize("shape", [(20, 20, 45), (300, 20, 15)])
     def test_in_other_threads_and_beside_other_fits(self, method, shape, numbers):
         X = robustcp.simulate(shape, 3, eta=0.2, gamma=2.0, rng=0).data
 

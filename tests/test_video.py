@@ -67,6 +67,7 @@ def parts(clip, tmp_path_factory):
     return result, out, told
 
 
+@pytest.mark.pictures
 def test_the_files_are_whole(parts):
     result, out, _ = parts
     assert sorted(path.name for path in out.iterdir()) == OUTPUTS
@@ -124,6 +125,7 @@ def test_progress_is_told(parts):
     assert told[-1] == ("separating", COUNT, COUNT)
 
 
+@pytest.mark.pictures
 def test_every_frames_and_scale(clip, tmp_path):
     result = separate(clip, tmp_path, rank=1, every=3, frames=4, scale=0.4)
     # 48 x 64 by 0.4 is 19.2 x 25.6
@@ -134,6 +136,7 @@ def test_every_frames_and_scale(clip, tmp_path):
     assert separate(clip, tmp_path, rank=1, every=7, scale=0.5).frames == 5
 
 
+@pytest.mark.pictures
 def test_the_same_seed_gives_the_same_files(clip, tmp_path):
     first, second = (
         separate(clip, tmp_path / name, rank=1, scale=0.5, frames=8, seed=3) for name in "ab"
@@ -142,6 +145,7 @@ def test_the_same_seed_gives_the_same_files(clip, tmp_path):
     assert first.background.read_bytes() == second.background.read_bytes()
 
 
+@pytest.mark.pictures
 def test_a_long_clip_is_thinned_for_the_fit(clip, tmp_path, monkeypatch):
     monkeypatch.setattr("robustcp.apps.video.TRAINING_FRAMES", 8)
     result = separate(clip, tmp_path, rank=1, scale=0.5)
@@ -182,6 +186,7 @@ def test_files_that_are_no_video(kind, clip, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.pictures
 def test_nothing_is_left_when_it_breaks_halfway(clip, tmp_path, monkeypatch):
     (tmp_path / "foreground.mp4").write_text("of before")
 

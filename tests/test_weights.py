@@ -61,7 +61,13 @@ def assert_same_fit(a, b, tol=1e-10):
         np.testing.assert_allclose(host(A), host(B), atol=100 * tol)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.cluster] if "in chunks" in kind else [])
+        for kind in ENGINES
+    ],
+)
 @pytest.mark.parametrize("method", METHODS)
 class TestMeaning:
     """What weights mean, over every engine."""
@@ -304,6 +310,7 @@ def test_wild_entries_that_are_cut_cost_their_weight():
     assert fit.objective == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.process
 def test_vectors_add_no_array_of_the_size_of_the_data():
     X = np.random.default_rng(0).random((300, 300, 300), dtype=np.float32)
     factors = tuple(np.ones((300, 2), np.float32) for _ in range(3))
@@ -380,7 +387,7 @@ def test_inputs_are_not_changed():
     vectors = [np.arange(1.0, 7.0), None, np.ones(4)]
     for weights in (w, vectors):
         before = [X.copy(), w.copy(), vectors[0].copy()]
-        cp(X, 2, entry_weights=weights, max_sweeps=5)
+        cp(X, 2, entry_weights=weights, max_sweeps=5, starts=2)
         assert all(map(np.array_equal, before, [X, w, vectors[0]]))
 
 

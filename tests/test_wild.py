@@ -39,6 +39,7 @@ def filled(seed, share, value, size=30):
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))]
 
 
+@pytest.mark.recovery
 @each
 @pytest.mark.parametrize("seed", SEEDS)
 class TestOneEntry:
@@ -77,6 +78,7 @@ def test_fill_values_are_as_good_as_missing(method, seed, share, value):
     assert score >= (0.99 if method is cp else 0.98)
 
 
+@pytest.mark.recovery
 def test_a_large_tensor_whose_sample_misses_the_entry():
     sim = simulate((100, 100, 100), 3, eta=0.0, gamma=0.0, rng=1)
     X = sim.data.copy()

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from robustcp._typing import Array
 from robustcp.engines.passes.base import Part, Pass
 from robustcp.engines.tiles import Tile, TileFactors
@@ -37,7 +39,9 @@ class PlainPass(Pass):
         def work(tile: Tile) -> Part:
             def reduce(y: Array, packed: bool) -> Array:
                 K = held.K(tile, columns=own_rows, packed=packed)
-                return held.collapse((y if own_rows else y.T) @ K, n, tile, packed=packed)
+                with np.errstate(invalid="ignore"):  # OpenBLAS reads beyond small float32 matrices
+                    product = (y if own_rows else y.T) @ K
+                return held.collapse(product, n, tile, packed=packed)
 
             value, slope, curvature = self._majorize(loss, tile, held)
             gram = reduce(curvature, True) if known is None else None
