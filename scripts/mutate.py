@@ -284,6 +284,13 @@ def pytest(tree: Path, tests: list[str], cache: str | None = None) -> tuple[int,
     return done.returncode, bad[1] if bad else done.stdout[-200:] if done.returncode else ""
 
 
+def collected(tree: Path) -> set[str]:
+    """The names of all tests of a tree."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:cov"]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
 def try_fault(fault: Fault, tree: Path, tests: list[str]) -> dict[str, object]:
     """Plant one fault in a tree, run its tests, and take the fault out again."""
     outcome = {**asdict(fault), "tests": len(tests), "caught": False, "by": "no test reaches it"}
@@ -302,8 +309,13 @@ def try_fault(fault: Fault, tree: Path, tests: list[str]) -> dict[str, object]:
     return outcome | {"caught": status != 0, "by": by}
 
 
-def run(faults: list[Fault], reach: Reach, budget: float, jobs: int) -> None:
-    """Try all faults in clones of the last commit; a line of JSON for each."""
+def run(
+    faults: list[Fault], reach: Reach, budget: float, jobs: int, first: dict[tuple[str, int], str]
+) -> None:
+    """Try all faults in clones of the last commit; a line of JSON for each.
+
+    `first` names a test for a fault, by file and byte, that is run before the others.
+    """
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         trees: SimpleQueue[Path] = SimpleQueue()
         for k in range(jobs):
@@ -311,10 +323,18 @@ def run(faults: list[Fault], reach: Reach, budget: float, jobs: int) -> None:
             subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(tree)], check=True)
             trees.put(tree)
 
+        there = collected(tree)
+
         def attempt(fault: Fault) -> dict[str, object]:
             tree = trees.get()
             try:
-                return try_fault(fault, tree, reach.tests(fault, budget))
+                tests = [name for name in reach.tests(fault, budget) if name in there]
+                known = first.get((fault.path, fault.start), "")
+                if known in there:
+                    outcome = try_fault(fault, tree, [known])
+                    if outcome["caught"]:
+                        return outcome
+                return try_fault(fault, tree, tests)
             finally:
                 trees.put(tree)
 
@@ -355,6 +375,7 @@ def main() -> None:
     running.add_argument("--log", type=Path, required=True)
     running.add_argument("--budget", type=float, default=240.0, help="seconds of tests for a fault")
     running.add_argument("--jobs", type=int, default=2)
+    running.add_argument("--first", type=Path, help="an earlier run, whose catches are tried first")
     tables = commands.add_parser("table")
     tables.add_argument("runs", nargs="+", help="NAME=FILE")
     given = parser.parse_args()
@@ -362,7 +383,9 @@ def main() -> None:
         print(json.dumps([asdict(fault) for fault in draw(given.seed, given.count)], indent=1))
     elif given.command == "run":
         faults = [Fault(**each) for each in json.loads(given.faults.read_text())]
-        run(faults, Reach(given.coverage, given.log), given.budget, given.jobs)
+        rows = given.first.read_text().splitlines() if given.first else []
+        first = {(row["path"], row["start"]): row["by"] for row in map(json.loads, rows)}
+        run(faults, Reach(given.coverage, given.log), given.budget, given.jobs, first)
     else:
         table({name: Path(path) for name, path in (each.split("=", 1) for each in given.runs)})
 
