@@ -19,6 +19,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from robustcp.estimator import HEAVY, _density
+
 RobustCP = robustcp.RobustCP
 
 #: Checks of scikit-learn that do not hold, and why.
@@ -193,6 +195,15 @@ def test_the_score_does_not_depend_on_units_or_outliers(model, sim):
     spoilt[3, 2, 1] = 1e9
     assert model.score(spoilt) == pytest.approx(score, abs=0.01)
     assert model.score(np.random.default_rng(0).standard_normal(sim.data.shape)) < 0.01
+
+
+def test_the_score_is_a_log_likelihood_of_student_t_at_its_best_scale():
+    from scipy.stats import t
+
+    r = 0.3 * np.random.default_rng(0).standard_t(3, 500)
+    scales = np.geomspace(0.01, 10, 20_001)
+    best = max(np.mean(t.logpdf(r, HEAVY, scale=s)) - t.logpdf(0, HEAVY) for s in scales)
+    assert _density(r, np.ones(500)) == pytest.approx(best, abs=1e-4)
 
 
 def test_scores_of_exact_data_do_not_run_off(sim):

@@ -12,7 +12,7 @@ from robustcp.constraints import Free, Smooth
 from robustcp.engines import as_engine
 from robustcp.losses import LeastSquares
 from robustcp.objective import Objective
-from robustcp.priors import Prior, RowPrior
+from robustcp.priors import Known, Prior, RowPrior
 from robustcp.schedules import Level
 from robustcp.sizes import Problem
 from robustcp.solver import Solver, Stage
@@ -24,6 +24,14 @@ def thin_data(rng, rows=60, entries=8, rank=2):
     X = M + 0.1 * rng.standard_normal(M.shape)
     X[rng.random(M.shape) > entries / 144] = np.nan
     return X, factors
+
+
+def test_as_many_entries_as_components_are_not_too_few():
+    known = Known(
+        (np.ones(2), None), (np.zeros((3, 2, 2)), np.zeros((4, 2, 2))), (np.zeros(3), None)
+    )
+    (few,) = known.decided([np.array([1, 2, 3]), np.full(4, 9)])
+    assert (few.mode, few.rows) == (0, 1)
 
 
 class TestNeed:
