@@ -506,3 +506,11 @@ class TestFirstLooks:
         s = estimation.deviations(found, noise)
         np.testing.assert_allclose(z, found.values / s, rtol=1e-6)
         assert noise.sigma == pytest.approx(np.exp(np.mean(np.log(s))), rel=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_nonnegative_rows_without_data_stay_finite(compiled):
+    equations = NormalEquations(np.zeros((2, 3)), np.zeros((2, 2)), 0.0)
+    rows = np.array([[1.0, 2.0], [0.0, 3.0]])
+    found = algebra(np, compiled).nonnegative(equations, rows, 0.0)
+    assert np.array_equal(found, rows)

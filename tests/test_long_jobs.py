@@ -153,6 +153,16 @@ def test_reasons_to_doubt_a_fit_are_logged(caplog):
     assert told == [str(warning) for warning in fit.warnings]
 
 
+def test_the_log_numbers_starts_from_1(caplog):
+    with caplog.at_level("INFO", "robustcp.estimate"):
+        robustcp.cpals(SIM.data, 1, starts=2)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if line.startswith("search for")] == [
+        "search for start 1", "search for start 2",
+    ]  # fmt: skip
+    assert [line.split(":")[0] for line in told if "after" in line] == ["start 1", "start 2"]
+
+
 @pytest.mark.parametrize(
     ("falls", "expected"),
     [([1e-2, 1e-3], 2.0), ([1e-2, 5e-3, 2.5e-3], np.log2(250)), ([1e-3], None),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustcp import Observed
-from robustcp.engines import Scales, as_engine, as_weights, listing
+from robustcp.engines import Scales, as_engine, as_weights, at_entries_of, listing
 from robustcp.engines.listing import (
     CompiledListed,
     Listing,
@@ -307,3 +307,9 @@ def test_products_of_an_unfolding_in_which_columns_hold_one_entry_or_more(alone,
         np.testing.assert_allclose(engine.gram(mode, V), U @ (U.T @ V), atol=1e-12)
         held = U[:, np.any(U != 0, axis=0)]
         np.testing.assert_allclose(engine.cogram(mode), held.T @ held, atol=1e-12)
+
+
+def test_values_of_missing_entries_alone_have_no_usual_one():
+    data, zeros = np.array([[1.0, np.nan]]), np.zeros((1, 2))
+    assert np.array_equal(at_entries_of(data, zeros), zeros)
+    assert np.array_equal(at_entries_of(data, np.array([[3.0, 0.0]])), [[3.0, 3.0]])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
 import robustcp
-from robustcp.births import Chain
+from robustcp.births import Chain, fibres_beside
 from robustcp.constraints import Free, Nonnegative
-from robustcp.engines import as_engine
+from robustcp.engines import Scales, as_engine, as_weights
 from robustcp.engines.installed import compiled_code
 from robustcp.losses import LeastSquares
 from robustcp.normal import pack_indices
@@ -241,3 +242,14 @@ class TestMeans:
         fit = robustcp.cp(X, 2)
         assert fit.stages[-1] == ("posterior means", 1)
         assert sum(sweeps for _, sweeps in fit.stages) == fit.sweeps
+
+
+def test_outlying_fibres_are_judged_in_units_of_the_noise_of_each_entry(rng):
+    factors = [np.abs(rng.standard_normal((size, 1))) + 1 for size in (12, 11, 10)]
+    sigma = np.where(np.arange(12) < 4, 5.0, 0.05)[:, None, None]
+    X = np.einsum("ir,jr,kr->ijk", *factors) + sigma * rng.standard_normal((12, 11, 10))
+    scales = Scales(as_weights([sigma.ravel(), None, None], X.shape))
+    entries = Entries.of(as_engine(X).standardized(scales))
+    nothing = Posterior.nothing(entries, (Free(),) * 3, 1, 0.0)
+    found = fibres_beside(replace(nothing.born(range(1), rng).swept(), means=tuple(factors)))
+    assert not found.at(entries.indices).any()

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from array_api_compat import array_namespace
 
 from robustcp import as_engine, cpal1, simulate
 from robustcp.engines import Observed, Scales, Weights, check_device
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.memory import as_bytes, as_words
 from robustcp.engines.streamed import StreamedEngine
+from robustcp.engines.weights import _moved
 from robustcp.losses import L1, LeastSquares
 
 torch = pytest.importorskip("torch")
@@ -142,3 +144,14 @@ def test_weights_and_init_must_be_where_the_data_is():
     assert str(beside.device) == "cpu"
     with pytest.raises(ValueError, match=r"^init: is on cpu, the data on meta"):
         check_device("init", torch.ones(3), torch.device("meta"))
+
+
+def test_a_device_without_pytorch_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"device: 'cpu' needs PyTorch, which is not installed"):
+        as_engine(np.ones((3, 4)), device="cpu")
+
+
+def test_weights_follow_to_another_device():
+    moved = _moved(torch.ones(2), array_namespace(torch.ones(2)), torch.device("meta"))
+    assert moved.device == torch.device("meta")

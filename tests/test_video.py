@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from robustcp.apps.video import _majority, separate
+from robustcp.apps.video import _Clip, _majority, _Scene, _training_tensor, separate
 from robustcp.io.reading import FileError
 
 av = pytest.importorskip("av")
@@ -258,3 +258,24 @@ def test_two_hundred_damaged_copies(tmp_path):
             separate(tmp_path / "damaged.avi", out)
         except FileError:
             assert not out.exists() or not list(out.iterdir())
+
+
+@pytest.mark.parametrize("room", [4, 5])
+def test_frames_for_the_fit_are_spread_over_the_clip(clip, monkeypatch, room):
+    reader = _Clip(clip, 1.0)
+    monkeypatch.setattr(_Clip, "at_once", lambda *_: room)
+    X, seen = _training_tensor(reader, None, lambda *_: None)
+    step = 2 ** int(np.ceil(np.log2(COUNT / room)))
+    expected = list(reader.frames())[::step]
+    assert seen == COUNT
+    assert X.shape[2] == len(expected)
+    for k, frame in enumerate(expected):
+        assert np.array_equal(X[:, :, k], frame.reshape(-1, 3))
+
+
+def test_foreground_is_beyond_the_limit_and_not_at_it():
+    frame = np.full((5, 5, 3), 10, np.uint8)
+    pixels, colours = np.full((25, 1), 8.0, np.float32), np.ones((3, 1), np.float32)
+    for limit, expected in ((2.0, False), (1.5, True)):
+        scene = _Scene(pixels, colours, np.zeros((25, 3)), np.full((25, 3), limit), np.arange(25))
+        assert scene.split(frame, np.ones(1))[1][2, 2] == expected
