@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
@@ -192,6 +193,14 @@ class TestTables:
         with pytest.raises(FileError, match="repeated coordinates"):
             read(tmp_path / "x.csv", absent="missing")
 
+    def test_frostt_of_a_matrix(self, tmp_path):
+        path = tmp_path / "x.tns"
+        path.write_text("1 2 0.5\n2 3 -1.5\n")
+        assert np.array_equal(read(path, absent="zero").data, [[0, 0.5, 0], [0, 0, -1.5]])
+        path.write_text("1 0.5\n2 -1.5\n")
+        with pytest.raises(FileError, match="at least 2 indices and a value"):
+            read(path, absent="zero")
+
     def test_frostt(self, tmp_path):
         path = tmp_path / "x.tns"
         path.write_text("# a comment\n1 1 2 0.5\n2 3 1 -1.5\n")
@@ -204,6 +213,19 @@ class TestTables:
         path.write_text("0 1 2 0.5\n")
         with pytest.raises(FileError, match="whole numbers from 1 on"):
             read(path, absent="zero")
+
+
+def test_no_member_of_an_archive_is_left_open(tmp_path, tensor, monkeypatch):
+    np.savez(tmp_path / "x.npz", tensor)
+    opened, real = [], zipfile.ZipFile.open
+
+    def remember(self, *arguments, **options):
+        opened.append(real(self, *arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", remember)
+    read(tmp_path / "x.npz")
+    assert [file.closed for file in opened] == [True, True]
 
 
 class TestLabels:

@@ -7,7 +7,9 @@ import json
 import re
 import struct
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from robustcp.cli import app
 from robustcp.doubts import FitWarning
 from robustcp.ranks import RankProfile
 from robustcp.report import images
+from robustcp.report.course import FRAME, convergence
 from robustcp.report.words import MEANINGS
 from robustcp.uncertainty import Uncertainty
 
@@ -115,6 +118,23 @@ def test_the_numbers_are_those_of_the_fit(tmp_path, usual):
     assert np.__version__ in text
     worst = found.worst(0)[0]
     assert f"[{worst[0]}]: {100 * worst[1]:.1f}% flagged" in text
+
+
+def test_stages_are_parted_where_their_sweeps_begin():
+    fit = robustcp.cpals(data(), 2)
+    trace = np.geomspace(9, 1, 10)
+    fit = replace(fit, trace=trace, stages=(("first", 4), ("second", 6)))
+    page = convergence(SimpleNamespace(fit=fit))
+    (x,) = re.findall(r'class="limit" d="M([0-9.]+) 0V', str(page))
+    assert float(x) == pytest.approx(0.4 * FRAME.w, abs=0.1)
+
+
+def test_what_is_held_is_named_where_that_is_more_than_the_slab(tmp_path):
+    for shape, named in (((6, 5, 4), False), ((6, 5, 4, 3), True)):
+        X = data(shape, 1)
+        X[2] += 5
+        page = reported(X, robustcp.cpal1(X, 1), tmp_path)
+        assert ("Shown: " in page.text) == named
 
 
 def test_contents_lead_to_sections(tmp_path, usual):
