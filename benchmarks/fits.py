@@ -22,12 +22,12 @@ from measuring import (
     seconds,
     sweep_limit,
 )
-from robustcp.acceleration import Acceleration, Joint, Plain
 from robustcp.losses import LeastSquares
-from robustcp.schedules import Single
-from robustcp.sizes import Problem
-from robustcp.solver import Solver, Stage
-from robustcp.stages import way_down
+from robustcp.optimize.acceleration import Acceleration, JointStep, NoAcceleration
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import Single
+from robustcp.optimize.solver import Solver, Stage
+from robustcp.optimize.stages import l1_continuation
 
 
 def solution(quick: bool) -> list[Result]:
@@ -239,11 +239,11 @@ def descent(swamp: problems.Swamp, robust: bool, acceleration: Acceleration, mos
     begin = time.perf_counter()
     engine = robustcp.as_engine(swamp.data)
     if robust:
-        problem = Problem.of(engine).without_wild
+        problem = Problem.of(engine).without_gross_outliers
         mu = problem.relative_mu(1e-8)
-        stage = Stage("L1", way_down(problem, 1e-10), 0.0, mu, acceleration=acceleration)
+        stage = Stage("L1", l1_continuation(problem, 1e-10), 0.0, mu, acceleration=acceleration)
     else:
-        problem = Problem.of(engine, wild=True)
+        problem = Problem.of(engine, keep_outliers=True)
         stage = Stage("least squares", Single(LeastSquares()), 0.0, acceleration=acceleration)
     solver = Solver(problem, [stage])
     factors = tuple(problem.engine.asarray(A[:, :rank]) for A in swamp.start)
@@ -281,7 +281,7 @@ def swamps(quick: bool) -> list[Result]:
         tensors = [problems.swamp(size, 4, share, seed) for seed in seeds]
         methods = {"cpal1": True} if share else {"cpals": False, "cpal1": True}
         for robust in methods.values():
-            descent(tensors[0], robust, Joint(), 10)  # compiles
+            descent(tensors[0], robust, JointStep(), 10)  # compiles
         ways: dict[str, list[Way]] = {}
         for swamp in tensors:
             for name, way in ways_through(swamp, methods, not share, most).items():
@@ -308,8 +308,10 @@ def ways_through(
     """Ours, each as it is and by plain alternation, and the peers'."""
     ways = {}
     for name, robust in methods.items():
-        ways[name] = descent(swamp, robust, Joint(), most)
-        ways[f"{name}, plain"] = descent(swamp, robust, Plain(), LONGER * ways[name].sweeps)
+        ways[name] = descent(swamp, robust, JointStep(), most)
+        ways[f"{name}, plain"] = descent(
+            swamp, robust, NoAcceleration(), LONGER * ways[name].sweeps
+        )
     if with_peers:
         ways |= {name: by_peer(swamp, als, most) for name, als in peers.ALS.items()}
     return ways

@@ -89,7 +89,7 @@ def passes(X: Any, F: list[Any], loss: Any) -> list[float]:
 
     def one(mode: int) -> None:
         for rows in engine.row_blocks(mode, F[0].shape[1], loss):
-            engine.normal(F, mode, loss, rows)
+            engine.normal_equations(F, mode, loss, rows)
 
     return [on_device(partial(one, mode)) for mode in range(X.ndim)]
 
@@ -135,7 +135,7 @@ def per_entry(times: list[float], X: Any) -> str:
 
 def errors(X: Any, F: list[Any], rows: int = 40) -> str:
     """Of gradients, in units of the sums of magnitudes, and of Gram matrices; against float64."""
-    found = as_engine(X).normal(F, 0, SMOOTH, slice(0, rows))
+    found = as_engine(X).normal_equations(F, 0, SMOOTH, slice(0, rows))
     A, B, C = (M.double() for M in F)
     r = X[:rows].double() - torch.einsum("ar,br,cr->abc", A[:rows], B, C)
     slope, curvature = SMOOTH.slope(r), SMOOTH.curvature(r)
@@ -219,9 +219,9 @@ def of_large() -> list[Row]:
     engine = as_engine(host, device="cuda", memory="16GB")
     rows.append(("pinning 32 GB, once", f"{time.perf_counter() - begin:.2f} s"))
     F = [A[: len(host)] if m == 0 else A for m, A in enumerate(F)]
-    engine.normal(F, 1, SMOOTH)
+    engine.normal_equations(F, 1, SMOOTH)
     torch.cuda.reset_peak_memory_stats()
-    seconds, _ = by_clock(lambda: float(engine.normal(F, 1, SMOOTH).value), 2)
+    seconds, _ = by_clock(lambda: float(engine.normal_equations(F, 1, SMOOTH).value), 2)
     pinned = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
     there = torch.empty_like(pinned, device="cuda")
     rate = (1 << 30) / on_device(lambda: there.copy_(pinned, non_blocking=True)) / 1e6

@@ -33,8 +33,8 @@ from robustcp.constraints import Free
 from robustcp.engines import Engine, as_engine
 from robustcp.engines.threads import available_threads
 from robustcp.losses import L1
-from robustcp.objective import Objective
-from robustcp.updates import MajorizeMinimize
+from robustcp.optimize.objective import Objective
+from robustcp.optimize.updates import MajorizeMinimize
 
 # Sweeps of least squares
 
@@ -99,7 +99,9 @@ def limit(quick: bool) -> list[Result]:
                     bound = pass_limit(X.size, rank, machine(dtype, threads), X.itemsize)
                     time.sleep(0.2)
                     took = steady(
-                        lambda e=engine, f=factors: [e.normal(f, n, L1(1e-6)) for n in range(3)]
+                        lambda e=engine, f=factors: [
+                            e.normal_equations(f, n, L1(1e-6)) for n in range(3)
+                        ]
                     )
                     if turn:
                         each = 1e9 * took / 3 / X.size
@@ -179,10 +181,10 @@ def growth(quick: bool) -> list[Result]:
 
 def pass_ns(engine: Engine, factors: Any) -> list[float]:
     """Ns per entry of a pass for each mode."""
-    engine.normal(factors, 0, L1(1e-6))
+    engine.normal_equations(factors, 0, L1(1e-6))
     entries = math.prod(engine.shape)
     return [
-        1e9 * seconds(lambda n=n: engine.normal(factors, n, L1(1e-6)))[0] / entries
+        1e9 * seconds(lambda n=n: engine.normal_equations(factors, n, L1(1e-6)))[0] / entries
         for n in range(len(factors))
     ]
 
@@ -272,11 +274,11 @@ def observed(quick: bool) -> list[Result]:
     factors = tuple(rng.standard_normal((size, rank)) for _ in range(3))
     engine = as_engine(X)
     for mode in range(3):  # sorts
-        engine.normal(factors, mode, L1(1e-6))
+        engine.normal_equations(factors, mode, L1(1e-6))
     shares, times = [], []
     for _ in range(2 if quick else 5):
         least = reading_ns(data, factors)
-        took = steady(lambda: [engine.normal(factors, n, L1(1e-6)) for n in range(3)])
+        took = steady(lambda: [engine.normal_equations(factors, n, L1(1e-6)) for n in range(3)])
         times.append(1e9 * took / 3 / count)
         shares.append(least / times[-1])
     found = [
@@ -352,7 +354,7 @@ def gained(
 def swept(objective: Objective, factors: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     """The factors after a plain sweep."""
     for mode in range(len(factors)):
-        new = MajorizeMinimize().block(objective, factors, mode).factor
+        new = MajorizeMinimize().update_factor(objective, factors, mode).factor
         factors = (*factors[:mode], new, *factors[mode + 1 :])
     return factors
 
@@ -364,6 +366,6 @@ def row_solves(objective: Objective, factors: tuple[np.ndarray, ...]) -> float:
         for rows in objective.row_blocks(mode, factors[0].shape[1]):
             equations = objective.equations(factors, mode, rows)
             total += seconds(
-                lambda e=equations, m=mode, r=rows: objective.solved(e, factors, m, r)
+                lambda e=equations, m=mode, r=rows: objective.solve_rows(e, factors, m, r)
             )[0]
     return total

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from robustcp import Observed, as_engine, cpal1
-from robustcp.engines.chunks import GROUP
+from robustcp.engines.blocks.chunks import GROUP_ENTRIES
 from robustcp.losses import L1
 
 LOSS = L1(1e-3)
@@ -48,7 +48,7 @@ def sweep(engine, F):
     """The seconds of the passes of a sweep."""
     began = time.perf_counter()
     for mode in range(len(F)):
-        engine.normal(F, mode, LOSS)
+        engine.normal_equations(F, mode, LOSS)
     return time.perf_counter() - began
 
 
@@ -82,7 +82,7 @@ def formula(engine, rank, tasks):
     Each task gets the factors, and what is known of its chunks. A group that lies on one worker
     gives the equations of its rows, one that does not those of the rows of each of its chunks.
     """
-    shape, where = engine.shape, engine._shared.placed.where
+    shape, where = engine.shape, engine._shared.placement.where
     out = tasks * 8 * rank * sum(shape) + len(shape) * len(where) * CHUNK
     rows = 0
     for box, blocks in engine._shared.groups:
@@ -126,11 +126,11 @@ def sweeps(args):
             held = da.from_array(X, chunks=chunk).persist()
             wait(held)
             engine = as_engine(held)
-            _ = engine.largest, sweep(engine, F), sweep(memory, F)
+            _ = engine.max_abs, sweep(engine, F), sweep(memory, F)
             pairs = [(sweep(memory, F), sweep(engine, F)) for _ in range(args.repeat)]
             here, there = (float(np.median(part)) for part in zip(*pairs, strict=True))
             tasks = 3 * 2
-            counts = np.unique(list(engine._shared.placed.where.values()), return_counts=True)[1]
+            counts = np.unique(list(engine._shared.placement.where.values()), return_counts=True)[1]
             uneven = counts.max() / counts.mean()
             got, said = traffic(client, engine, F), formula(engine, args.rank, tasks)
             model = here * uneven + 3 * PASS + sum(said) / BANDWIDTH
@@ -173,14 +173,15 @@ def store(args):
     array = zarr.open(path, mode="r")
     engine, F = as_engine(array, memory=args.memory), factors(shape, args.rank)
     began = time.perf_counter()
-    _ = engine.largest
+    _ = engine.max_abs
     print(
-        f"{engine}, {engine.tiles.threads} threads; first look {time.perf_counter() - began:.1f} s"
+        f"{engine}, {engine.executor.threads} threads; "
+        f"first look {time.perf_counter() - began:.1f} s"
     )
     passes = []
     for mode in range(3):
         began = time.perf_counter()
-        engine.normal(F, mode, LOSS)
+        engine.normal_equations(F, mode, LOSS)
         passes.append(time.perf_counter() - began)
     most, boxes = peak(), [box for box, _ in engine._shared.groups]
     began = time.perf_counter()
@@ -188,9 +189,9 @@ def store(args):
     reads = time.perf_counter() - began
     small = tensor((300,) * 3, 5)
     memory, G = as_engine(small), tuple(A[:300] for A in F)
-    memory.normal(G, 0, LOSS)
+    memory.normal_equations(G, 0, LOSS)
     began = time.perf_counter()
-    memory.normal(G, 0, LOSS)
+    memory.normal_equations(G, 0, LOSS)
     alone = (time.perf_counter() - began) * total / small.size
     print(
         f"passes {', '.join(f'{t:.1f}' for t in passes)} s; a pass in memory would take "
@@ -236,7 +237,7 @@ PASS, TASK, CHUNK, BANDWIDTH = 0.02, 0.001, 360, 150e6
 
 def model(args):
     size, rank = round(args.entries ** (1 / 3)), args.rank
-    groups = args.entries / GROUP
+    groups = args.entries / GROUP_ENTRIES
     work = args.entries * args.entry * 1e-9 / args.workers
     waves = math.ceil(groups / max(512, 32 * args.workers))
     tasks = waves * args.workers

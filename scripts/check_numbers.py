@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 import robustcp
-from robustcp.simulation import Simulation
+from robustcp.model.simulation import Simulation
 from robustcp.studies import demo
 from robustcp.studies.kinds import KINDS
 
@@ -65,7 +65,7 @@ def text_of(file: str) -> str:
 
 
 @cache
-def demonstration() -> tuple[Simulation, dict[str, demo.Row]]:
+def demonstration() -> tuple[Simulation, dict[str, demo.MethodResult]]:
     sim, rows = demo.run()
     return sim, {row.method: row for row in rows}
 
@@ -86,10 +86,10 @@ def recovered() -> list[float]:
     """Median scores of `cp` and `cpals` over ten tensors with uneven noise."""
     scores: dict[str, list[float]] = {"cp": [], "cpals": []}
     for seed in range(10):
-        trial = KINDS["uneven_noise"].trial(seed)
+        trial = KINDS["uneven_noise"].make_trial(seed)
         truth = robustcp.KruskalTensor.from_factors(trial.truth)
         for name, into in scores.items():
-            fit = getattr(robustcp, name)(trial.given, trial.rank, **trial.options)
+            fit = getattr(robustcp, name)(trial.input_data, trial.rank, **trial.options)
             into.append(robustcp.factor_match_score(fit, truth))
     return [statistics.median(into) for into in scores.values()]
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 import robustcp
 from robustcp import cpals
-from robustcp.acceleration import Aim, Joint, Plain, Way
 from robustcp.constraints import Free, Nonnegative, Smooth
-from robustcp.engines import as_engine, joint
-from robustcp.engines.algebra import algebra
-from robustcp.engines.joint import JointSystem
+from robustcp.engines import as_engine, joint_step
+from robustcp.engines.algebra import algebra_for
+from robustcp.engines.joint_step import JointSystem
 from robustcp.losses import L1, Cauchy, LeastSquares
-from robustcp.objective import Objective
-from robustcp.schedules import Single
-from robustcp.sizes import Problem
-from robustcp.solver import Solver, Stage
-from robustcp.updates import MajorizeMinimize
+from robustcp.optimize.acceleration import JointStep, NoAcceleration, ProposedStep, SweepStep
+from robustcp.optimize.objective import Objective
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import Single
+from robustcp.optimize.solver import Solver, Stage
+from robustcp.optimize.updates import MajorizeMinimize
 from support.oracles import host
 
 CASES = [((5, 4, 6), 3, (0, 1, 2)), ((4, 3, 5, 3), 2, (2, 0, 3)), ((6, 7), 2, (0, 1))]
@@ -61,9 +61,9 @@ class TestSystem:
     @pytest.mark.parametrize(("shape", "rank", "modes"), CASES)
     def test_is_the_one_of_least_squares(self, shape, rank, modes):
         factors, H = factors_of(shape, rank), dense(factors_of(shape, rank), modes)
-        system = JointSystem.of(products(factors, factors), modes)
+        system = JointSystem.from_grams(products(factors, factors), modes)
         E = np.random.default_rng(1).standard_normal((len(modes), rank, rank))
-        found, damping = system.times(E, 0.3), 0.3
+        found, damping = system.multiply(E, 0.3), 0.3
         for i, n in enumerate(modes):
             step = [(factors[m] @ E[j]).ravel() for j, m in enumerate(modes)]
             expected = sum(H[i][j] @ step[j] for j in range(len(modes)))
@@ -74,23 +74,23 @@ class TestSystem:
     def test_slips_and_falls_are_those_of_steps(self, shape, rank, modes):
         factors, H = factors_of(shape, rank), dense(factors_of(shape, rank), modes)
         steps = [factors_of(shape, rank, seed=2)[n] for n in modes]
-        system = JointSystem.of(products(factors, factors), modes)
-        slips = system.slips(products(steps, [factors[n] for n in modes]))
+        system = JointSystem.from_grams(products(factors, factors), modes)
+        slips = system.coupled_gradients(products(steps, [factors[n] for n in modes]))
         for i, n in enumerate(modes):
             later = range(i + 1, len(modes))
             expected = -sum((H[i][j] @ steps[j].ravel() for j in later), np.zeros(H[i][i].shape[0]))
             np.testing.assert_allclose((factors[n] @ slips[i]).ravel(), expected, atol=1e-9)
         own = [0.5 * s.ravel() @ H[i][i] @ s.ravel() for i, s in enumerate(steps)]
-        np.testing.assert_allclose(system.own_falls(products(steps, steps)), own)
+        np.testing.assert_allclose(system.own_decreases(products(steps, steps)), own)
 
     @pytest.mark.parametrize(("shape", "rank", "modes"), CASES)
     def test_is_solved(self, shape, rank, modes, compiled, monkeypatch):
-        monkeypatch.setattr(joint, "PRECISE", 1e-12)
-        monkeypatch.setattr("robustcp.engines.algebra.PRECISE", 1e-12)
+        monkeypatch.setattr(joint_step, "CG_TOLERANCE", 1e-12)
+        monkeypatch.setattr("robustcp.engines.algebra.CG_TOLERANCE", 1e-12)
         factors, damping = factors_of(shape, rank), 0.1
-        system = JointSystem.of(products(factors, factors), modes)
+        system = JointSystem.from_grams(products(factors, factors), modes)
         right = np.random.default_rng(3).standard_normal((len(modes), rank, rank))
-        E, fall = algebra(np, compiled).joint_step(system, right, damping)
+        E, fall = algebra_for(np, compiled).joint_step(system, right, damping)
         H = dense(factors, modes)
         for i in range(len(modes)):
             H[i][i] = (1 + damping) * H[i][i]
@@ -99,13 +99,13 @@ class TestSystem:
         found = [(factors[n] @ B).ravel() for n, B in zip(modes, E, strict=True)]
         np.testing.assert_allclose(np.concatenate(found), e, atol=1e-8)
         assert fall == pytest.approx(0.5 * b @ e)
-        assert system.damped(E) == pytest.approx(
+        assert system.diagonal_quadratic_form(E) == pytest.approx(
             sum(x @ H[i][i] @ x for i, x in enumerate(found)) / (1 + damping)
         )
 
     def test_is_solved_as_far_as_it_pays(self, compiled):
         factors = factors_of((8, 8, 8), 4)
-        system = JointSystem.of(products(factors, factors), (0, 1, 2))
+        system = JointSystem.from_grams(products(factors, factors), (0, 1, 2))
         right = np.random.default_rng(3).standard_normal((3, 4, 4))
 
         def size(B):
@@ -114,14 +114,16 @@ class TestSystem:
                 for n in range(3)
             )
 
-        E, _ = algebra(np, compiled).joint_step(system, right, 0.01)
-        assert size(right - system.times(E, 0.01)) <= 1.01 * joint.PRECISE**2 * size(right)
+        E, _ = algebra_for(np, compiled).joint_step(system, right, 0.01)
+        assert size(right - system.multiply(E, 0.01)) <= 1.01 * joint_step.CG_TOLERANCE**2 * size(
+            right
+        )
 
     def test_dead_components_stay_dead(self, compiled):
         factors = tuple(A * [1.0, 0.0, 1.0] for A in factors_of((5, 4, 6), 3))
-        system = JointSystem.of(products(factors, factors), (0, 1, 2))
-        slips = system.slips(products(factors, factors))
-        E, fall = algebra(np, compiled).joint_step(system, slips, 0.1)
+        system = JointSystem.from_grams(products(factors, factors), (0, 1, 2))
+        slips = system.coupled_gradients(products(factors, factors))
+        E, fall = algebra_for(np, compiled).joint_step(system, slips, 0.1)
         assert np.isfinite(E).all()
         assert fall > 0
         assert not any((A @ B)[:, 1].any() for A, B in zip(factors, E, strict=True))
@@ -141,7 +143,10 @@ def squares_sweep(X, factors):
 class TestAim:
     def test_is_nearer_by_an_order(self, monkeypatch):
         """Of data that has a model, with as little damping, the distance is of second order."""
-        for where in ("robustcp.engines.joint.PRECISE", "robustcp.engines.algebra.PRECISE"):
+        for where in (
+            "robustcp.engines.joint_step.CG_TOLERANCE",
+            "robustcp.engines.algebra.CG_TOLERANCE",
+        ):
             monkeypatch.setattr(where, 1e-10)
         truth = factors_of((7, 6, 5), 2)
         X = np.einsum("ir,jr,kr->ijk", *truth)
@@ -149,7 +154,7 @@ class TestAim:
         def distances(size):
             old = tuple(A + size * B for A, B in zip(truth, factors_of(X.shape, 2, 1), strict=True))
             swept = squares_sweep(X, old)
-            aim = Joint().aim(Way(old, swept, (0, 1, 2)), size, algebra(np))
+            aim = JointStep().propose(SweepStep(old, swept, (0, 1, 2)), size, algebra_for(np))
             return [
                 np.linalg.norm(X - np.einsum("ir,jr,kr->ijk", *F)) for F in (swept, aim.factors)
             ]
@@ -168,44 +173,47 @@ class TestAim:
             return 0.5 * np.sum((X - np.einsum("ir,jr,kr->ijk", *factors)) ** 2)
 
         first = value(old) - value((swept[0], *old[1:]))
-        aim = Joint().aim(Way(old, swept, (0, 1, 2), first), 0.01, algebra(np))
-        assert value(old) - value(aim.factors) == pytest.approx(aim.fall, rel=0.02)
+        aim = JointStep().propose(SweepStep(old, swept, (0, 1, 2), first), 0.01, algebra_for(np))
+        assert value(old) - value(aim.factors) == pytest.approx(aim.predicted_decrease, rel=0.02)
 
     def test_of_one_mode_or_of_no_step_is_the_end_of_the_sweep(self):
         old, swept = factors_of((5, 4, 3), 2), factors_of((5, 4, 3), 2, 1)
         for modes, end in (((1,), swept), ((0, 1, 2), old)):
-            aim = Joint().aim(Way(old, end, modes), 1.0, algebra(np))
+            aim = JointStep().propose(SweepStep(old, end, modes), 1.0, algebra_for(np))
             assert aim.factors is end
-            assert aim.gain == 0
+            assert aim.relative_gain == 0
 
     def test_of_factors_that_have_run_off_is_the_end_of_the_sweep(self):
         old, swept = factors_of((5, 4, 3), 2), tuple(1e200 * A for A in factors_of((5, 4, 3), 2, 1))
-        assert Joint().aim(Way(old, swept, (0, 1, 2)), 1.0, algebra(np)).factors is swept
+        assert (
+            JointStep().propose(SweepStep(old, swept, (0, 1, 2)), 1.0, algebra_for(np)).factors
+            is swept
+        )
 
     def test_is_of_the_library_of_the_factors(self, xp):
         old, swept = factors_of((5, 4, 3), 2), factors_of((5, 4, 3), 2, 1)
-        expected = Joint().aim(Way(old, swept, (0, 2), 1.0), 0.1, algebra(np))
+        expected = JointStep().propose(SweepStep(old, swept, (0, 2), 1.0), 0.1, algebra_for(np))
         there = [tuple(xp.asarray(A, dtype=xp.float32) for A in F) for F in (old, swept)]
-        aim = Joint().aim(Way(*there, (0, 2), 1.0), 0.1, algebra(xp))
-        assert aim.fall == pytest.approx(expected.fall, rel=1e-4)
+        aim = JointStep().propose(SweepStep(*there, (0, 2), 1.0), 0.1, algebra_for(xp))
+        assert aim.predicted_decrease == pytest.approx(expected.predicted_decrease, rel=1e-4)
         for A, B in zip(aim.factors, expected.factors, strict=True):
             assert A.dtype == xp.float32
             np.testing.assert_allclose(host(A), B, rtol=1e-3, atol=1e-4)
 
     def test_damping_follows_what_falls(self):
-        way, aim = Joint(), Aim((), held=0.5)
-        assert way.damping(1.0, aim, -np.inf) == 4.0
-        assert way.damping(1.0, aim, 0.3) == 2.0
-        assert way.damping(1.0, aim, 0.7) == 1.0
-        assert way.damping(1.0, aim, 1.0) == way.damping(1.0, aim, np.nan) == 0.5
-        assert way.damping(1.0, Aim((), held=0.01), 1.0) == 1.0
-        assert way.damping(way.least, aim, 1.0) == way.least
-        assert way.damping(way.most, aim, -np.inf) == way.most
+        way, aim = JointStep(), ProposedStep((), damping_gain=0.5)
+        assert way.next_damping(1.0, aim, -np.inf) == 4.0
+        assert way.next_damping(1.0, aim, 0.3) == 2.0
+        assert way.next_damping(1.0, aim, 0.7) == 1.0
+        assert way.next_damping(1.0, aim, 1.0) == way.next_damping(1.0, aim, np.nan) == 0.5
+        assert way.next_damping(1.0, ProposedStep((), damping_gain=0.01), 1.0) == 1.0
+        assert way.next_damping(way.min_damping, aim, 1.0) == way.min_damping
+        assert way.next_damping(way.max_damping, aim, -np.inf) == way.max_damping
 
     def test_momentum_makes_way_for_joint_steps(self):
-        assert Joint().momentum(Aim(()), 0) == 0
-        assert Joint().momentum(Aim(()), 3) == 0.5
-        assert Joint().momentum(Aim((), gain=9.0), 3) == pytest.approx(0.05)
+        assert JointStep().momentum(ProposedStep(()), 0) == 0
+        assert JointStep().momentum(ProposedStep(()), 3) == 0.5
+        assert JointStep().momentum(ProposedStep((), relative_gain=9.0), 3) == pytest.approx(0.05)
 
 
 def alike(size, rank, congruence, seed, artifacts=0.0, noise=1e-3):
@@ -239,7 +247,7 @@ class TestSwamps:
         X, truth, begin = alike(20, 3, 0.9, seed)
         stage = Stage("squares", Single(LeastSquares()), 0.0)
         ours = sweeps_until(X, begin, stage, truth)
-        plain = sweeps_until(X, begin, replace(stage, acceleration=Plain()), truth)
+        plain = sweeps_until(X, begin, replace(stage, acceleration=NoAcceleration()), truth)
         assert 10 * ours < plain
 
     @pytest.mark.parametrize("seed", range(2))
@@ -247,7 +255,7 @@ class TestSwamps:
         X, truth, begin = alike(20, 3, 0.9, seed, artifacts=0.1)
         stage = Stage("L1", Single(L1(1e-6)), 0.0)
         ours = sweeps_until(X, begin, stage, truth, 0.98)
-        plain = sweeps_until(X, begin, replace(stage, acceleration=Plain()), truth, 0.98)
+        plain = sweeps_until(X, begin, replace(stage, acceleration=NoAcceleration()), truth, 0.98)
         assert 3 * ours < plain
 
     def test_resumed_at_the_same_bits(self, tmp_path):
@@ -270,11 +278,11 @@ class TestModels:
         begin = factors_of(sim.data.shape, 2)
         objective = Objective.of(Problem.of(as_engine(sim.data)), loss, (Free(),) * 3, (1, 0, 2))
         update, ahead = MajorizeMinimize(), objective.equations(begin, 1)
-        known = update.sweep(objective, begin, ahead).fall
-        block = update.block(objective, begin, 1)
+        known = update.sweep(objective, begin, ahead).predicted_decrease
+        block = update.update_factor(objective, begin, 1)
         step = block.factor - begin[1]
         assert known == pytest.approx(0.5 * np.sum(ahead.gradient * step), rel=1e-9)
-        assert block.fall == pytest.approx(known, rel=1e-9)
+        assert block.predicted_decrease == pytest.approx(known, rel=1e-9)
         after = objective.value((begin[0], block.factor, begin[2]))
         assert ahead.value - after >= known * (1 - 1e-9)  # the majorizer is above
 
@@ -284,7 +292,7 @@ class TestModels:
             stage = Stage("some", Single(loss), 1e-13)
             ours, plain = (
                 robustcp.cp(sim.data, 2, loss=[one], init=sim.truth, max_sweeps=3000)
-                for one in (stage, replace(stage, acceleration=Plain()))
+                for one in (stage, replace(stage, acceleration=NoAcceleration()))
             )
             assert ours.sweeps < plain.sweeps
             np.testing.assert_allclose(ours.full(), plain.full(), atol=1e-4 * ours.full().max())

@@ -20,7 +20,7 @@ class TestRows:
     def test_linear_program_is_the_optimum_of_each_row(self):
         M, _ = problem(0)
         Y = np.stack([problem(seed)[1] for seed in range(8)])
-        U, failed = LinearProgram().rows(M, Y, np.zeros((8, 4)))
+        U, failed = LinearProgram().solve_rows(M, Y, np.zeros((8, 4)))
         assert failed == []
         for u, y in zip(U, Y, strict=True):
             assert np.abs(y - M @ u).sum() == pytest.approx(exact(M, y), rel=1e-9)
@@ -28,20 +28,22 @@ class TestRows:
     def test_processes_share_the_rows(self):
         M, _ = problem(0)
         Y = np.stack([problem(seed)[1] for seed in range(5)])
-        alone, together = (LinearProgram(jobs).rows(M, Y, np.zeros((5, 4)))[0] for jobs in (1, 2))
+        alone, together = (
+            LinearProgram(jobs).solve_rows(M, Y, np.zeros((5, 4)))[0] for jobs in (1, 2)
+        )
         assert np.array_equal(alone, together)
 
     @pytest.mark.parametrize("size", [1e-12, 1e12])
     def test_linear_program_in_any_units(self, size):
         M, y = problem(1)
-        u = LinearProgram().rows(M, size * y[None], np.zeros((1, 4)))[0][0]
+        u = LinearProgram().solve_rows(M, size * y[None], np.zeros((1, 4)))[0][0]
         assert np.abs(size * y - M @ u).sum() == pytest.approx(size * exact(M, y), rel=1e-9)
 
     def test_dead_columns_and_zero_rows(self):
         M, y = problem(2)
         M[:, 1] = 0
         for update in (LinearProgram(), WeightedMedian()):
-            U, _ = update.rows(M, np.stack([y, 0 * y]), np.zeros((2, 4)))
+            U, _ = update.solve_rows(M, np.stack([y, 0 * y]), np.zeros((2, 4)))
             assert np.isfinite(U).all()
             assert np.all(U[1] == 0)
 
@@ -63,7 +65,7 @@ class TestRows:
     def test_no_coordinate_can_be_improved_when_its_turn_is_over(self):
         M, y = problem(3)
         before = np.zeros((1, 4))
-        after = WeightedMedian().rows(M, y[None], before)[0][0]
+        after = WeightedMedian().solve_rows(M, y[None], before)[0][0]
         last = np.linspace(-1, 1, 2001) + after[3]
         moved = np.abs(y[:, None] - (M[:, :3] @ after[:3])[:, None] - M[:, 3:] * last)
         assert np.abs(y - M @ after).sum() <= moved.sum(axis=0).min() + 1e-9

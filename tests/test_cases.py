@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import robustcp
-from robustcp import Cases, KruskalTensor, Observed, cases, cp, factor_match_score
+from robustcp import Cases, KruskalTensor, Observed, cp, factor_match_score
+from robustcp.starts import cases
 
 BAD = np.array([1, 4, 9, 15, 20, 27])
 
@@ -220,7 +221,7 @@ class TestAsking:
             cp(simulated()[0], 3, cases=0, loss=robustcp.L1())
 
     def test_too_few_subsets_are_told(self, monkeypatch):
-        monkeypatch.setattr(cases, "MOST", 10)
+        monkeypatch.setattr(cases, "MAX_SUBSETS", 10)
         Y, _, _ = simulated("none")
         fit = cp(Y, 3, cases=0)
         assert len(fit.starts) == 10

@@ -20,11 +20,12 @@ import pytest
 from typer.testing import CliRunner
 
 import robustcp
-from robustcp import L1, Checkpoint, Huber, Loss, Welsch, checkpoints, cp, cpal1, cpals
+from robustcp import L1, Checkpoint, Huber, Loss, Welsch, cp, cpal1, cpals
 from robustcp.cli import app
 from robustcp.engines import DenseEngine
-from robustcp.schedules import Finish, Level, Schedule, Single, Skip
-from robustcp.solver import Solver, Stage
+from robustcp.optimize.schedules import L1Finish, Level, Schedule, Single, Skip
+from robustcp.optimize.solver import Solver, Stage
+from robustcp.persist import checkpoint
 from support.kill_and_resume import CASES, bits
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="processes that are forked and killed")
@@ -191,7 +192,7 @@ class Undone(Schedule):
 
 UNDONE = [
     Huber(0.3),
-    Stage("undone", Undone(), 1e-4, otherwise=Stage("instead", Finish(1e-6), 1e-4)),
+    Stage("undone", Undone(), 1e-4, fallback=Stage("instead", L1Finish(1e-6), 1e-4)),
     Stage("undone at last", Undone(), 1e-4),
 ]
 
@@ -298,7 +299,7 @@ def test_an_interrupt_before_the_first_sweep_leaves_no_file(path, monkeypatch):
     def begin(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(robustcp.search.Cold, "__call__", begin)
+    monkeypatch.setattr(robustcp.starts.multistart.Initialization, "__call__", begin)
     with pytest.raises(KeyboardInterrupt):
         cpals(X, 2, checkpoint=Checkpoint(path, every=0))
     assert not path.exists()
@@ -318,7 +319,7 @@ def test_a_finished_fit_comes_back_at_once(path, monkeypatch):
     fit = cp(data, 2, checkpoint=path)
     before = path.read_bytes()
     passes = []
-    for name in ("normal", "value", "slab_sums", "flagged"):
+    for name in ("normal_equations", "value", "slab_sums", "count_large_residuals"):
         real = getattr(DenseEngine, name)
 
         def counted(*arguments, real=real, **more):
@@ -351,9 +352,9 @@ def test_more_sweeps_than_before(method, first, path):
 
 def test_writes_are_no_more_frequent_than_asked_for(path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
     written = []
-    monkeypatch.setattr(checkpoints, "write_record", lambda *_: written.append(now[0]))
+    monkeypatch.setattr(checkpoint, "write_record", lambda *_: written.append(now[0]))
 
     def later(state):
         now[0] += 7.0
@@ -471,7 +472,7 @@ def sealed(*arrays):
     for array in arrays:
         np.lib.format.write_array(body, array, allow_pickle=True)
     digest = hashlib.sha256(body.getvalue()).hexdigest()
-    return f"{checkpoints.TITLE}\n{digest}\n".encode() + body.getvalue()
+    return f"{checkpoint.CHECKPOINT_TITLE}\n{digest}\n".encode() + body.getvalue()
 
 
 class Trap:
@@ -544,8 +545,8 @@ def test_bad_arguments(make, message):
 
 def test_other_versions_go_on_with_a_note(path, monkeypatch):
     cpals(X, 2, max_sweeps=5, checkpoint=path)
-    now = checkpoints.versions()
-    monkeypatch.setattr(checkpoints, "versions", lambda: now | {"numpy": "99.0"})
+    now = checkpoint.versions()
+    monkeypatch.setattr(checkpoint, "versions", lambda: now | {"numpy": "99.0"})
     found = cpals(X, 2, checkpoint=path)
     assert found.notes[0] == f"continued from a checkpoint of numpy {np.__version__}"
     assert bits(replace(found, notes=found.notes[1:])) == bits(cpals(X, 2))
@@ -574,7 +575,7 @@ def signalled(name, arguments):
     """The command, which gets a signal in its tenth sweep."""
     program = f"""
 import os, signal, sys
-import robustcp.methods as m
+import robustcp.estimators as m
 
 def signalled(X, rank, *, callback, **options):
     def after_sweep(state):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import robustcp
 from robustcp import Checkpoint, Observed, as_engine
-from robustcp._checks import ArgumentError
+from robustcp._util.checks import ArgumentError
 from robustcp.engines import (
     ChunkedEngine,
     ChunkError,
@@ -27,9 +27,9 @@ from robustcp.engines import (
     Weights,
     connect,
     host_data,
-    parts,
+    subsets,
 )
-from robustcp.engines.chunks import Grid, chunked_source
+from robustcp.engines.blocks.chunks import Grid, chunked_source
 from robustcp.io.reading import FileError, read
 from robustcp.losses import L1, LeastSquares
 
@@ -109,13 +109,13 @@ KINDS = {
 def test_it_is_the_engine_of_the_whole(kind, tmp_path):
     X = data(gaps=0.2)
     ours, whole, F = in_small_groups(KINDS[kind](tmp_path, X)), as_engine(X), factors()
-    assert ours.largest == whole.largest
+    assert ours.max_abs == whole.max_abs
     assert ours.count == whole.count
     for loss in (LOSS, LeastSquares()):
         assert ours.value(F, loss) == pytest.approx(whole.value(F, loss), rel=1e-12)
         for mode in range(3):
             for rows in (None, slice(2, 8)):
-                a, b = (e.normal(F, mode, loss, rows) for e in (ours, whole))
+                a, b = (e.normal_equations(F, mode, loss, rows) for e in (ours, whole))
                 np.testing.assert_allclose(a.gram, b.gram, rtol=1e-10, atol=1e-12)
                 np.testing.assert_allclose(a.gradient, b.gradient, rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(ours.sample().values, whole.sample().values)
@@ -126,9 +126,9 @@ def test_it_is_the_engine_of_the_whole(kind, tmp_path):
     np.testing.assert_array_equal(
         ours.subtensor(part).array, X[np.ix_([1, 4, 7], range(11), [0, 5])]
     )
-    each = ours.entrywise(lambda r: np.abs(r) > 1, F)
+    each = ours.map_residuals(lambda r: np.abs(r) > 1, F)
     assert isinstance(each, da.Array)
-    np.testing.assert_array_equal(each.compute(), whole.entrywise(lambda r: np.abs(r) > 1, F))
+    np.testing.assert_array_equal(each.compute(), whole.map_residuals(lambda r: np.abs(r) > 1, F))
 
 
 @pytest.mark.cluster
@@ -146,7 +146,7 @@ def test_chunks_may_be_of_any_size(shape, cuts, most, gaps, seed):
     ours = in_small_groups(da.from_array(X, chunks=tuple(cuts[: X.ndim])), most)
     whole, F = as_engine(X), factors(X.shape)
     for mode in range(X.ndim):
-        a, b = (e.normal(F, mode, LOSS) for e in (ours, whole))
+        a, b = (e.normal_equations(F, mode, LOSS) for e in (ours, whole))
         np.testing.assert_allclose(a.gram, b.gram, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(a.gradient, b.gradient, rtol=1e-9, atol=1e-9)
         assert a.value == pytest.approx(b.value, rel=1e-10)
@@ -166,18 +166,22 @@ def test_weights_and_scales_are_cut_with_the_data(lazy):
             (as_engine(X), w, u),
         )
     )
-    a, b = (e.normal(F, 1, LOSS) for e in (ours, whole))
+    a, b = (e.normal_equations(F, 1, LOSS) for e in (ours, whole))
     np.testing.assert_allclose(a.gram, b.gram, rtol=1e-10)
     np.testing.assert_allclose(ours.sample(F).values, whole.sample(F).values, rtol=1e-12)
     np.testing.assert_allclose(
-        ours.subtensor([np.arange(4), None, None]).normal((F[0][:4], *F[1:]), 1, LOSS).gradient,
-        whole.subtensor([np.arange(4), None, None]).normal((F[0][:4], *F[1:]), 1, LOSS).gradient,
+        ours.subtensor([np.arange(4), None, None])
+        .normal_equations((F[0][:4], *F[1:]), 1, LOSS)
+        .gradient,
+        whole.subtensor([np.arange(4), None, None])
+        .normal_equations((F[0][:4], *F[1:]), 1, LOSS)
+        .gradient,
         rtol=1e-10,
     )
 
 
 def test_large_parts_stay_in_chunks(monkeypatch):
-    monkeypatch.setattr("robustcp.engines.chunked.HELD", 100)
+    monkeypatch.setattr("robustcp.engines.blocks.chunked.MAX_CACHED_ENTRIES", 100)
     X, F = data(gaps=0.1), factors()
     at = [np.array([0, 1, 6, 7, 11]), None, np.array([2, 3, 8])]
     rows = tuple(A if k is None else A[k] for A, k in zip(F, at, strict=True))
@@ -185,7 +189,7 @@ def test_large_parts_stay_in_chunks(monkeypatch):
     assert isinstance(part, ChunkedEngine)
     whole = as_engine(X).subtensor(at)
     for mode in range(3):
-        a, b = (e.normal(rows, mode, LOSS) for e in (part, whole))
+        a, b = (e.normal_equations(rows, mode, LOSS) for e in (part, whole))
         np.testing.assert_allclose(a.gram, b.gram, rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(part.sample().values, whole.sample().values)
 
@@ -201,9 +205,9 @@ def test_a_part_is_read_as_a_part(tmp_path):
 
 
 def test_groups_are_neighbours_of_about_eight_million_entries():
-    assert Grid.regular((400,) * 3, (100,) * 3).coarser(1 << 23).counts == (2, 2, 2)
-    assert Grid.regular((400,) * 3, (200,) * 3).coarser(1 << 23).counts == (2, 2, 2)
-    assert Grid.regular((10**4,) * 3, (200,) * 3).coarser(1 << 23).counts == (50, 50, 50)
+    assert Grid.regular((400,) * 3, (100,) * 3).coarsen(1 << 23).counts == (2, 2, 2)
+    assert Grid.regular((400,) * 3, (200,) * 3).coarsen(1 << 23).counts == (2, 2, 2)
+    assert Grid.regular((10**4,) * 3, (200,) * 3).coarsen(1 << 23).counts == (50, 50, 50)
 
 
 # Estimators
@@ -269,11 +273,11 @@ def test_ranks_are_looked_for_in_a_part(sim, monkeypatch):
         profile.rank
         == robustcp.rank_profile(sim.data, [1, 2], rng=0, jobs=1, starts=1, folds=2).rank
     )
-    monkeypatch.setattr(parts, "PART", 1000)
+    monkeypatch.setattr(subsets, "MAX_LOADED_ENTRIES", 1000)
     whole = host_data(array)
     with pytest.raises(ValueError, match="too large"):
         _ = whole.values
-    part = whole.taken(0, np.arange(5)).taken(1, np.arange(3, 9)).taken(2, np.array([2, 17]))
+    part = whole.take(0, np.arange(5)).take(1, np.arange(3, 9)).take(2, np.array([2, 17]))
     np.testing.assert_array_equal(part.data, sim.data[:5, 3:9][:, :, [2, 17]])
 
 
@@ -285,20 +289,24 @@ def test_fibres_of_data_beyond_memory_are_told_of():
     array = da.from_array(X, chunks=12)
     assert robustcp.cp(array, 2).notes == robustcp.cp(X, 2).notes
     small = in_small_groups(array, memory="400kB")
-    assert not small.listable
+    assert not small.entries_fit_in_memory
     with pytest.warns(UserWarning, match="would take all entries in memory"):
-        robustcp.noise.fibres.fibres_of(small, *_model_and_noise(small, sim.truth))
+        robustcp.noise.outlying_fibres.find_outlying_fibres(
+            small, *_model_and_noise(small, sim.truth)
+        )
     with pytest.raises(MemoryError, match="30x24x20"):
         small.entries()
 
 
 def _model_and_noise(engine, truth):
-    from robustcp.noise import COMMON, noise_of
-    from robustcp.sizes import Resolution
-    from robustcp.units import Units
+    from robustcp.noise import COMMON, estimate_model_noise
+    from robustcp.optimize.problem import Resolution
+    from robustcp.optimize.units import Units
 
     model = tuple(truth.absorbed())
-    return model, noise_of(engine, model, Resolution.of(engine), Units(3, 0), COMMON, None)
+    return model, estimate_model_noise(
+        engine, model, Resolution.of(engine), Units(3, 0), COMMON, None
+    )
 
 
 # Schedulers
@@ -459,7 +467,7 @@ def test_chunks_must_fit_into_the_memory_given():
     array = zarr.create_array({}, shape=(400, 400, 400), chunks=(400, 400, 100), dtype="f8")
     with pytest.raises(ArgumentError, match="200 MB is too little for chunks of 128 MB"):
         as_engine(array, memory="200MB")
-    assert as_engine(array, memory="2GB").tiles.threads >= 1
+    assert as_engine(array, memory="2GB").executor.threads >= 1
 
 
 def test_nobody_at_an_address():
@@ -477,13 +485,13 @@ def test_without_dask_stores_are_read_in_this_process(tmp_path, monkeypatch):
     find = importlib.util.find_spec
     for module in ("chunks", "schedulers"):
         monkeypatch.setattr(
-            f"robustcp.engines.{module}.find_spec",
+            f"robustcp.engines.blocks.{module}.find_spec",
             lambda name: None if name == "dask" else find(name),
         )
     engine = in_small_groups(array)
     assert engine.value(F, LOSS) == pytest.approx(as_engine(X).value(F, LOSS), rel=1e-12)
     np.testing.assert_array_equal(
-        engine.entrywise(lambda r: r, F), DenseEngine(X).entrywise(lambda r: r, F)
+        engine.map_residuals(lambda r: r, F), DenseEngine(X).map_residuals(lambda r: r, F)
     )
 
 
@@ -537,21 +545,25 @@ def test_tables_in_parts_are_the_table(kind, tmp_path):
         table = Observed.from_parquet(folder)
     ours, whole, F = as_engine(table), as_engine(Observed(at, values, SHAPE)), factors()
     assert table.shape == SHAPE
-    assert (ours.count, ours.largest) == (whole.count, whole.largest)
+    assert (ours.count, ours.max_abs) == (whole.count, whole.max_abs)
     for look in (
         lambda e: e,
         lambda e: e.weighted([np.arange(12) % 3, None, None]),
-        lambda e: e.scaled(1).saturated(0.5),
-        lambda e: e.leaving_out_slabs(2, np.array([1, 4])),
+        lambda e: e.scaled(1).clipped(0.5),
+        lambda e: e.without_slabs(2, np.array([1, 4])),
     ):
         a, b = look(ours), look(whole)
         for mode in range(3):
-            left, right = (e.normal(F, mode, LOSS) for e in (a, b))
+            left, right = (e.normal_equations(F, mode, LOSS) for e in (a, b))
             np.testing.assert_allclose(left.gram, right.gram, rtol=1e-10, atol=1e-12)
             np.testing.assert_allclose(left.gradient, right.gradient, rtol=1e-10, atol=1e-12)
-        for left, right in zip(a.flagged(F, 0.5), b.flagged(F, 0.5), strict=True):
+        for left, right in zip(
+            a.count_large_residuals(F, 0.5), b.count_large_residuals(F, 0.5), strict=True
+        ):
             np.testing.assert_array_equal(left, right)
-    np.testing.assert_allclose(ours.entrywise(lambda r: r, F), whole.entrywise(lambda r: r, F))
+    np.testing.assert_allclose(
+        ours.map_residuals(lambda r: r, F), whole.map_residuals(lambda r: r, F)
+    )
     at_some = [np.arange(5), None, None]
     rows = (F[0][:5], *F[1:])
     assert ours.subtensor(at_some).value(rows, LOSS) == pytest.approx(
@@ -569,7 +581,7 @@ def test_fits_of_tables_in_parts(tmp_path):
 def test_bits_of_tables_do_not_depend_on_threads(tmp_path):
     at, values = listed()
     table = Observed.from_parquet(in_parquet(tmp_path / "t", at, values, files=7))
-    one, two = (as_engine(table, threads=k).normal(factors(), 1, LOSS) for k in (1, 2))
+    one, two = (as_engine(table, threads=k).normal_equations(factors(), 1, LOSS) for k in (1, 2))
     np.testing.assert_array_equal(one.gram, two.gram)
 
 

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 import robustcp
 from robustcp.constraints import Free
 from robustcp.engines import DenseEngine, as_engine
-from robustcp.engines.algebra import ROWS, CompiledAlgebra, algebra
+from robustcp.engines.algebra import ROWS_PER_RANGE, CompiledAlgebra, algebra_for
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import Storage
-from robustcp.engines.threads import Tiles
+from robustcp.engines.threads import TileExecutor
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss
-from robustcp.noise import Noise, Residuals, core, estimation
-from robustcp.normal import NormalEquations
-from robustcp.schedules import Refinement, Skip
-from robustcp.sizes import Resolution
+from robustcp.noise import Noise, Residuals, contaminated_normal, estimation
+from robustcp.optimize.problem import Resolution
+from robustcp.optimize.schedules import Refinement, Skip
 from support.oracles import brute_force
 
 pytest.importorskip("numba")
 
-from robustcp.engines.passes import kernels
-from robustcp.engines.passes.compiled import CompiledPass
+from robustcp.engines.passes import kernels_numba as numba_kernels
+from robustcp.engines.passes.numba_pass import CompiledPass
 
 
 def residual_pass(loss, r):
@@ -40,7 +40,7 @@ def residual_pass(loss, r):
     """
     engine = as_engine(r[:, None])
     factors = (np.zeros((len(r), 1), r.dtype), np.ones((1, 1), r.dtype))
-    equations = engine.normal(factors, 0, loss)
+    equations = engine.normal_equations(factors, 0, loss)
     return equations.value, equations.gradient[:, 0], equations.gram[:, 0]
 
 
@@ -82,7 +82,7 @@ def test_float32_sums_in_float64():
 def is_compiled(loss, dtype):
     """Whether a loss gets a compiled pass over data of some type."""
     engine = DenseEngine(np.ones((3, 3), dtype))
-    return isinstance(engine._passes.of(loss), CompiledPass)
+    return isinstance(engine._passes.for_loss(loss), CompiledPass)
 
 
 def test_only_losses_that_it_knows():
@@ -99,7 +99,7 @@ def test_only_losses_that_it_knows():
 def test_a_formula_is_all_that_a_compiled_pass_needs(monkeypatch):
     from numba import njit
 
-    weighed = kernels.weighed
+    weighed = numba_kernels.apply_weight
 
     @njit(inline="always")
     def log_cosh(x, s, w, numbers, weights):
@@ -126,8 +126,8 @@ def test_a_formula_is_all_that_a_compiled_pass_needs(monkeypatch):
         def curvature(self, r):
             return self.slope(r) / r
 
-    formula = kernels.Formula("log_cosh", log_cosh, lambda loss: (loss.c,))
-    monkeypatch.setitem(kernels.FORMULAS, LogCosh, formula)
+    formula = numba_kernels.Formula("log_cosh", log_cosh, lambda loss: (loss.c,))
+    monkeypatch.setitem(numba_kernels.FORMULAS, LogCosh, formula)
     assert is_compiled(LogCosh(), np.float64)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((6, 7, 8))
@@ -135,7 +135,7 @@ def test_a_formula_is_all_that_a_compiled_pass_needs(monkeypatch):
     for mode in range(3):
         gram, gradient, value = brute_force(X, factors, mode, LogCosh())
         for engine, c in ((as_engine(X), 1), (as_engine(X).weighted(np.array(3.0)), 3)):
-            got = engine.normal(factors, mode, LogCosh())
+            got = engine.normal_equations(factors, mode, LogCosh())
             np.testing.assert_allclose(got.gram, c * gram, rtol=1e-10)
             np.testing.assert_allclose(got.gradient, c * gradient, rtol=1e-8, atol=1e-10)
             assert got.value == pytest.approx(c * value)
@@ -183,7 +183,7 @@ def test_types_that_are_converted_on_the_way(dtype):
         factors = tuple(A.astype(np.float32) for A in factors)
     for loss in (L1(0.01), LeastSquares()):
         expected = brute_force(X.astype(float), factors, 1, loss)
-        got = as_engine(X).normal(factors, 1, loss)
+        got = as_engine(X).normal_equations(factors, 1, loss)
         np.testing.assert_allclose(got.gradient, expected[1], rtol=1e-4, atol=1e-4)
 
 
@@ -197,27 +197,27 @@ class TestSolve:
         equations = NormalEquations(gram, rng.standard_normal((count, rank)), 0.0)
         rows = rng.standard_normal((count, rank))
         compiled, plain = (
-            Free().solve(equations, rows, mu, algebra(np, how)) for how in (True, False)
+            Free().solve(equations, rows, mu, algebra_for(np, how)) for how in (True, False)
         )
-        assert isinstance(algebra(np), CompiledAlgebra)
+        assert isinstance(algebra_for(np), CompiledAlgebra)
         np.testing.assert_allclose(compiled, plain, rtol=1e-6, atol=1e-8)
 
     def test_rows_without_data_stay(self, compiled):
         gram = np.array([[2.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
         equations = NormalEquations(gram, np.array([[2.0, 4.0], [0.0, 0.0]]), 0.0)
-        new = Free().solve(equations, np.ones((2, 2)), 1e-6, algebra(np, compiled))
+        new = Free().solve(equations, np.ones((2, 2)), 1e-6, algebra_for(np, compiled))
         np.testing.assert_allclose(new, [[2.0, 3.0], [1.0, 1.0]], rtol=1e-5)
 
     def test_coinciding_components_give_finite_rows(self, compiled):
         gram = np.ones((3, 3))
         equations = NormalEquations(gram, np.ones((3, 2)), 0.0)
-        rows = Free().solve(equations, np.zeros((3, 2)), 0.0, algebra(np, compiled))
+        rows = Free().solve(equations, np.zeros((3, 2)), 0.0, algebra_for(np, compiled))
         np.testing.assert_allclose(rows.sum(axis=1), 1.0, rtol=1e-6)
 
     def test_norms_of_very_small_columns(self, compiled):
         A = np.full((6, 2), 1e-310)
         A[0, 0] = 0.0
-        norms = algebra(np, compiled).column_norms(A)
+        norms = algebra_for(np, compiled).column_norms(A)
         np.testing.assert_allclose(norms, np.sqrt([5, 6]) * 1e-310, rtol=1e-6)
 
     @pytest.mark.parametrize("size", [1.0, 1e160, 1e-160])
@@ -226,7 +226,7 @@ class TestSolve:
         A, B, C = (rng.standard_normal((n, 4)) for n in (5, 7, 6))
         A, B = A * [1.0, size, 1.0, 1e3], B * [1.0, 1 / size, 1.0, 1.0]
         C[:, 2] = 0.0
-        new = algebra(np, compiled).balanced([A, B, C])
+        new = algebra_for(np, compiled).balance_norms([A, B, C])
         norms = np.array([np.linalg.norm(D, axis=0) for D in new])
         np.testing.assert_allclose(norms[:, [0, 1, 3]], norms[[0, 0, 0]][:, [0, 1, 3]], rtol=1e-9)
         old, same = (
@@ -239,7 +239,7 @@ class TestSolve:
 class TestLongModes:
     """More rows than are worked on at once."""
 
-    count, rank = 2 * ROWS + 77, 3
+    count, rank = 2 * ROWS_PER_RANGE + 77, 3
 
     def equations(self, shared):
         rng = np.random.default_rng(0)
@@ -254,15 +254,16 @@ class TestLongModes:
         return NormalEquations(gram, gradient, 0.0), rng.standard_normal((self.count, self.rank))
 
     @pytest.mark.parametrize("shared", [False, True])
-    @pytest.mark.parametrize("name", ["solved", "nonnegative"])
+    @pytest.mark.parametrize("name", ["solve_rows", "solve_nonnegative_rows"])
     def test_rows(self, name, shared):
         equations, rows = self.equations(shared)
         one, two, three = (
-            getattr(algebra(np, True, threads), name)(equations, rows, 0.1) for threads in (1, 2, 3)
+            getattr(algebra_for(np, True, threads), name)(equations, rows, 0.1)
+            for threads in (1, 2, 3)
         )
         assert np.array_equal(one, two)
         assert np.array_equal(one, three)
-        expected = getattr(algebra(np, False), name)(equations, rows, 0.1)
+        expected = getattr(algebra_for(np, False), name)(equations, rows, 0.1)
         np.testing.assert_allclose(one, expected, rtol=1e-7, atol=1e-9)
 
     def test_nonnegative_rows_are_those_of_scipy(self):
@@ -270,7 +271,7 @@ class TestLongModes:
 
         equations, rows = self.equations(shared=False)
         i, j = np.triu_indices(self.rank)
-        found = algebra(np).nonnegative(equations, np.abs(rows), 0.1)
+        found = algebra_for(np).solve_nonnegative_rows(equations, np.abs(rows), 0.1)
         for n in range(0, self.count, 997):
             G = np.zeros((self.rank, self.rank))
             G[i, j] = G[j, i] = equations.gram[n]
@@ -285,16 +286,18 @@ class TestLongModes:
     @pytest.mark.parametrize("size", [1.0, 1e-300, 1e300])
     def test_norms_and_products_of_columns(self, size):
         A = size * self.equations(shared=False)[1]
-        norms = [algebra(np, True, threads).column_norms(A) for threads in (1, 2)]
+        norms = [algebra_for(np, True, threads).column_norms(A) for threads in (1, 2)]
         assert np.array_equal(*norms)
         np.testing.assert_allclose(norms[0], size * np.linalg.norm(A / size, axis=0), rtol=1e-12)
-        found = algebra(np, True, 2).times(A, np.array([1.0, 2.0, 0.5]))
+        found = algebra_for(np, True, 2).scale_columns(A, np.array([1.0, 2.0, 0.5]))
         assert np.array_equal(found, A * [1.0, 2.0, 0.5])
 
     def test_fits_have_the_same_bits_for_any_number_of_threads(self):
         rng = np.random.default_rng(0)
-        factors = [rng.random((size, 2)) for size in (ROWS + 500, 3, 4)]
-        X = np.einsum("ir,jr,kr->ijk", *factors) + 0.1 * rng.standard_normal((ROWS + 500, 3, 4))
+        factors = [rng.random((size, 2)) for size in (ROWS_PER_RANGE + 500, 3, 4)]
+        X = np.einsum("ir,jr,kr->ijk", *factors) + 0.1 * rng.standard_normal(
+            (ROWS_PER_RANGE + 500, 3, 4)
+        )
         one, two = (
             robustcp.cp(
                 as_engine(X, threads=threads), 2, init=factors, max_sweeps=4, nonnegative=True
@@ -310,11 +313,11 @@ class TestLeastSquares:
         X = rng.standard_normal((5, 6, 7))
         factors = tuple(rng.standard_normal((size, 2)) for size in X.shape)
         engine = as_engine(X)
-        engine.normal(factors, 0, LeastSquares())
+        engine.normal_equations(factors, 0, LeastSquares())
         factors[2][:] += 1.0
         expected = brute_force(X, factors, 1, LeastSquares())
         np.testing.assert_allclose(
-            engine.normal(factors, 1, LeastSquares()).gradient, expected[1], atol=1e-10
+            engine.normal_equations(factors, 1, LeastSquares()).gradient, expected[1], atol=1e-10
         )
 
     def test_a_side_is_contracted_once_for_all_its_modes(self, monkeypatch, compiled):
@@ -327,7 +330,7 @@ class TestLeastSquares:
             Storage, "map", lambda self, *given: passes.append(1) or original(self, *given)
         )
         for mode in range(3):
-            engine.normal(factors, mode, LeastSquares())
+            engine.normal_equations(factors, mode, LeastSquares())
         assert len(passes) == 3  # two contractions, and the sum of squares
 
 
@@ -350,7 +353,7 @@ class TestThreads:
             done.append(k)
             return k * k
 
-        assert list(Tiles(3).map(work, range(200))) == [k * k for k in range(200)]
+        assert list(TileExecutor(3).map(work, range(200))) == [k * k for k in range(200)]
         assert sorted(done) == list(range(200))
 
     def test_an_error_comes_out(self):
@@ -360,17 +363,17 @@ class TestThreads:
             return k
 
         with pytest.raises(ValueError, match="seven"):
-            list(Tiles(2).map(work, range(20)))
+            list(TileExecutor(2).map(work, range(20)))
 
     def test_pieces_side_by_side_map_their_tiles_alone(self):
-        tiles = Tiles(2)
+        tiles = TileExecutor(2)
 
         def piece(k):
             owners = set(tiles.map(lambda _: threading.get_ident(), range(10)))
             assert owners == {threading.get_ident()}
             return k
 
-        assert tiles.side_by_side(piece, range(6)) == list(range(6))
+        assert tiles.map_tasks(piece, range(6)) == list(range(6))
         assert list(tiles.map(lambda k: k, range(3))) == [0, 1, 2]
         assert threads_at_once(tiles) == 2  # no longer alone
 
@@ -465,10 +468,10 @@ def test_the_1_norm_is_finished_where_refinement_is_not_for_the_data(monkeypatch
 
 @pytest.mark.parametrize(("beyond", "floor"), [(0.8, 0.01), (0.6, 0.7)])
 def test_refinement_is_left_out_if_there_is_no_telling_what_the_noise_is(beyond, floor):
-    noise = Noise.common(1.0, 3, above=floor, beyond=beyond)
+    noise = Noise.common(1.0, 3, above=floor, rejected_share=beyond)
     with pytest.raises(Skip, match=f"would reject {beyond:.0%}"):
-        Refinement(Resolution(1e-9, 1e-9))._check(noise, None)
-    Refinement(Resolution(1e-9, 1e-9))._check(replace(noise, beyond=0.4), None)
+        Refinement(Resolution(1e-9, 1e-9))._check_noise(noise, None)
+    Refinement(Resolution(1e-9, 1e-9))._check_noise(replace(noise, rejected_share=0.4), None)
 
 
 class TestFirstLooks:
@@ -486,10 +489,13 @@ class TestFirstLooks:
         if missing:
             X[2] = np.nan  # a slab without any
         zero = tuple(np.zeros((n, 1)) for n in shape)
-        found = Residuals.of(as_engine(X), zero, Resolution(entry=least, least=least))
+        found = Residuals.of(as_engine(X), zero, Resolution(min_entry_sigma=least, min_sigma=least))
         plain, compiled = (
-            how(found, found.modes, 1e-3)
-            for how in (estimation._main_effects, estimation._compiled_effects)
+            how(found, found.scalable_modes, 1e-3)
+            for how in (
+                estimation._estimate_main_effects,
+                estimation._estimate_main_effects_compiled,
+            )
         )
         assert missing or plain[0][0] is not None
         for one, other in zip(plain[0], compiled[0], strict=True):
@@ -497,13 +503,13 @@ class TestFirstLooks:
             if one is not None:
                 np.testing.assert_allclose(other, one, rtol=1e-10)
         np.testing.assert_allclose(compiled[1], plain[1], rtol=1e-10)
-        some = core._Sorted.of(plain[1], least, 1 << 16)
+        some = contaminated_normal._SortedResiduals.of(plain[1], least, 1 << 16)
         for rounds in ((False, True), (True,)):
             np.testing.assert_allclose(
-                some._compiled(1.3, rounds), some._settled(1.3, rounds), rtol=1e-9
+                some._iterate_compiled(1.3, rounds), some._iterate(1.3, rounds), rtol=1e-9
             )
-        noise, z = estimation._rough(found, found.modes)
-        s = estimation.deviations(found, noise)
+        noise, z = estimation._standardize_by_main_effects(found, found.scalable_modes)
+        s = estimation.entry_sigmas(found, noise)
         np.testing.assert_allclose(z, found.values / s, rtol=1e-6)
         assert noise.sigma == pytest.approx(np.exp(np.mean(np.log(s))), rel=1e-6)
 
@@ -512,5 +518,5 @@ class TestFirstLooks:
 def test_nonnegative_rows_without_data_stay_finite(compiled):
     equations = NormalEquations(np.zeros((2, 3)), np.zeros((2, 2)), 0.0)
     rows = np.array([[1.0, 2.0], [0.0, 3.0]])
-    found = algebra(np, compiled).nonnegative(equations, rows, 0.0)
+    found = algebra_for(np, compiled).solve_nonnegative_rows(equations, rows, 0.0)
     assert np.array_equal(found, rows)

@@ -14,23 +14,23 @@ from scipy.optimize import isotonic_regression, nnls
 
 import robustcp
 from robustcp import Constraint, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals
-from robustcp.constraints import Free, as_constraint, by_mode
-from robustcp.constraints.banded import Banded, _descended, nonnegative_minimum
-from robustcp.constraints.smooth import Differences, positions
-from robustcp.constraints.unimodal import unimodal
+from robustcp.constraints import Free, as_constraint, constraints_by_mode
+from robustcp.constraints.banded import BandedMatrix, _descend_active_set, nonnegative_minimum
+from robustcp.constraints.smooth import SecondDifferences, numeric_labels
+from robustcp.constraints.unimodal import unimodal_regression
 from robustcp.engines import as_engine
 from robustcp.engines import dense as dense_engine
 from robustcp.engines import observed as observed_engine
-from robustcp.engines.algebra import algebra
+from robustcp.engines.algebra import algebra_for
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.io.reading import Loaded
 from robustcp.losses import L1, LeastSquares
-from robustcp.normal import NormalEquations
-from robustcp.objective import Objective
-from robustcp.schedules import Continuation, Single
-from robustcp.search import constraints_on
-from robustcp.sizes import Problem
-from robustcp.solver import Solver, Stage
-from robustcp.updates import MajorizeMinimize
+from robustcp.optimize.objective import Objective
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import Continuation, Single
+from robustcp.optimize.solver import Solver, Stage
+from robustcp.optimize.updates import MajorizeMinimize
+from robustcp.starts.multistart import restrict_constraints
 from support.halves import Halves
 from support.oracles import host
 
@@ -44,7 +44,7 @@ class Capped:
         return np.minimum(factor, np.abs(factor[:1]))
 
     def solve(self, equations, rows, mu, algebra):
-        new = self.project(algebra.solved(equations, rows, mu))
+        new = self.project(algebra.solve_rows(equations, rows, mu))
         i, j = np.triu_indices(rows.shape[1])
         d = new - rows
         twice = np.where(i == j, 1.0, 2.0)
@@ -62,7 +62,7 @@ class Shrunk(Constraint):
         return 2.0 * (factor**2).sum(axis=0)
 
     def solve(self, equations, rows, mu, algebra, price):
-        return algebra.solved(equations.ridged(4.0 * price, rows), rows, mu)
+        return algebra.solve_rows(equations.with_ridge(4.0 * price, rows), rows, mu)
 
 
 KINDS = {
@@ -127,7 +127,7 @@ def assert_sweep_descends(solver, state):
     )  # of data that is fitted exactly
     for mode in solver.modes:
         low = objective.value(factors) + objective.penalty(factors)
-        factor = MajorizeMinimize().block(objective, factors, mode).factor
+        factor = MajorizeMinimize().update_factor(objective, factors, mode).factor
         factors = (*factors[:mode], factor, *factors[mode + 1 :])
         high = low + 1e-9 * abs(low) + rounding
         assert objective.value(factors) + objective.penalty(factors) <= high
@@ -167,8 +167,8 @@ def test_no_fit_rises(kind, order, data):
         for mode, name in enumerate(names):
             assert ALLOWED.get(name, lambda A: True)(host(after.factors[mode]))
         states.append(after)
-        if solver.level_done(after):
-            following, finished = solver.following(after)
+        if solver.is_level_finished(after):
+            following, finished = solver.next_level(after)
             if finished:
                 break
             states.append(following)
@@ -243,7 +243,7 @@ def test_the_penalty_moves_with_the_balance_only_by_rounding(order, rank, seed, 
     solver = Solver(Problem.of(engine), [Stage("x", Single(L1(1e-2)), 0.0)], constraints=kinds)
     factors = tuple(rng.standard_normal((size, rank)) * rng.uniform(0.1, 9) for size in shape)
     objective = Objective.of(solver.problem, L1(1e-2), kinds, tuple(range(order)))
-    before, after = objective.penalty(factors), objective.penalty(solver._balanced(factors))
+    before, after = objective.penalty(factors), objective.penalty(solver._balance_norms(factors))
     assert after == pytest.approx(before, rel=1e-10)
 
 
@@ -265,10 +265,10 @@ def test_ridges_are_the_derivatives_of_the_penalty(order, rank, seed):
 
         spy = Spy(0.4) if mode == 0 else Spy()
         spied = Objective(engine, objective.loss, (*kinds[:mode], spy, *kinds[mode + 1 :]),
-                          objective.modes, unit=objective.unit)  # fmt: skip
+                          objective.modes, penalty_unit=objective.penalty_unit)  # fmt: skip
         packed = rank * (rank + 1) // 2
         nothing = NormalEquations(np.zeros((shape[mode], packed)), np.zeros((shape[mode], rank)), 0)
-        spied.solved(nothing, factors, mode, slice(0, shape[mode]))
+        spied.solve_rows(nothing, factors, mode, slice(0, shape[mode]))
         step = rng.standard_normal(factors[mode].shape)
 
         def along(t, mode=mode, step=step, seen=seen):
@@ -339,7 +339,7 @@ def test_smooth_rows_solve_the_whole_coupled_system(mu, rank, empty, even):
     equations, rows, price, G = system(1, rank=rank, empty=empty)
     x = np.arange(9.0) if even else np.cumsum(np.random.default_rng(2).uniform(0.5, 3, 9))
     kind = Smooth(0.7, coordinates=x, unit=1.0)
-    new = kind.solve(equations, rows, mu, algebra(np), price)
+    new = kind.solve(equations, rows, mu, algebra_for(np), price)
     D = second_differences(x)
     H = dense(G, D, 2 * 0.7 * price, mu)
     right = equations.gradient + np.einsum("irs,is->ir", G, rows)
@@ -352,7 +352,7 @@ def test_smooth_nonnegative_rows_satisfy_kkt(seed):
     equations, rows, price, G = system(seed, count=12, empty=(3, 4))
     rows = np.maximum(rows, 0)
     kind = Smooth(0.7, nonnegative=True)
-    new = kind.solve(equations, rows, 0.0, algebra(np), price)
+    new = kind.solve(equations, rows, 0.0, algebra_for(np), price)
     H = dense(G, second_differences(np.arange(12.0)), 1.4 * price, 0.0)
     b = (equations.gradient + np.einsum("irs,is->ir", G, rows)).ravel()
     slope = H @ new.ravel() - b
@@ -374,10 +374,10 @@ def test_active_sets_agree_with_pivoting(seed):
     for k in range(4):
         bands[k, : 30 - k] = np.diagonal(H, -k)
     b, start = rng.standard_normal(30), rng.random(30)
-    np.testing.assert_allclose(Banded(bands).times(b), H @ b)
-    np.testing.assert_allclose(Banded(bands).solve(b), np.linalg.solve(H, b))
-    found = nonnegative_minimum(Banded(bands), b, start)
-    np.testing.assert_allclose(found, _descended(Banded(bands), b, start), atol=1e-9)
+    np.testing.assert_allclose(BandedMatrix(bands).multiply(b), H @ b)
+    np.testing.assert_allclose(BandedMatrix(bands).solve(b), np.linalg.solve(H, b))
+    found = nonnegative_minimum(BandedMatrix(bands), b, start)
+    np.testing.assert_allclose(found, _descend_active_set(BandedMatrix(bands), b, start), atol=1e-9)
     slope = H @ found - b
     assert slope.min() > -1e-9
     assert np.abs(slope * found).max() < 1e-9
@@ -390,7 +390,7 @@ def test_a_gap_is_filled_from_its_neighbours(dtype):
     gram[3:8] = 0.0
     gradient = gram * line[:, None]  # from rows of zeros to the line
     equations = NormalEquations(gram.astype(dtype), gradient.astype(dtype), 0.0)
-    new = Smooth(1.0).solve(equations, np.zeros((11, 1), dtype), 0.0, algebra(np), np.ones(1))
+    new = Smooth(1.0).solve(equations, np.zeros((11, 1), dtype), 0.0, algebra_for(np), np.ones(1))
     assert new.dtype == dtype
     np.testing.assert_allclose(new[:, 0], line, atol=1e-3)
 
@@ -400,7 +400,7 @@ def test_a_gap_is_filled_from_its_neighbours(dtype):
 def test_unimodal_columns_are_the_best_over_all_peaks(count, seed):
     rng = np.random.default_rng(seed)
     t, w = (rng.standard_normal(count) - 0.5).round(1), rng.uniform(0.1, 3.0, count)
-    v = unimodal(t, w)
+    v = unimodal_regression(t, w)
     assert is_unimodal(v)
 
     def rising(part):
@@ -420,7 +420,7 @@ def test_unimodal_solves_lower_the_majorizer():
     for seed in range(5):
         equations, rows, _, G = system(seed, empty=(2,))
         rows = Unimodal().project(np.abs(rows))
-        new = Unimodal().solve(equations, rows, 0.1, algebra(np))
+        new = Unimodal().solve(equations, rows, 0.1, algebra_for(np))
 
         def majorizer(u, rows=rows, equations=equations, G=G):
             d = u - rows
@@ -467,11 +467,11 @@ def test_what_is_linear_in_the_coordinates_costs_nothing():
 
 def test_uneven_differences_are_those_of_a_parabola():
     x = np.cumsum(np.random.default_rng(0).uniform(0.5, 2.0, 9))
-    D = Differences.along(x)
-    np.testing.assert_allclose(D.of((x**2)[:, None]), 2.0)
+    D = SecondDifferences.from_coordinates(x)
+    np.testing.assert_allclose(D.apply((x**2)[:, None]), 2.0)
     B = np.random.default_rng(1).standard_normal((7, 1))
     A = np.random.default_rng(2).standard_normal((9, 1))
-    assert np.sum(D.of(A) * B) == pytest.approx(np.sum(A * D.back(B)))
+    assert np.sum(D.apply(A) * B) == pytest.approx(np.sum(A * D.apply_transpose(B)))
 
 
 @pytest.mark.parametrize(
@@ -485,12 +485,12 @@ def test_uneven_differences_are_those_of_a_parabola():
     ids=["dates", "times with a zone", "NumPy", "durations"],
 )
 def test_dates_are_coordinates(labels):
-    np.testing.assert_allclose(positions(labels), [0, 86400, 3 * 86400])
+    np.testing.assert_allclose(numeric_labels(labels), [0, 86400, 3 * 86400])
 
 
 @pytest.mark.parametrize("labels", [["a", "b", "c"], [True, False, True], None, [1, "b", 2]])
 def test_other_labels_are_not(labels):
-    assert positions(labels) is None
+    assert numeric_labels(labels) is None
 
 
 @pytest.mark.recovery
@@ -518,7 +518,7 @@ def test_a_part_has_the_coordinates_of_its_rows():
     x = np.cumsum(np.random.default_rng(0).uniform(0.5, 2.0, 12))
     at = np.array([0, 3, 4, 8, 9, 11])
     whole = Smooth(1.0).bound(12, list(x))
-    first, second, third = constraints_on((whole, whole, Unimodal()), [at, None, at])
+    first, second, third = restrict_constraints((whole, whole, Unimodal()), [at, None, at])
     assert (second, third) == (whole, Unimodal())
     assert first.unit == whole.unit
     D = second_differences(x[at] / whole.unit)
@@ -653,9 +653,9 @@ def test_what_is_no_constraint(method, constraints, message):
 def test_a_mode_twice():
     names = ("a", "b")
     with pytest.raises(ValueError, match=r"constraints: mode 1 has two, one of them as 'b'"):
-        by_mode({1: Smooth(1.0), "b": Nonnegative()}, names, 2)
+        constraints_by_mode({1: Smooth(1.0), "b": Nonnegative()}, names, 2)
     with pytest.raises(ValueError, match=r"no mode is named 'c'; there are 'a', 'b'"):
-        by_mode({"c": Smooth(1.0)}, names, 2)
+        constraints_by_mode({"c": Smooth(1.0)}, names, 2)
 
 
 @pytest.mark.parametrize("strength", [0, -1.0, float("nan"), float("inf"), "much", None])

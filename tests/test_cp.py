@@ -23,11 +23,11 @@ from robustcp import (
 )
 from robustcp import factor_match_score as score
 from robustcp.constraints import Nonnegative
-from robustcp.engines.algebra import algebra
-from robustcp.noise import core_of
-from robustcp.normal import NormalEquations
-from robustcp.schedules import Single
-from robustcp.solver import Stage
+from robustcp.engines.algebra import algebra_for
+from robustcp.engines.normal_equations import NormalEquations
+from robustcp.noise import fit_contaminated_normal
+from robustcp.optimize.schedules import Single
+from robustcp.optimize.solver import Stage
 from robustcp.studies.paper import METHODS
 from support.oracles import host
 
@@ -159,15 +159,15 @@ class TestNoise:
         hit = rng.random(r.size) < share
         far = np.abs(rng.standard_normal(r.size)) * 20 * sigma
         r += np.where(hit, far if sided else far * rng.choice([-1, 1], r.size), 0.0)
-        noise = core_of(r)
+        noise = fit_contaminated_normal(r)
         assert noise.sigma == pytest.approx(sigma, rel=0.05)
         assert noise.clean == pytest.approx(1 - share, abs=0.05)
         if sided and share > 0.1:
             assert noise.above > 5 * noise.below
 
     def test_floor(self):
-        assert core_of(np.zeros(100), 0.5).sigma == 0.5
-        assert core_of(np.array([])).sigma > 0
+        assert fit_contaminated_normal(np.zeros(100), 0.5).sigma == 0.5
+        assert fit_contaminated_normal(np.array([])).sigma > 0
 
 
 class TestLosses:
@@ -326,7 +326,7 @@ class TestNonnegative:
         old = np.abs(rng.standard_normal((rows, rank))) * (rng.random((rows, rank)) < 0.7)
         gradient = np.einsum("ijr,ij->ir", M, y - np.einsum("ijr,ir->ij", M, old))
         equations = NormalEquations(G[:, i, j], gradient, 0.0)
-        u = Nonnegative().solve(equations, old, 0.0, algebra(np))
+        u = Nonnegative().solve(equations, old, 0.0, algebra_for(np))
         assert np.all(u >= 0)
         slope = np.einsum("irs,is->ir", G, u) - np.einsum("ijr,ij->ir", M, y)
         scale = np.abs(G).max() * np.abs(u).max() + 1
@@ -347,7 +347,7 @@ class TestNonnegative:
         engine = robustcp.as_engine(sim.data)
         factors = fit.model.absorbed()
         for mode in range(3):
-            equations = engine.normal(factors, mode, fit.loss)
+            equations = engine.normal_equations(factors, mode, fit.loss)
             again = Nonnegative().solve(equations, factors[mode], 0.0, engine.algebra)
             i, j = np.triu_indices(3)
             G = np.zeros((len(again), 3, 3))
@@ -457,8 +457,8 @@ def test_seed_and_starts_are_reported():
 def test_starts_are_not_the_numbers_of_the_data():
     """With one seed for both, a random start must not be the truth."""
     truth = simulate((20, 20, 20), 3, eta=0, gamma=0, noise=0, rng=0).truth
-    start = robustcp.init.random(
-        robustcp.as_engine(np.ones((20, 20, 20))), 3, robustcp._checks.generator(0)
+    start = robustcp.starts.initial_factors.random_factors(
+        robustcp.as_engine(np.ones((20, 20, 20))), 3, robustcp._util.checks.generator(0)
     )
     positive = KruskalTensor.from_factors([np.abs(A) for A in start])
     assert score(positive, truth, weights=False) < 0.9

@@ -14,8 +14,9 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import robustcp
-from robustcp import Distances, Observed, cp, mcd, plot
+from robustcp import Distances, Observed, cp, plot
 from robustcp.cli import app
+from robustcp.results import minimum_covariance
 
 KINDS = ("good leverage", "orthogonal outlier", "bad leverage")
 
@@ -102,7 +103,7 @@ class TestCovariance:
         rng = np.random.default_rng(seed)
         X = rng.standard_normal((13 + seed % 3, 2 + seed % 2))
         X[:3] += 6
-        assert mcd.multivariate(X).subset.tolist() == list(every_subset(X))
+        assert minimum_covariance.multivariate(X).subset.tolist() == list(every_subset(X))
 
     @pytest.mark.parametrize("n", [3, 4, 7, 12, 51])
     def test_the_best_interval_is_found(self, n):
@@ -111,16 +112,16 @@ class TestCovariance:
         h, y = n // 2 + 1, np.sort(x)
         windows = [y[k : k + h] for k in range(n - h + 1)]
         best = min(windows, key=np.var)
-        np.testing.assert_array_equal(mcd._best_interval(y, h), best)
+        np.testing.assert_array_equal(minimum_covariance._best_interval(y, h), best)
 
     def test_consistent_at_gaussian_points(self):
         rng = np.random.default_rng(0)
         A = rng.standard_normal((3, 3))
         X = rng.standard_normal((20000, 3)) @ A + [5, 0, -5]
-        found = mcd.multivariate(X)
+        found = minimum_covariance.multivariate(X)
         np.testing.assert_allclose(found.centre, [5, 0, -5], atol=0.08)
         np.testing.assert_allclose(found.covariance, A.T @ A, atol=0.05 * np.trace(A.T @ A))
-        centre, spread = mcd.univariate(X[:, 0])
+        centre, spread = minimum_covariance.univariate(X[:, 0])
         assert centre == pytest.approx(5, abs=0.05)
         assert spread == pytest.approx(np.linalg.norm(A[:, 0]), rel=0.03)
 
@@ -129,7 +130,7 @@ class TestCovariance:
         X = np.random.default_rng(0).standard_normal((60, 3))
         one, other = X.copy(), X.copy()
         one[:20], other[:20] = far, [-far, 3 * far, 0]
-        a, b = mcd.multivariate(one), mcd.multivariate(other)
+        a, b = minimum_covariance.multivariate(one), minimum_covariance.multivariate(other)
         np.testing.assert_array_equal(a.subset, b.subset)
         np.testing.assert_allclose(a.covariance, b.covariance, rtol=1e-9)
         assert (a.distances(one)[:20] > 10).all()
@@ -142,7 +143,7 @@ class TestCovariance:
         X[: n // 5] *= 7
         A, order = rng.standard_normal((p, p)) * 10.0 ** rng.integers(-3, 4, p), rng.permutation(n)
         Y = (X @ A + rng.standard_normal(p))[order]
-        a, b = mcd.multivariate(X), mcd.multivariate(Y)
+        a, b = minimum_covariance.multivariate(X), minimum_covariance.multivariate(Y)
         np.testing.assert_array_equal(np.sort(order[b.subset]), a.subset)
         np.testing.assert_allclose(b.distances(Y), a.distances(X)[order], rtol=1e-6)
 
@@ -151,18 +152,18 @@ class TestCovariance:
         X = np.random.default_rng(0).standard_normal((50, 3))
         count = int(share * 50)
         X[:count, 2] = X[:count, 0] - 2 * X[:count, 1] + 7
-        assert mcd.multivariate(X) is None
+        assert minimum_covariance.multivariate(X) is None
 
     def test_half_of_the_points_at_one_place_have_none(self):
         X = np.random.default_rng(0).standard_normal((40, 2))
         X[5:30] = 1 / 3
-        assert mcd.multivariate(X) is None
-        assert mcd.univariate(X[:, 0]) == (pytest.approx(1 / 3), pytest.approx(0.0))
+        assert minimum_covariance.multivariate(X) is None
+        assert minimum_covariance.univariate(X[:, 0]) == (pytest.approx(1 / 3), pytest.approx(0.0))
 
     def test_more_points_than_are_searched_at_first(self):
         X = np.random.default_rng(0).standard_normal((5000, 2))
         X[:1500] += 6
-        assert np.linalg.norm(mcd.multivariate(X).centre) < 0.2
+        assert np.linalg.norm(minimum_covariance.multivariate(X).centre) < 0.2
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # robpy calls what scikit-learn deprecates
@@ -171,7 +172,7 @@ class TestAgainstRobpy:
     def test_distances_and_flags(self, seed):
         robpy = pytest.importorskip("robpy.covariance.mcd")
         X = contaminated(seed)
-        theirs, ours = robpy.FastMCD(random_seed=seed).fit(X), mcd.multivariate(X)
+        theirs, ours = robpy.FastMCD(random_seed=seed).fit(X), minimum_covariance.multivariate(X)
         lowest = np.linalg.det(np.cov(X[ours.subset], rowvar=False))
         assert lowest <= theirs.best_subset.determinant * (1 + 1e-9)
         # Its C-steps end after four, often before the best subset: it is given ours.
@@ -186,7 +187,7 @@ class TestAgainstRobpy:
     def test_one_dimension(self, seed):
         robpy = pytest.importorskip("robpy.univariate")
         x = contaminated(seed)[:, 0]
-        theirs, (centre, spread) = robpy.UnivariateMCD().fit(x), mcd.univariate(x)
+        theirs, (centre, spread) = robpy.UnivariateMCD().fit(x), minimum_covariance.univariate(x)
         assert spread == pytest.approx(theirs.scale, rel=1e-9)
         assert centre == pytest.approx(theirs.location, abs=1e-9 * spread)
 
@@ -242,7 +243,7 @@ class TestNumbers:
         axes = tuple(n for n in range(3) if n != mode)
         shares = flagged.sum(axis=axes) / (~np.isnan(X)).sum(axis=axes)
         np.testing.assert_allclose(found.shares, shares)
-        scatter = mcd.multivariate(after)
+        scatter = minimum_covariance.multivariate(after)
         np.testing.assert_allclose(found.score, scatter.distances(after), rtol=1e-6)
         np.testing.assert_allclose(found.score_before, scatter.distances(before), rtol=1e-6)
 
@@ -253,7 +254,7 @@ class TestNumbers:
         sigma = fit.outliers(X).noise.sigma
         flagged = np.abs(X - fit.full()) > stats.norm.isf(0.0005) * sigma
         scores = by_hand(fit, X, 0, sigma, flagged)[0][:, 0]
-        centre, spread = mcd.univariate(scores)
+        centre, spread = minimum_covariance.univariate(scores)
         np.testing.assert_allclose(found.score, np.abs(scores - centre) / spread, rtol=1e-6)
 
     def test_noise_of_another_mode_counts_and_that_of_the_samples_does_not(self):
@@ -287,7 +288,7 @@ class TestNumbers:
                 return factor
 
             def solve(self, equations, rows, mu, algebra):
-                return rows + 0.7 * (algebra.solved(equations, rows, mu) - rows)
+                return rows + 0.7 * (algebra.solve_rows(equations, rows, mu) - rows)
 
         X = simulated()
         plain = cp(X, 2)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import robustcp
-from robustcp import cp, cpals, doubts
-from robustcp.noise import Structure
+from robustcp import cp, cpals
+from robustcp.noise import ResidualStructure
+from robustcp.results import diagnostics
 
 
 def codes(fit):
@@ -106,25 +107,25 @@ class TestWords:
     def test_one_entry_and_one_fibre(self):
         spike, flat = np.zeros((20, 1)), np.ones((20, 1))
         spike[3] = 1.0
-        (entry,) = doubts.of_narrow((spike, spike, spike))
+        (entry,) = diagnostics.localisation_warnings((spike, spike, spike))
         assert "component 1 lives on one entry" in str(entry)
-        (fibre,) = doubts.of_narrow((spike, flat, spike))
+        (fibre,) = diagnostics.localisation_warnings((spike, flat, spike))
         assert "component 1 lives on one fibre along mode 1" in str(fibre)
 
     def test_each_says_what_to_try(self):
-        structure = Structure((0.5, 0.0), (1.0, 1.0), ((0.1, 2.0), (0.1, 2.0)))
+        structure = ResidualStructure((0.5, 0.0), (1.0, 1.0), ((0.1, 2.0), (0.1, 2.0)))
         found = [
-            *doubts.of_idle([1], None, 3),
-            *doubts.of_idle([], 2, 3),
-            *doubts.of_starts(1, 8),
-            *doubts.of_another(0.4),
-            *doubts.of_structure(structure, 2),
-            *doubts.of_rejected(0.4),
-            *doubts.of_skipped((1,)),
-            *doubts.of_subsets(10, 20),
-            *doubts.of_cases(15, 30, 0.4),
-            *doubts.of_little(0.1),
-            *doubts.of_slabs({0: np.array([1, 2])}),
+            *diagnostics.redundancy_warnings([1], None, 3),
+            *diagnostics.redundancy_warnings([], 2, 3),
+            *diagnostics.single_start_warnings(1, 8),
+            *diagnostics.ambiguity_warnings(0.4),
+            *diagnostics.structure_warnings(structure, 2),
+            *diagnostics.rejection_warnings(0.4),
+            *diagnostics.skipped_stage_warnings((1,)),
+            *diagnostics.subset_count_warnings(10, 20),
+            *diagnostics.bad_sample_warnings(15, 30, 0.4),
+            *diagnostics.weak_model_warnings(0.1),
+            *diagnostics.noisy_slab_warnings({0: np.array([1, 2])}),
         ]
         assert len(found) == 11
         assert all("try" in str(warning) for warning in found)
@@ -132,9 +133,22 @@ class TestWords:
         json.dumps([warning.numbers for warning in found])
 
     def test_nothing_to_say(self):
-        assert doubts.of_idle([], None, 3) == doubts.of_idle([], 3, 3) == []
-        assert doubts.of_rejected(0.6) == doubts.of_skipped(()) == doubts.of_subsets(9, 9) == []
-        assert doubts.of_cases(12, 30, 0.4) == doubts.of_little(1.0) == []
+        assert (
+            diagnostics.redundancy_warnings([], None, 3)
+            == diagnostics.redundancy_warnings([], 3, 3)
+            == []
+        )
+        assert (
+            diagnostics.rejection_warnings(0.6)
+            == diagnostics.skipped_stage_warnings(())
+            == diagnostics.subset_count_warnings(9, 9)
+            == []
+        )
+        assert (
+            diagnostics.bad_sample_warnings(12, 30, 0.4)
+            == diagnostics.weak_model_warnings(1.0)
+            == []
+        )
 
 
 @pytest.mark.parametrize("name", ["fit.npz", "fit.nc"])

@@ -25,7 +25,7 @@ from robustcp.engines import (
     as_weights,
     storage,
 )
-from robustcp.engines.chunks import chunked_source
+from robustcp.engines.blocks.chunks import chunked_source
 from robustcp.engines.threads import available_threads, single_blas_thread
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss, Tail, as_loss
 from support.halves import Halves
@@ -158,9 +158,9 @@ class TestContract:
         whole, w = np.nan_to_num(X), self.weights_of(weights, X)
         for mode in range(X.ndim):
             expected = brute_force(whole, factors, mode, Masked(loss, w))
-            assert_equal(engine.normal(ours, mode, loss), expected)
+            assert_equal(engine.normal_equations(ours, mode, loss), expected)
             rows = slice(1, X.shape[mode])
-            part = engine.normal(ours, mode, loss, rows)
+            part = engine.normal_equations(ours, mode, loss, rows)
             np.testing.assert_allclose(host(part.gradient), expected[1][rows], atol=1e-10)
             got = np.broadcast_to(host(part.gram), expected[0][rows].shape)
             np.testing.assert_allclose(got, expected[0][rows], atol=1e-10)
@@ -173,13 +173,13 @@ class TestContract:
         assert engine.shape == X.shape
         assert engine.order == 3
         w = self.weights_of(weights, X)
-        assert engine.largest == np.abs(X[w > 0]).max()
+        assert engine.max_abs == np.abs(X[w > 0]).max()
         assert engine.complete == (w.min() > 0 and kind != "Observed")
         assert engine.count == (w > 0).sum()
-        assert engine.weight == w.sum()
+        assert engine.total_weight == w.sum()
         for mode in range(3):
             others = tuple(m for m in range(3) if m != mode)
-            assert np.array_equal(engine.counts(mode), (w > 0).sum(axis=others))
+            assert np.array_equal(engine.slab_counts(mode), (w > 0).sum(axis=others))
 
     def test_a_sample_knows_where_it_was(self, kind, gaps, weights):
         X, factors, engine, ours = self.data(kind, gaps, weights)
@@ -192,13 +192,13 @@ class TestContract:
 
     def test_views(self, kind, gaps, weights):
         X, factors, engine, ours = self.data(kind, gaps, weights, scale=2.0**700)
-        seen = engine.scaled(700).saturated(1.0)
+        seen = engine.scaled(700).clipped(1.0)
         assert seen.view == View(700, 1.0, engine.view.weights)
-        assert seen.largest == 1.0
+        assert seen.max_abs == 1.0
         w, cut = self.weights_of(weights, X), np.nan_to_num(X).clip(-1, 1)
         expected = brute_force(cut, factors, 1, Masked(LOSS, w))
-        assert_equal(seen.normal(ours, 1, LOSS), expected)
-        assert engine.largest == np.abs(X[w > 0]).max() * 2.0**700
+        assert_equal(seen.normal_equations(ours, 1, LOSS), expected)
+        assert engine.max_abs == np.abs(X[w > 0]).max() * 2.0**700
 
     @pytest.mark.parametrize("tail", [Tail(1, 1), Tail(0.2, 0.8), Tail(log=2.0), Tail()], ids=str)
     def test_excess(self, kind, gaps, weights, tail):
@@ -218,7 +218,7 @@ class TestContract:
         def squares(e):
             return xp.where(xp.isnan(e), xp.zeros_like(e), e * e)
 
-        sums, hits = engine.slab_sums(squares, ours), engine.flagged(ours, 1.5)
+        sums, hits = engine.slab_sums(squares, ours), engine.count_large_residuals(ours, 1.5)
         for mode in range(3):
             others = tuple(m for m in range(3) if m != mode)
             np.testing.assert_allclose(sums[mode], np.nansum((w > 0) * r * r, axis=others))
@@ -226,8 +226,8 @@ class TestContract:
             if weights != "none":
                 weighed = engine.slab_sums(squares, ours, weighted=True)
                 np.testing.assert_allclose(weighed[mode], np.nansum(w * r * r, axis=others))
-        each = host(engine.entrywise(lambda e: 2 * e, ours))
-        flags = host(engine.entrywise(lambda e: xp.abs(e) > 1.5, ours))
+        each = host(engine.map_residuals(lambda e: 2 * e, ours))
+        flags = host(engine.map_residuals(lambda e: xp.abs(e) > 1.5, ours))
         expected = r[~np.isnan(r)] if kind == "Observed" else r
         np.testing.assert_allclose(each, 2 * expected, atol=1e-12)
         assert flags.dtype == bool
@@ -252,7 +252,7 @@ class TestContract:
         assert part.shape == small.shape
         few = [A if at is None else A[at] for A, at in zip(factors, chosen, strict=True)]
         expected = brute_force(np.nan_to_num(small), few, 0, Masked(LOSS, w))
-        assert_equal(part.normal(tuple(map(part.asarray, few)), 0, LOSS), expected)
+        assert_equal(part.normal_equations(tuple(map(part.asarray, few)), 0, LOSS), expected)
 
     def test_products_of_unfoldings(self, kind, gaps, weights):
         X, _, engine, _ = self.data(kind, gaps, weights)
@@ -273,7 +273,7 @@ class TestContract:
 
     def test_arrays_are_of_its_library(self, kind, gaps, weights):
         _, _, engine, ours = self.data(kind, gaps, weights)
-        equations = engine.normal(ours, 0, LOSS)
+        equations = engine.normal_equations(ours, 0, LOSS)
         assert type(equations.gradient) is type(ours[0])
         assert equations.gram.dtype == equations.gradient.dtype == engine.dtype
 
@@ -334,9 +334,9 @@ class TestContractOfScales:
         standardized = Masked(InUnits(loss, u), self.weights_of(weights, X))
         for mode in range(X.ndim):
             expected = brute_force(np.nan_to_num(X), factors, mode, standardized)
-            assert_equal(engine.normal(ours, mode, loss), expected)
+            assert_equal(engine.normal_equations(ours, mode, loss), expected)
             rows = slice(1, X.shape[mode])
-            part = engine.normal(ours, mode, loss, rows)
+            part = engine.normal_equations(ours, mode, loss, rows)
             np.testing.assert_allclose(host(part.gradient), expected[1][rows], atol=1e-10)
             np.testing.assert_allclose(host(part.gram), expected[0][rows], atol=1e-10)
         assert engine.value(ours, loss) == pytest.approx(expected[2], rel=1e-12)
@@ -348,44 +348,47 @@ class TestContractOfScales:
         sample = engine.sample(ours)
         np.testing.assert_allclose(sample.values, r[sample.indices], rtol=1e-10)
         sums = engine.slab_sums(lambda e: xp.where(xp.isnan(e), xp.zeros_like(e), e * e), ours)
-        hits = engine.flagged(ours, 1.5)
+        hits = engine.count_large_residuals(ours, 1.5)
         for mode in range(3):
             others = tuple(m for m in range(3) if m != mode)
             np.testing.assert_allclose(sums[mode], np.nansum((w > 0) * r * r, axis=others))
             assert np.array_equal(hits[mode], ((w > 0) & (np.abs(r) > 1.5)).sum(axis=others))
         known = ~np.isnan(X) if kind == "Observed" else ...
-        each = host(engine.entrywise(lambda e: 2 * e, ours))
+        each = host(engine.map_residuals(lambda e: 2 * e, ours))
         np.testing.assert_allclose(each, 2 * r[known].reshape(each.shape), rtol=1e-10)
         np.testing.assert_allclose(engine.residual_slice(ours, {1: 3}), r[:, 3], rtol=1e-10)
         found = engine.entry_scales()
-        assert type(found) is type(engine.entrywise(lambda e: e, ours))
+        assert type(found) is type(engine.map_residuals(lambda e: e, ours))
         np.testing.assert_allclose(host(found), u[known].reshape(each.shape), rtol=1e-12)
 
     def test_what_is_asked_without_is_the_data(self, kind, gaps, weights, scales):
         _, _, engine, ours, _ = self.data(kind, gaps, weights, scales)
         plain = engine.standardized(None)
         assert plain.view.scales is None
-        assert engine.largest == plain.largest
+        assert engine.max_abs == plain.max_abs
         assert engine.excess(1.0, Tail(1, 1)) == plain.excess(1.0, Tail(1, 1))
         assert np.array_equal(engine.sample().values, plain.sample().values)
         xp = engine.xp
         for mode in range(3):
-            assert np.array_equal(engine.counts(mode), plain.counts(mode))
+            assert np.array_equal(engine.slab_counts(mode), plain.slab_counts(mode))
             assert np.array_equal(engine.gram(mode), plain.gram(mode))
             a, b = (e.slab_sums(lambda x: xp.abs(x) > 1)[mode] for e in (engine, plain))
             assert np.array_equal(a, b)
         assert np.all(host(plain.entry_scales()) == 1)
-        assert plain.normal(ours, 0, LOSS).value != engine.normal(ours, 0, LOSS).value
+        assert (
+            plain.normal_equations(ours, 0, LOSS).value
+            != engine.normal_equations(ours, 0, LOSS).value
+        )
 
     def test_views_and_parts(self, kind, gaps, weights, scales):
         X, factors, engine, _, u = self.data(kind, gaps, weights, scales)
         chosen = [np.array([5, 0, 3]), None, np.array([1, 2])]
-        part = engine.saturated(1.0).subtensor(chosen)
+        part = engine.clipped(1.0).subtensor(chosen)
         here = np.ix_(chosen[0], np.arange(5), chosen[2])
         few = [A if at is None else A[at] for A, at in zip(factors, chosen, strict=True)]
         loss = Masked(InUnits(LOSS, u[here]), self.weights_of(weights, X)[here])
         expected = brute_force(np.nan_to_num(X[here]).clip(-1, 1), few, 2, loss)
-        assert_equal(part.normal(tuple(map(part.asarray, few)), 2, LOSS), expected)
+        assert_equal(part.normal_equations(tuple(map(part.asarray, few)), 2, LOSS), expected)
         if SCALES[scales].signal is not None:
             with pytest.raises(ValueError, match="scale the data first"):
                 engine.scaled(2)
@@ -419,21 +422,21 @@ def test_pass_equals_einsum(library, shape, order, loss, tile):
     else:
         data = xp.asarray(X)
     tiling = Tiling(
-        entries=tile, smallest=tile, rows=2, compiled_entries=tile, columns=1 + tile // 4,
-        block=1 + tile // 2,
+        entries=tile, min_entries=tile, rows=2, compiled_entries=tile, max_columns=1 + tile // 4,
+        block_entries=1 + tile // 2,
     )  # fmt: skip
     engine = DenseEngine(data, compiled=bool(how), tiling=tiling)
     ours = tuple(xp.asarray(A) for A in factors)
     for mode in range(X.ndim):
         expected = brute_force(X, factors, mode, loss)
-        assert_equal(engine.normal(ours, mode, loss), expected)
+        assert_equal(engine.normal_equations(ours, mode, loss), expected)
         rows = slice(1, X.shape[mode])
-        part = engine.normal(ours, mode, loss, rows)
+        part = engine.normal_equations(ours, mode, loss, rows)
         np.testing.assert_allclose(host(part.gradient), expected[1][rows], atol=1e-10)
         if loss == LOSS:
             np.testing.assert_allclose(host(part.gram), expected[0][rows], atol=1e-10)
     assert engine.value(ours, loss) == pytest.approx(expected[2], rel=1e-12)
-    assert type(engine.normal(ours, 0, loss).gradient) is type(data)
+    assert type(engine.normal_equations(ours, 0, loss).gradient) is type(data)
 
 
 @given(
@@ -453,8 +456,8 @@ def test_pass_equals_einsum_for_any_shape_cut_and_storage(
     axes.shuffle(order)
     stored = np.ascontiguousarray(X.transpose(order)).transpose(np.argsort(order))
     tiling = Tiling(
-        entries=tile, smallest=tile, compiled_entries=tile, columns=1 + tile // 7,
-        block=1 + tile // 3,
+        entries=tile, min_entries=tile, compiled_entries=tile, max_columns=1 + tile // 7,
+        block_entries=1 + tile // 3,
     )  # fmt: skip
     options = {"threads": threads, "compiled": use_numba, "tiling": tiling}
     engine = DenseEngine(stored, **options)
@@ -462,8 +465,8 @@ def test_pass_equals_einsum_for_any_shape_cut_and_storage(
         rows = slice(shape[mode] // 3, shape[mode] - shape[mode] // 4)
         for loss in (LOSS, UNEVEN):
             expected = brute_force(X, factors, mode, loss)
-            assert_equal(engine.normal(factors, mode, loss), expected)
-            part = engine.normal(factors, mode, loss, rows)
+            assert_equal(engine.normal_equations(factors, mode, loss), expected)
+            part = engine.normal_equations(factors, mode, loss, rows)
             np.testing.assert_allclose(part.gradient, expected[1][rows], atol=1e-10)
             np.testing.assert_allclose(part.gram, expected[0][rows], atol=1e-10)
     if gaps and X.size > 2:
@@ -472,13 +475,13 @@ def test_pass_equals_einsum_for_any_shape_cut_and_storage(
         holed = DenseEngine(stored, **options)
         for mode in range(X.ndim):
             expected = brute_force(np.nan_to_num(stored), factors, mode, Masked(LOSS, known))
-            assert_equal(holed.normal(factors, mode, LOSS), expected)
+            assert_equal(holed.normal_equations(factors, mode, LOSS), expected)
 
 
 def test_sums_over_parts_of_the_data_add_up():
     X, factors = problem((6, 5, 4))
     halves = [
-        as_engine(X[:, part]).normal((factors[0], factors[1][part], factors[2]), 0, LOSS)
+        as_engine(X[:, part]).normal_equations((factors[0], factors[1][part], factors[2]), 0, LOSS)
         for part in (slice(0, 2), slice(2, 5))
     ]
     assert_equal(halves[0] + halves[1], brute_force(X, factors, 0, LOSS))
@@ -491,7 +494,7 @@ def test_same_bits_for_any_number_of_threads(threads, dtype, compiled):
     one = as_engine(X, threads=1, compiled=compiled)
     many = as_engine(X, threads=threads, compiled=compiled)
     for mode in range(3):
-        a, b = one.normal(factors, mode, LOSS), many.normal(factors, mode, LOSS)
+        a, b = one.normal_equations(factors, mode, LOSS), many.normal_equations(factors, mode, LOSS)
         assert a.value == b.value
         assert np.array_equal(a.gram, b.gram)
         assert np.array_equal(a.gradient, b.gradient)
@@ -503,7 +506,7 @@ class TestStorage:
 
     def check(self, data):
         engine = as_engine(data)
-        assert_equal(engine.normal(self.factors, 1, LOSS), self.expected)
+        assert_equal(engine.normal_equations(self.factors, 1, LOSS), self.expected)
 
     def test_strided(self):
         wide = np.zeros((12, 5, 8))
@@ -534,7 +537,9 @@ class TestStorage:
     def test_broadcast(self):
         X = np.broadcast_to(self.X[:, :1], self.X.shape)
         engine = as_engine(X)
-        assert_equal(engine.normal(self.factors, 1, LOSS), brute_force(X, self.factors, 1, LOSS))
+        assert_equal(
+            engine.normal_equations(self.factors, 1, LOSS), brute_force(X, self.factors, 1, LOSS)
+        )
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, bool, np.longdouble])
@@ -543,7 +548,9 @@ def test_other_numbers_are_converted_to_float64(dtype):
     X = (X * 20 + 100).clip(0, 255).astype(dtype)
     engine = as_engine(X)
     assert engine.dtype == np.float64
-    assert_equal(engine.normal(factors, 0, LOSS), brute_force(X.astype(float), factors, 0, LOSS))
+    assert_equal(
+        engine.normal_equations(factors, 0, LOSS), brute_force(X.astype(float), factors, 0, LOSS)
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -551,32 +558,32 @@ def test_short_floats_are_passed_over_in_float32(dtype):
     X, factors = problem((6, 5, 4), dtype=np.float32)
     X = X.astype(dtype)
     engine = as_engine(X)
-    equations = engine.normal(factors, 0, LOSS)
+    equations = engine.normal_equations(factors, 0, LOSS)
     assert equations.gram.dtype == equations.gradient.dtype == np.float32
     assert_equal(equations, brute_force(X.astype(float), factors, 0, LOSS), tol=1e-4)
 
 
 def test_only_tiles_are_converted(monkeypatch):
     sizes = []
-    original = storage.Storage.converted
+    original = storage.Storage.convert
 
     def watch(self, x, dtype):
         sizes.append(x.size)
         return original(self, x, dtype)
 
-    monkeypatch.setattr(storage.Storage, "converted", watch)
+    monkeypatch.setattr(storage.Storage, "convert", watch)
     X = np.ones((80, 90, 100), dtype=np.uint8)
     factors = tuple(np.ones((size, 2)) for size in X.shape)
-    engine = DenseEngine(X, tiling=Tiling(sample=1000))
+    engine = DenseEngine(X, tiling=Tiling(sample_entries=1000))
     for mode in range(3):
-        engine.normal(factors, mode, LOSS)
-        engine.normal(factors, mode, LeastSquares())
+        engine.normal_equations(factors, mode, LOSS)
+        engine.normal_equations(factors, mode, LeastSquares())
         engine.gram(mode)
     engine.value(factors, LOSS)
     engine.sample(factors)
-    engine.flagged(factors, 1.0)
-    engine.entrywise(lambda r: r > 1, factors)
-    assert engine.largest == 1
+    engine.count_large_residuals(factors, 1.0)
+    engine.map_residuals(lambda r: r > 1, factors)
+    assert engine.max_abs == 1
     assert 1000 // 4 <= max(sizes) <= Tiling().entries
 
 
@@ -594,7 +601,7 @@ def test_power_of_two_changes_no_digit():
     X, factors = problem((6, 5, 4))
     engine = as_engine(np.ldexp(X, 1000)).scaled(1000)
     plain = as_engine(X)
-    a, b = engine.normal(factors, 2, LOSS), plain.normal(factors, 2, LOSS)
+    a, b = engine.normal_equations(factors, 2, LOSS), plain.normal_equations(factors, 2, LOSS)
     assert np.array_equal(a.gram, b.gram)
     assert a.value == b.value
 
@@ -604,14 +611,14 @@ def test_least_squares_value_keeps_its_digits():
     factors = tuple(1e3 * np.ones((size, 1)) for size in (6, 5, 4))
     noise = rng.standard_normal((6, 5, 4))
     engine = as_engine(1e9 + noise)
-    assert engine.normal(factors, 0, LeastSquares()).value == pytest.approx(
+    assert engine.normal_equations(factors, 0, LeastSquares()).value == pytest.approx(
         0.5 * np.sum(noise**2), rel=1e-5
     )
 
 
 def test_sample_of_a_large_tensor_is_bounded():
     X = np.random.default_rng(0).standard_normal((40, 50, 60))
-    sample = DenseEngine(X, tiling=Tiling(sample=5000)).sample()
+    sample = DenseEngine(X, tiling=Tiling(sample_entries=5000)).sample()
     assert sample.values.size == 5000
     assert sample.values.std() == pytest.approx(1.0, rel=0.05)
     assert np.array_equal(sample.values, X[sample.indices])
@@ -619,9 +626,9 @@ def test_sample_of_a_large_tensor_is_bounded():
 
 def test_views_share_what_is_known_of_the_data(monkeypatch):
     engine = as_engine(np.ones((30, 30, 30)))
-    assert engine.largest == 1
-    monkeypatch.setattr(storage, "boxes", None)  # another look at all entries would need it
-    assert engine.scaled(3).saturated(0.1).largest == 0.1
+    assert engine.max_abs == 1
+    monkeypatch.setattr(storage, "split_boxes", None)  # another look at all entries would need it
+    assert engine.scaled(3).clipped(0.1).max_abs == 0.1
     assert engine.scaled(3).complete
 
 

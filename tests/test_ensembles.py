@@ -47,7 +47,7 @@ def test_it_goes_on_from_a_folder(tmp_path, monkeypatch):
     called = []
     real = robustcp.cp
     monkeypatch.setattr(
-        "robustcp.many.cp",
+        "robustcp.inference.batch.cp",
         lambda X, *args, **options: called.append(1) or real(X, *args, **options),
     )
     more = ensemble(SIM.data, [1, 2], starts=2, jobs=1, folder=tmp_path)

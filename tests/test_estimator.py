@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from robustcp.estimator import HEAVY, _density
+from robustcp.sklearn import DEGREES_OF_FREEDOM, _mean_log_density
 
 RobustCP = robustcp.RobustCP
 
@@ -202,8 +202,11 @@ def test_the_score_is_a_log_likelihood_of_student_t_at_its_best_scale():
 
     r = 0.3 * np.random.default_rng(0).standard_t(3, 500)
     scales = np.geomspace(0.01, 10, 20_001)
-    best = max(np.mean(t.logpdf(r, HEAVY, scale=s)) - t.logpdf(0, HEAVY) for s in scales)
-    assert _density(r, np.ones(500)) == pytest.approx(best, abs=1e-4)
+    best = max(
+        np.mean(t.logpdf(r, DEGREES_OF_FREEDOM, scale=s)) - t.logpdf(0, DEGREES_OF_FREEDOM)
+        for s in scales
+    )
+    assert _mean_log_density(r, np.ones(500)) == pytest.approx(best, abs=1e-4)
 
 
 def test_scores_of_exact_data_do_not_run_off(sim):

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 
 import robustcp
-from robustcp.files.errors import FileError
-from robustcp.io.fits import load_model
-from robustcp.saving import FORMATS
+from robustcp.persist.errors import FileError
+from robustcp.persist.fits import load_model
+from robustcp.persist.formats import FORMATS
 from support.formats import as_xarray
 from test_files import NAMES, SOME_LABELS, assert_as_they_were, fit_of, st
 

@@ -8,8 +8,8 @@ import pytest
 import robustcp
 from robustcp import Loss, Observed, baselines, cp, cpal1, cpals, factor_match_score, nvecs
 from robustcp.losses import Tail
-from robustcp.schedules import Single
-from robustcp.solver import Stage
+from robustcp.optimize.schedules import Single
+from robustcp.optimize.solver import Stage
 from support.halves import Halves
 
 SIM = robustcp.simulate((14, 13, 12), 2, eta=0.1, gamma=1.0, rng=0)

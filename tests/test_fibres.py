@@ -8,8 +8,8 @@ import pytest
 import robustcp
 from robustcp.engines import Fibres, as_engine
 from robustcp.losses import L1
-from robustcp.noise import outlying_fibres
-from robustcp.stuck import stuck_fibres
+from robustcp.noise import flag_outlying_fibres
+from robustcp.noise.constant_fibres import find_constant_fibres
 
 SHAPE = (12, 14, 16)
 
@@ -26,14 +26,14 @@ class TestJudging:
         sizes = tuple(1 if n == mode else size for n, size in enumerate(SHAPE))
         hit = rng.random(sizes) < 0.1
         Z = Z + level * 2 * hit
-        found = dict(outlying_fibres(Z.ravel(), all_indices(), SHAPE).along)
+        found = dict(flag_outlying_fibres(Z.ravel(), all_indices(), SHAPE).along)
         assert np.mean(found[mode][hit]) > 0.95
         assert np.mean(found[mode][~hit]) < 0.01
 
     def test_fibres_with_larger_noise_are_found(self, rng):
         Z = rng.standard_normal(SHAPE)
         Z[3, :, 5] *= 8
-        ((mode, hit),) = outlying_fibres(Z.ravel(), all_indices(), SHAPE).along
+        ((mode, hit),) = flag_outlying_fibres(Z.ravel(), all_indices(), SHAPE).along
         assert mode == 1
         assert hit[3, 0, 5]
         assert hit.sum() == 1
@@ -44,11 +44,11 @@ class TestJudging:
             rng = np.random.default_rng(seed)
             Z = rng.standard_normal(SHAPE)
             Z[rng.random(SHAPE) < outliers] += 20
-            assert outlying_fibres(Z.ravel(), all_indices(), SHAPE).count <= 1
+            assert flag_outlying_fibres(Z.ravel(), all_indices(), SHAPE).count <= 1
 
     def test_too_few_entries_make_none(self, rng):
         indices = tuple(rng.integers(0, size, 100) for size in SHAPE)
-        assert not outlying_fibres(5 * rng.standard_normal(100), indices, SHAPE)
+        assert not flag_outlying_fibres(5 * rng.standard_normal(100), indices, SHAPE)
 
 
 class TestLeavingOut:
@@ -58,7 +58,7 @@ class TestLeavingOut:
         return Fibres(SHAPE, ((0, first), (2, second)))
 
     def test_at(self, rng):
-        inside = self.fibres(rng).at(all_indices()).reshape(SHAPE)
+        inside = self.fibres(rng).contains(all_indices()).reshape(SHAPE)
         assert inside[:, 3, 5].all()
         assert inside[2, 2].all()
         assert inside.sum() == 12 + 12 + 16
@@ -68,7 +68,7 @@ class TestLeavingOut:
     def test_is_as_if_they_were_missing(self, rng, listed, weighted):
         X = rng.standard_normal(SHAPE)
         fibres = self.fibres(rng)
-        inside = fibres.at(all_indices()).reshape(SHAPE)
+        inside = fibres.contains(all_indices()).reshape(SHAPE)
         missing = np.where(inside, np.nan, X)
         factors = tuple(rng.standard_normal((size, 2)) for size in SHAPE)
         engines = [as_engine(X), as_engine(missing)]
@@ -78,11 +78,11 @@ class TestLeavingOut:
         if weighted:
             weights = [None, rng.uniform(1, 2, 14), None]
             engines = [engine.weighted(weights) for engine in engines]
-        one, other = engines[0].leaving_out(fibres), engines[1]
+        one, other = engines[0].without_fibres(fibres), engines[1]
         assert one.value(factors, L1(1e-2)) == pytest.approx(other.value(factors, L1(1e-2)))
         assert one.count == other.count
         for mode in range(3):
-            a, b = (engine.normal(factors, mode, L1(1e-2)) for engine in (one, other))
+            a, b = (engine.normal_equations(factors, mode, L1(1e-2)) for engine in (one, other))
             assert np.allclose(a.gram, b.gram)
             assert np.allclose(a.gradient, b.gradient)
 
@@ -95,14 +95,14 @@ class TestStuck:
 
     def test_are_found(self, rng):
         X, hit = self.data(rng)
-        ((mode, found),) = stuck_fibres(as_engine(X)).along
+        ((mode, found),) = find_constant_fibres(as_engine(X)).along
         assert mode == 1
         assert np.array_equal(found, hit)
 
     def test_with_missing_entries(self, rng):
         X, hit = self.data(rng)
         X[rng.random(X.shape) < 0.1] = np.nan
-        ((mode, found),) = stuck_fibres(as_engine(X)).along
+        ((mode, found),) = find_constant_fibres(as_engine(X)).along
         assert mode == 1
         assert np.array_equal(found, hit)
 
@@ -118,7 +118,7 @@ class TestStuck:
     )
     def test_are_not_where_that_is_how_the_data_is(self, rng, change):
         X, _ = self.data(rng)
-        assert stuck_fibres(as_engine(np.ascontiguousarray(change(X)))) is None
+        assert find_constant_fibres(as_engine(np.ascontiguousarray(change(X)))) is None
 
     def test_a_fit_says_so(self, rng):
         sim = robustcp.simulate((20, 20, 20), 2, eta=0.0, gamma=0.0, rng=0)

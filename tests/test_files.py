@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 import robustcp
 from robustcp import Fit, KruskalTensor
-from robustcp.files.labels import decoded, encoded
-from robustcp.io.fits import load_model, save_simulation
 from robustcp.io.reading import FileError, read
 from robustcp.noise import Noise
-from robustcp.outcome import CONVERGED
-from robustcp.search import Starts
+from robustcp.optimize.outcome import CONVERGED
+from robustcp.persist.fits import load_model, save_simulation
+from robustcp.persist.labels import decode_label, encode_label
+from robustcp.starts.multistart import Starts
 from support.formats import FORMATS, OPTIONS, as_xarray, table_of
 
 pytest.importorskip("xarray")
@@ -347,10 +347,10 @@ class TestNamesAndLabels:
 
     def test_a_zone_that_this_machine_does_not_know(self):
         noon = datetime(2026, 11, 15, 12, tzinfo=ZoneInfo("Europe/Berlin"))
-        held = encoded(noon)
+        held = encode_label(noon)
         held["datetime"][1] = "Europe/Atlantis"
-        assert decoded(held) == noon
-        assert decoded(held).utcoffset() == timedelta(hours=1)
+        assert decode_label(held) == noon
+        assert decode_label(held).utcoffset() == timedelta(hours=1)
 
     def test_many(self):
         labels = [f"label {k}" for k in range(20_000)]
@@ -489,7 +489,7 @@ def test_what_is_not_installed_is_one_line(tmp_path, tensor, monkeypatch):
         read(tmp_path / "x.h5")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(FileError, match="needs xarray"):
-        robustcp.io.fits.check_suffix(tmp_path / "fit.nc")
+        robustcp.persist.fits.check_suffix(tmp_path / "fit.nc")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from robustcp import KruskalTensor, cp, cpal1, cpals, simulate
-from robustcp.doubts import of_components
+from robustcp.results.diagnostics import component_warnings
 from support.oracles import host
 
 
@@ -191,19 +191,19 @@ class TestDiagnosis:
 
     def test_sound_components(self):
         A = self.columns(0.0, 1.0)
-        assert of_components(KruskalTensor.from_factors([A, A, A]).normalized()) == []
+        assert component_warnings(KruskalTensor.from_factors([A, A, A]).normalized()) == []
 
     def test_collinear(self):
         same, apart = self.columns(0.0, 0.001), self.columns(0.0, 1.0)
         model = KruskalTensor.from_factors([same, same, apart]).normalized()
-        (found,) = of_components(model)
+        (found,) = component_warnings(model)
         assert found.sentence == "components 1 and 2 are collinear: try rank 1"
         assert (found.code, found.numbers) == ("collinear", {"components": [0, 1]})
 
     def test_empty(self):
         A = self.columns(0.0, 1.0)
         model = KruskalTensor(np.array([1.0, 0.0]), (A, A, A)).normalized()
-        (found,) = of_components(model)
+        (found,) = component_warnings(model)
         assert (found.code, str(found)) == ("empty", "component 2 is empty: try rank 1")
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from robustcp.engines import Scales, Signal, Weights
-from robustcp.engines.algebra import Algebra, FusedAlgebra
+from robustcp.engines.algebra import Algebra, TritonAlgebra
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.installed import fused_code
-from robustcp.engines.passes.fused import BLOCK, FusedPass, Roles
+from robustcp.engines.installed import triton_kernels
+from robustcp.engines.normal_equations import NormalEquations, pack_indices
 from robustcp.engines.passes.plain import PlainPass
-from robustcp.losses import L1, Cauchy, LeastSquares, Quantile, Wrapped
-from robustcp.normal import NormalEquations, pack_indices
+from robustcp.engines.passes.triton_pass import MAX_BLOCK_SIZE, ModeRoles, TritonPass
+from robustcp.losses import L1, Cauchy, LeastSquares, Quantile, UserLoss
 from support.oracles import KERNEL_LOSSES
 
 torch = pytest.importorskip("torch")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu_kernels
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
-    monkeypatch.setattr("robustcp.engines.installed.KERNELS_RUN_ON", "cpu")
+    monkeypatch.setattr("robustcp.engines.installed.KERNEL_DEVICE", "cpu")
 
 
 def normal(*shape, dtype=None, seed=0):
@@ -55,7 +55,7 @@ def by_einsum(X, factors, mode, loss):
 
 def passes(X, look=lambda engine: engine):
     storage = look(DenseEngine(X, compiled=False))._storage
-    return PlainPass(storage), FusedPass(storage, fused_code(storage.device))
+    return PlainPass(storage), TritonPass(storage, triton_kernels(storage.device))
 
 
 def compared(X, rank, loss, look=lambda engine: engine, rows=None, close=1e-12):
@@ -63,10 +63,10 @@ def compared(X, rank, loss, look=lambda engine: engine, rows=None, close=1e-12):
     plain, fused = passes(X, look)
     shape, dtype = plain.storage.shape, plain.storage.dtype
     factors = drawn(shape, rank, dtype)
-    assert fused.takes(loss)
+    assert fused.supports(loss)
     for n in range(len(shape)):
         some = rows or slice(0, shape[n])
-        a, b = (way.normal(factors, n, loss, some) for way in (plain, fused))
+        a, b = (way.normal_equations(factors, n, loss, some) for way in (plain, fused))
         for one, other in ((a.gram, b.gram), (a.gradient, b.gradient)):
             assert one.shape == other.shape
             assert float((one - other).abs().max()) <= close * float(one.abs().max())
@@ -80,7 +80,7 @@ def test_every_loss_equals_einsum(loss):
     factors = drawn(X.shape, 3, X.dtype)
     _, fused = passes(X)
     for n in range(3):
-        found = fused.normal(factors, n, loss, slice(0, X.shape[n]))
+        found = fused.normal_equations(factors, n, loss, slice(0, X.shape[n]))
         gram, gradient, value = by_einsum(X, factors, n, loss)
         np.testing.assert_allclose(
             np.broadcast_to(found.gram.numpy(), gram.shape), gram, rtol=1e-10, atol=1e-10
@@ -127,8 +127,8 @@ def test_missing_entries():
 
 def test_looked_at_in_another_way():
     X = 100 * normal(20, 7, 18)
-    compared(X, 2, L1(0.01), lambda engine: engine.scaled(7).saturated(1.0))
-    compared(X, 2, L1(0.01), lambda engine: engine.scaled(7).without(1.0))
+    compared(X, 2, L1(0.01), lambda engine: engine.scaled(7).clipped(1.0))
+    compared(X, 2, L1(0.01), lambda engine: engine.scaled(7).masked_above(1.0))
     compared(X * 2.0**500, 2, L1(0.01), lambda engine: engine.scaled(507))
 
 
@@ -168,19 +168,19 @@ def test_scales(scales):
 def test_scales_of_entries_go_through_the_library():
     every = Weights(SHAPE, (None,) * 3, np.full(SHAPE, 2.0))
     _, fused = passes(normal(*SHAPE), lambda engine: engine.standardized(Scales(every)))
-    assert not fused.takes(L1())
+    assert not fused.supports(L1())
 
 
 def test_losses_that_nobody_compiled_go_through_the_library():
     _, fused = passes(normal(4, 5, 6))
-    assert not fused.takes(Wrapped(L1()))
+    assert not fused.supports(UserLoss(L1()))
 
 
 def test_nor_do_numbers_that_single_precision_does_not_hold():
     _, fused = passes(normal(4, 5, 6, dtype=torch.float32))
-    assert fused.takes(L1(1e-30))
-    assert not fused.takes(L1(1e-50))
-    assert not fused.takes(Cauchy(1e-30))
+    assert fused.supports(L1(1e-30))
+    assert not fused.supports(L1(1e-50))
+    assert not fused.supports(Cauchy(1e-30))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "bool"])
@@ -198,7 +198,7 @@ def test_single_precision(dtype):
     factors, loss = drawn(X.shape, 4, torch.float32), L1(0.01)
     _, fused = passes(X)
     for n in range(3):
-        found = fused.normal(factors, n, loss, slice(0, X.shape[n]))
+        found = fused.normal_equations(factors, n, loss, slice(0, X.shape[n]))
         gram, gradient, value = by_einsum(X, factors, n, loss)
         size = np.sqrt((gradient**2).sum(1, keepdims=True)).max()
         assert np.abs(found.gradient.numpy() - gradient).max() <= 1e-5 * size
@@ -210,23 +210,23 @@ def test_single_precision(dtype):
 def test_the_same_bits_every_time():
     _, fused = passes(normal(40, 30, 20, dtype=torch.float32))
     factors = drawn((40, 30, 20), 3, torch.float32)
-    a, b = (fused.normal(factors, 1, L1(0.01), slice(0, 30)) for _ in range(2))
+    a, b = (fused.normal_equations(factors, 1, L1(0.01), slice(0, 30)) for _ in range(2))
     assert torch.equal(a.gram, b.gram)
     assert torch.equal(a.gradient, b.gradient)
     assert float(a.value) == float(b.value)
 
 
 def test_roles():
-    roles = Roles.of(0, (1000, 1000, 1000), (10**6, 1000, 1))
+    roles = ModeRoles.of(0, (1000, 1000, 1000), (10**6, 1000, 1))
     assert (roles.rows, roles.tile, roles.outer) == (0, 2, (1,))
     pixels_colours_frames = (300, 2073600, 3), (6220800, 3, 1)  # in storage order
-    roles = Roles.of(1, *pixels_colours_frames)
+    roles = ModeRoles.of(1, *pixels_colours_frames)
     assert (roles.rows, roles.tile, roles.outer) == (1, 0, (2,))
-    roles = Roles.of(2, *pixels_colours_frames)
-    assert roles.turned
+    roles = ModeRoles.of(2, *pixels_colours_frames)
+    assert roles.per_own_index
     assert (roles.rows, roles.tile, roles.outer) == (1, 0, ())
-    assert Roles.of(0, (3, 50), (50, 1)).rows == 0
-    assert BLOCK == 64
+    assert ModeRoles.of(0, (3, 50), (50, 1)).rows == 0
+    assert MAX_BLOCK_SIZE == 64
 
 
 # Rows
@@ -234,7 +234,7 @@ def test_roles():
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("rank", [1, 3, 10, 17])
-@pytest.mark.parametrize("way", ["solved", "nonnegative"])
+@pytest.mark.parametrize("way", ["solve_rows", "solve_nonnegative_rows"])
 def test_rows_are_solved_as_by_the_library(way, rank, shared):
     rng = np.random.default_rng(7)
     M = rng.standard_normal((1 if shared else 6, rank + 3, rank))
@@ -245,20 +245,20 @@ def test_rows_are_solved_as_by_the_library(way, rank, shared):
     gradient, rows = (torch.asarray(rng.standard_normal((6, rank))) for _ in range(2))
     rows = rows.abs() if way == "nonnegative" else rows
     equations = NormalEquations(torch.asarray(gram), gradient, 0.0)
-    a, b = (getattr(way_of(), way)(equations, rows, 0.01) for way_of in (Algebra, FusedAlgebra))
+    a, b = (getattr(way_of(), way)(equations, rows, 0.01) for way_of in (Algebra, TritonAlgebra))
     np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-10)
     turned = NormalEquations(torch.asarray(gram).T.contiguous().T, gradient, 0.0)
-    torch.testing.assert_close(getattr(FusedAlgebra(), way)(turned, rows, 0.01), b)
+    torch.testing.assert_close(getattr(TritonAlgebra(), way)(turned, rows, 0.01), b)
 
 
 def test_small_parts_of_it():
     A, B = drawn((5, 5), 3, torch.float32)
-    fused, library = FusedAlgebra(), Algebra()
+    fused, library = TritonAlgebra(), Algebra()
     np.testing.assert_allclose(fused.column_norms(A), library.column_norms(A), rtol=1e-6)
     E = np.random.default_rng(0).standard_normal((2, 3, 3))
     for a, b in (
         (fused.step_products([A, B], [B, A]), library.step_products([A, B], [B, A])),
-        (fused.changed([A, B], E), library.changed([A, B], E)),
+        (fused.add_step([A, B], E), library.add_step([A, B], E)),
     ):
         for one, other in zip(a, b, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -267,7 +267,7 @@ def test_small_parts_of_it():
 def test_balanced_as_by_the_library():
     F = drawn((5, 4, 3), 3, torch.float32)
     F[1][:, 1] = 0  # the others of this component stay as they are
-    for a, b in zip(FusedAlgebra().balanced(F), Algebra().balanced(F), strict=True):
+    for a, b in zip(TritonAlgebra().balance_norms(F), Algebra().balance_norms(F), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
@@ -276,13 +276,15 @@ def test_balanced_as_by_the_library():
 @pytest.mark.parametrize("known", [True, False])
 def test_sweeps_are_updates_in_turn(loss, modes, known):
     engine, F = DenseEngine(normal(6, 5, 4)), tuple(drawn((6, 5, 4), 2, torch.float64))
-    sweeping, expected = engine.sweep(loss), list(F)
+    sweeping, expected = engine.whole_sweep(loss), list(F)
     for mode in modes:
-        equations = engine.normal(tuple(expected), mode, loss)
-        expected[mode] = Algebra().solved(equations, expected[mode], 0.1)
-    ahead = sweeping.equations(F, modes[0])
+        equations = engine.normal_equations(tuple(expected), mode, loss)
+        expected[mode] = Algebra().solve_rows(equations, expected[mode], 0.1)
+    ahead = sweeping.normal_equations(F, modes[0])
     assert ahead.value == pytest.approx(engine.value(F, loss), rel=1e-12)
-    for A, B in zip(sweeping.swept(F, modes, 0.1, ahead if known else None), expected, strict=True):
+    for A, B in zip(
+        sweeping.update_factors(F, modes, 0.1, ahead if known else None), expected, strict=True
+    ):
         np.testing.assert_allclose(A, B, rtol=1e-9)
 
 
@@ -290,21 +292,21 @@ def test_sweeps_of_models_that_are_close_to_the_data():
     F = tuple(drawn((6, 5, 4), 2, torch.float64))
     X = torch.einsum("ir,jr,kr->ijk", *F)
     near = tuple(A + 1e-9 * B for A, B in zip(F, drawn(X.shape, 2, torch.float64, 5), strict=True))
-    sweeping = DenseEngine(X).sweep(LeastSquares())
-    ahead = sweeping.equations(near, 0)
+    sweeping = DenseEngine(X).whole_sweep(LeastSquares())
+    ahead = sweeping.normal_equations(near, 0)
     residuals = X - torch.einsum("ir,jr,kr->ijk", *near)
     assert ahead.value == pytest.approx(0.5 * float((residuals**2).sum()), rel=1e-6)
-    after = sweeping.equations(sweeping.swept(near, (0, 1, 2), 0.0, ahead), 0)
+    after = sweeping.normal_equations(sweeping.update_factors(near, (0, 1, 2), 0.0, ahead), 0)
     assert after.value < ahead.value
 
 
 def test_sweeps_of_more_components_than_kernels_take():
     X = normal(40, 5, 4)
     F = tuple(drawn(X.shape, 33, torch.float64))
-    sweeping = DenseEngine(X).sweep(L1(0.1))
-    ahead = sweeping.equations(F, 0)
-    swept = sweeping.swept(F, (0,), 0.1, ahead)
-    expected = Algebra().solved(ahead, F[0], 0.1)
+    sweeping = DenseEngine(X).whole_sweep(L1(0.1))
+    ahead = sweeping.normal_equations(F, 0)
+    swept = sweeping.update_factors(F, (0,), 0.1, ahead)
+    expected = Algebra().solve_rows(ahead, F[0], 0.1)
     np.testing.assert_allclose(swept[0], expected, rtol=1e-9)
 
 
@@ -323,12 +325,12 @@ def test_kernels_compile_for_a_gpu(tmp_path):
 
 def test_engines_use_kernels_where_they_run(monkeypatch):
     engine = DenseEngine(normal(5, 6, 7))
-    assert isinstance(engine._passes.of(L1()), FusedPass)
-    assert isinstance(engine.algebra, FusedAlgebra)
+    assert isinstance(engine._passes.for_loss(L1()), TritonPass)
+    assert isinstance(engine.algebra, TritonAlgebra)
     monkeypatch.undo()
     engine = DenseEngine(normal(5, 6, 7))
-    assert isinstance(engine._passes.of(L1()), PlainPass)
-    assert not isinstance(engine.algebra, FusedAlgebra)
+    assert isinstance(engine._passes.for_loss(L1()), PlainPass)
+    assert not isinstance(engine.algebra, TritonAlgebra)
 
 
 def test_a_fit_by_kernels_is_that_of_the_host():

@@ -8,11 +8,11 @@ import pytest
 import robustcp
 from robustcp import cp, cpal1, cpals, simulate
 from robustcp.engines import Scales, Signal, Weights, as_engine
+from robustcp.engines.cuda_graph import WARMUP_CALLS
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.memory import free_memory
-from robustcp.engines.passes.fused import FusedPass
 from robustcp.engines.passes.plain import PlainPass
-from robustcp.engines.recorded import CALLS
+from robustcp.engines.passes.triton_pass import TritonPass
 from robustcp.losses import L1, LeastSquares
 from support.oracles import KERNEL_LOSSES
 
@@ -39,8 +39,8 @@ def drawn(torch, shape, rank, dtype, seed=0):
 
 def compared(torch, X, factors, loss, look=lambda engine: engine):
     """Every mode by the kernel, beside the pass by the library in float64."""
-    fused = look(DenseEngine(X))._passes.of(loss, whole=False)
-    assert isinstance(fused, FusedPass)
+    fused = look(DenseEngine(X))._passes.for_loss(loss, whole=False)
+    assert isinstance(fused, TritonPass)
     storage = look(DenseEngine(X.double(), compiled=False))._storage
     plain, single = PlainPass(storage), factors[0].dtype == torch.float32
     double = [A.double() for A in factors]
@@ -48,7 +48,10 @@ def compared(torch, X, factors, loss, look=lambda engine: engine):
     ours, theirs = [[F[m] for m in order] for F in (factors, double)]
     for n in range(X.ndim):
         rows = slice(0, storage.shape[n])
-        a, b = plain.normal(theirs, n, loss, rows), fused.normal(ours, n, loss, rows)
+        a, b = (
+            plain.normal_equations(theirs, n, loss, rows),
+            fused.normal_equations(ours, n, loss, rows),
+        )
         rank = factors[0].shape[1]
         diagonal = a.gram[:, [k * rank - k * (k - 1) // 2 for k in range(rank)]]
         size = math.sqrt(2 * float(a.value) * float(diagonal.sum()))  # by Cauchy and Schwarz
@@ -105,17 +108,17 @@ def test_gaps_weights_and_scales(torch):
         lambda engine: engine.weighted(entries),
         lambda engine: engine.standardized(Scales(slabs)),
         lambda engine: engine.standardized(Scales(slabs, signal, 0.3)),
-        lambda engine: engine.scaled(3).saturated(0.5),
-        lambda engine: engine.scaled(3).without(0.5),
+        lambda engine: engine.scaled(3).clipped(0.5),
+        lambda engine: engine.scaled(3).masked_above(0.5),
     ):
         compared(torch, X, F, L1(0.01), look)
 
 
 def test_the_same_bits_every_time(torch):
     X, F = drawn(torch, (300, 200, 100), 10, torch.float32)
-    fused = DenseEngine(X)._passes.of(L1(0.01))
+    fused = DenseEngine(X)._passes.for_loss(L1(0.01))
     for n in range(3):
-        a, b = (fused.normal(F, n, L1(0.01), slice(0, X.shape[n])) for _ in range(2))
+        a, b = (fused.normal_equations(F, n, L1(0.01), slice(0, X.shape[n])) for _ in range(2))
         assert torch.equal(a.gram, b.gram)
         assert torch.equal(a.gradient, b.gradient)
         assert float(a.value) == float(b.value)
@@ -152,12 +155,12 @@ def test_integers_are_never_converted_as_a_whole(torch):
     X = torch.randint(0, 255, (500, 400, 300), dtype=torch.uint8, device="cuda")
     F = [torch.rand((n, 5), device="cuda") for n in X.shape]
     engine = as_engine(X)
-    engine.normal(F, 0, L1(0.01))
+    engine.normal_equations(F, 0, L1(0.01))
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     for mode in range(3):
-        engine.normal(F, mode, L1(0.01))
+        engine.normal_equations(F, mode, L1(0.01))
     assert torch.cuda.max_memory_allocated() - before < X.numel()
 
 
@@ -166,18 +169,20 @@ def test_integers_are_never_converted_as_a_whole(torch):
 def test_recorded_sweeps_are_those_that_were_not(torch, loss, shape):
     X, F = drawn(torch, shape, 5, torch.float32)
     F = [A + 0.3 * torch.randn_like(A) for A in F]
-    sweeping = as_engine(X).sweep(loss)
+    sweeping = as_engine(X).whole_sweep(loss)
     modes = tuple(range(X.ndim))
     found = []
-    for _ in range(CALLS + 2):
-        ahead = sweeping.equations(F, 0)
-        found.append((*sweeping.swept(F, modes, 0.0, ahead), ahead.gradient, ahead.gram))
+    for _ in range(WARMUP_CALLS + 2):
+        ahead = sweeping.normal_equations(F, 0)
+        found.append((*sweeping.update_factors(F, modes, 0.0, ahead), ahead.gradient, ahead.gram))
     for other in found[1:]:
         assert all(torch.equal(A, B) for A, B in zip(found[0], other, strict=True))
     recordings = sweeping._passes(0)._graphs.values()
     assert [recording._replay is not None for recording in recordings] == [True]
-    again = sweeping.swept(found[0][: X.ndim], modes, 0.0, None)  # other factors, other results
-    assert sweeping.equations(again, 0).value < ahead.value
+    again = sweeping.update_factors(
+        found[0][: X.ndim], modes, 0.0, None
+    )  # other factors, other results
+    assert sweeping.normal_equations(again, 0).value < ahead.value
 
 
 def test_models_that_are_close_to_the_data(torch):

@@ -64,7 +64,7 @@ def test_the_guide_runs(tmp_path, all_of_it):
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "Judged(5 of 25 samples of mode 0 (0, 1, 2, 3, 4) bad)" in done.stdout
+    assert "CaseDiagnostics(5 of 25 samples of mode 0 (0, 1, 2, 3, 4) bad)" in done.stdout
 
 
 @pytest.mark.docs

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import robustcp
-from robustcp.engines import Axes, axes_of, in_modes_of
+from robustcp.engines import Axes, align_to_axes, axes_of
 
 pandas = pytest.importorskip("pandas")
 xarray = pytest.importorskip("xarray")
@@ -211,13 +211,13 @@ class TestAlignment:
     def test_weights_are_aligned_or_refused(self, cube):
         axes = axes_of(cube)
         w = xarray.DataArray(np.arange(7.0), dims="emission", coords={"emission": cube.emission})
-        there = in_modes_of(axes, w[::-1])
+        there = align_to_axes(axes, w[::-1])
         assert there.shape == (1, 7, 1)
         np.testing.assert_array_equal(there.ravel(), w.values)
         with pytest.raises(ValueError, match="other labels than X in dimension 'emission'"):
-            in_modes_of(axes, w.assign_coords(emission=w.emission + 1))
+            align_to_axes(axes, w.assign_coords(emission=w.emission + 1))
         with pytest.raises(ValueError, match="no dimension 'nm'"):
-            in_modes_of(axes, w.rename(emission="nm"))
+            align_to_axes(axes, w.rename(emission="nm"))
 
     @given(st.permutations(range(5)), st.permutations(range(3)))
     def test_an_arrangement_brings_labels_together(self, rows, order):
@@ -227,11 +227,11 @@ class TestAlignment:
             tuple(names[n] for n in order),
             tuple(None if labels[n] is None else [labels[n][k] for k in rows] for n in order),
         )
-        how = model.arranged(data)
+        how = model.arrangement_for(data)
         turned = model if how is None else Axes(
-            how.of(model.modes),
+            how.reorder(model.modes),
             tuple(each if at is None else [each[k] for k in at]
-                  for each, at in zip(how.of(model.labels), how.rows, strict=True)),
+                  for each, at in zip(how.reorder(model.labels), how.rows, strict=True)),
         )  # fmt: skip
         assert (turned.modes, turned.labels) == (data.modes, data.labels)
 

@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 import robustcp
-from robustcp import ranks, telling
-from robustcp.checkpoints import Content
+from robustcp._util import progress
 from robustcp.cli import app
+from robustcp.inference import rank_profile
+from robustcp.persist.checkpoint import CheckpointContent
 from support.kill_and_resume import bits
 
 SLOW = pytest.mark.slow
@@ -48,7 +49,7 @@ def killed(arguments, kept, seconds):
 
 def where(path):
     """Where a checkpoint says that the fit is, read from the file by itself."""
-    about = Content.of(path).about
+    about = CheckpointContent.read(path).header
     if about["fit"] is not None:
         return "the fit is finished"
     if about["runs"]:
@@ -104,9 +105,11 @@ def test_a_profile_of_ranks_that_is_interrupted_goes_on(tmp_path, monkeypatch, c
 
     with pytest.raises(Interrupted):
         robustcp.rank_profile(data, range(1, 4), jobs=1, checkpoint=kept, progress=interrupt)
-    real = ranks.Climb.__call__
-    monkeypatch.setattr(ranks.Climb, "__call__", lambda climb: done.append(climb) or real(climb))
-    with caplog.at_level("INFO", "robustcp.climbs"):
+    real = rank_profile.RankPathTask.__call__
+    monkeypatch.setattr(
+        rank_profile.RankPathTask, "__call__", lambda climb: done.append(climb) or real(climb)
+    )
+    with caplog.at_level("INFO", "robustcp.inference.rank_checkpoint"):
         told = []
         found = robustcp.rank_profile(
             data, range(1, 4), jobs=1, checkpoint=kept, progress=lambda *one: told.append(one)
@@ -131,13 +134,13 @@ def test_the_library_logs_where_a_fit_is_and_prints_nothing(caplog, capfd):
     with caplog.at_level("DEBUG", "robustcp"):
         fit = robustcp.cp(SIM.data, 3)
     names = {record.name for record in caplog.records}
-    assert {"robustcp.estimate", "robustcp.journal"} <= names
-    sweeps = [r for r in caplog.records if hasattr(r, "step") and r.name == "robustcp.estimate"]
+    assert {"robustcp.driver", "robustcp.starts.search_log"} <= names
+    sweeps = [r for r in caplog.records if hasattr(r, "step") and r.name == "robustcp.driver"]
     assert len(sweeps) == fit.sweeps
     for record, objective in zip(sweeps, fit.trace, strict=True):
         assert record.step.objective == objective
         # a bound that is none would be nonsense: the sweeps that are left, and no others
-        assert record.step.because == f" for {1000 - sweeps.index(record) - 1} sweeps"
+        assert record.step.bound_reason == f" for {1000 - sweeps.index(record) - 1} sweeps"
     told = [r.getMessage() for r in sweeps if r.levelname == "INFO"]
     assert len(told) == sum(f", level {k}," in line for k in range(1, 20) for line in told)
     assert any("stage 'refinement' (2 of 2), level 1" in line for line in told)
@@ -154,7 +157,7 @@ def test_reasons_to_doubt_a_fit_are_logged(caplog):
 
 
 def test_the_log_numbers_starts_from_1(caplog):
-    with caplog.at_level("INFO", "robustcp.estimate"):
+    with caplog.at_level("INFO", "robustcp.driver"):
         robustcp.cpals(SIM.data, 1, starts=2)
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if line.startswith("search for")] == [
@@ -169,20 +172,20 @@ def test_the_log_numbers_starts_from_1(caplog):
      ([1e-3, 2e-3], None), ([1e-3, 0.0], None), ([np.inf, 1e-3], None)],
 )  # fmt: skip
 def test_when_a_level_ends_if_progress_slows_down_as_it_does(falls, expected):
-    trend = telling.Trend()
+    trend = progress.ConvergenceTrend()
     for k, fall in enumerate([0.5, *falls]):
         trend.add(fall, first=k < 2)
-    assert trend.sweeps(1e-5) == (
+    assert trend.sweeps_left(1e-5) == (
         pytest.approx(expected) if expected else pytest.approx(np.nan, nan_ok=True)
     )
 
 
 def test_an_estimate_that_is_exceeded_is_none():
-    step = telling.Step("L1", about=5.0, at_most=60.0)
-    assert step.later(2.0).left == "about 3 s, at most 58 s"
-    assert step.later(7.0).left == "at most 53 s"
-    assert step.later(70.0).left == "at most 1 s"
-    assert telling.Step("search").later(3.0).left == "not known yet"
+    step = progress.ProgressReport("L1", seconds_left=5.0, max_seconds_left=60.0)
+    assert step.after(2.0).time_left == "about 3 s, at most 58 s"
+    assert step.after(7.0).time_left == "at most 53 s"
+    assert step.after(70.0).time_left == "at most 1 s"
+    assert progress.ProgressReport("search").after(3.0).time_left == "not known yet"
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ import xarray
 
 import robustcp
 from robustcp import Observed, cp, cp_many, simulate
-from robustcp.parallel import side_by_side
+from robustcp.inference.parallel import run_parallel
 
 SIMULATED = [simulate((9, 8, 7), 2, eta=0.1, gamma=1.0, rng=k) for k in range(4)]
 TENSORS = [sim.data for sim in SIMULATED]
@@ -94,7 +94,9 @@ def test_a_folder_keeps_fits_and_the_same_call_goes_on(tmp_path, monkeypatch):
     fits = cp_many(TENSORS[:3], 2, jobs=1, folder=folder)
     assert len(list(folder.iterdir())) == 3
     called = []
-    monkeypatch.setattr("robustcp.many.cp", lambda X, *_, **__: called.append(X) or cp(X, 2))
+    monkeypatch.setattr(
+        "robustcp.inference.batch.cp", lambda X, *_, **__: called.append(X) or cp(X, 2)
+    )
     again = cp_many(TENSORS, 2, jobs=1, folder=folder)
     assert len(called) == 1
     assert called[0] is TENSORS[3]
@@ -154,7 +156,7 @@ def test_scripts_need_no_guard(tmp_path):
 
 
 def test_an_exception_is_a_result():
-    found = side_by_side(int, ["1", "x", "3"], jobs=2)
+    found = run_parallel(int, ["1", "x", "3"], jobs=2)
     assert found[::2] == [1, 3]
     assert isinstance(found[1], ValueError)
 

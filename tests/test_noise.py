@@ -14,10 +14,18 @@ from hypothesis import strategies as st
 import robustcp
 from robustcp import L1, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals, simulate
 from robustcp.engines import Sample, as_engine
-from robustcp.noise import COMMON, Asked, Kind, Noise, Residuals, core_of, structure_of
-from robustcp.noise.estimation import chosen, deviations, entropy_of, look
-from robustcp.schedules import Level, Refinement, Skip
-from robustcp.sizes import Problem, Resolution
+from robustcp.noise import (
+    COMMON,
+    Kind,
+    Noise,
+    NoiseSpec,
+    Residuals,
+    fit_contaminated_normal,
+    measure_structure,
+)
+from robustcp.noise.estimation import entry_sigmas, estimate_noise, model_entropy, select_kind
+from robustcp.optimize.problem import Problem, Resolution
+from robustcp.optimize.schedules import Level, Refinement, Skip
 from support.halves import Halves
 from support.kill_and_resume import bits
 from support.oracles import host
@@ -114,14 +122,14 @@ class TestCore:
         bad = rng.random(r.size) < share
         wild = rng.uniform(0 if one_sided else -20, 20, r.size)
         unit = 10.0**exponent
-        found = core_of(unit * np.where(bad, r + wild, r))
+        found = fit_contaminated_normal(unit * np.where(bad, r + wild, r))
         assert found.sigma == pytest.approx(unit, rel=0.07)
         assert found.clean == pytest.approx(1 - share, abs=0.06)
-        assert 0 <= found.beyond <= 0.01 + share
+        assert 0 <= found.rejected_share <= 0.01 + share
 
     @given(st.lists(st.floats(-1e6, 1e6), max_size=30), st.sampled_from([0.0, 1e-3, 10.0]))
     def test_of_any_numbers_is_finite(self, values, least):
-        found = core_of(np.array(values), least)
+        found = fit_contaminated_normal(np.array(values), least)
         assert all(map(math.isfinite, vars(found).values()))
         assert found.sigma > 0
         assert found.sigma >= least * (1 - 1e-12)
@@ -130,7 +138,7 @@ class TestCore:
     @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=50))
     def test_sides_are_alike(self, values):
         r = np.array(values)
-        one, other = core_of(r), core_of(-r)
+        one, other = fit_contaminated_normal(r), fit_contaminated_normal(-r)
         assert one.sigma == other.sigma
         assert (one.above, one.below) == (other.below, other.above)
 
@@ -143,7 +151,7 @@ class TestEstimates:
         M, _ = model((30, 25, 20))
         v = spread(30)
         r = 0.1 * along(0, v) * np.random.default_rng(0).standard_normal(M.shape)
-        noise = look(seen(M, r), Kind((0,)))
+        noise = estimate_noise(seen(M, r), Kind((0,)))
         np.testing.assert_allclose(noise.slabs[0], v, rtol=0.12)
         assert noise.sigma == pytest.approx(0.1, rel=0.03)
         assert noise.slabs[1] is noise.slabs[2] is None
@@ -152,20 +160,21 @@ class TestEstimates:
         M, _ = model((25, 20, 22))
         v, w = spread(25, 10), spread(22, 6)
         r = 0.1 * along(0, v) * along(2, w) * np.random.default_rng(0).standard_normal(M.shape)
-        noise = look(seen(M, r), Kind((0, 2)))
+        noise = estimate_noise(seen(M, r), Kind((0, 2)))
         np.testing.assert_allclose(noise.slabs[0], v, rtol=0.15)
         np.testing.assert_allclose(noise.slabs[2], w, rtol=0.15)
         expected = 0.1 * np.broadcast_to(along(0, v) * along(2, w), M.shape)
-        np.testing.assert_allclose(deviations(seen(M, r), noise), expected.ravel(), rtol=0.25)
+        np.testing.assert_allclose(entry_sigmas(seen(M, r), noise), expected.ravel(), rtol=0.25)
 
     def test_slabs_of_few_entries_shrink_to_the_mean(self):
         # by the mean square of 8 entries each, log scales would have a deviation of .25
         rng = np.random.default_rng(0)
         M = np.ones((200, 8))
-        noise = look(seen(M, 0.1 * rng.standard_normal(M.shape)), Kind((0,)))
+        noise = estimate_noise(seen(M, 0.1 * rng.standard_normal(M.shape)), Kind((0,)))
         assert np.std(np.log(noise.slabs[0])) < 0.12
-        wide = look(seen(M, 0.1 * along(0, spread(200, 100), 2) * rng.standard_normal(M.shape)),
-                    Kind((0,)))  # fmt: skip
+        wide = estimate_noise(
+            seen(M, 0.1 * along(0, spread(200, 100), 2) * rng.standard_normal(M.shape)), Kind((0,))
+        )
         assert np.corrcoef(np.log(wide.slabs[0]), np.log(spread(200, 100)))[0, 1] > 0.9
 
     @pytest.mark.parametrize(
@@ -177,8 +186,8 @@ class TestEstimates:
         M, _ = model((40, 40, 30), positive=True)
         v = sum(part * M**power for power, part in enumerate(numbers))
         r = np.sqrt(v) * rng.standard_normal(M.shape)
-        noise = look(seen(M, with_artifacts(r, share, rng)[0]), BY_SIGNAL)
-        found = deviations(seen(M, r), noise).reshape(M.shape)
+        noise = estimate_noise(seen(M, with_artifacts(r, share, rng)[0]), BY_SIGNAL)
+        found = entry_sigmas(seen(M, r), noise).reshape(M.shape)
         ratio = found / np.sqrt(v)
         middle = (np.quantile(M, 0.1) < M) & (np.quantile(M, 0.95) > M)
         assert np.abs(np.log(ratio[middle])).max() < (0.1 if share == 0 else 0.2)
@@ -187,7 +196,7 @@ class TestEstimates:
     def test_counts_have_the_variance_of_their_mean(self, mean):
         M = mean * model((30, 30, 20), positive=True)[0]
         X = np.random.default_rng(0).poisson(M)
-        noise = look(seen(M, X - M), BY_SIGNAL)
+        noise = estimate_noise(seen(M, X - M), BY_SIGNAL)
         a, b, c = noise.variance
         at = np.quantile(M, [0.25, 0.5, 0.75])
         variance = a * noise.sigma**2 + b * noise.sigma * at + c * at**2
@@ -201,7 +210,7 @@ class TestEstimates:
         unit = 10.0**power
         r = rng.standard_normal(M.shape) * (0.05 + 0.1 * np.abs(M)) * along(1, spread(11, 4))
         residuals = seen(unit * M, unit * r)
-        noise = look(residuals, Kind((1,) if slabs else (), signal))
+        noise = estimate_noise(residuals, Kind((1,) if slabs else (), signal))
         assert noise.kind == Kind((1,) if slabs else (), signal)
         a, b, c = noise.variance
         v = a * noise.sigma**2 + b * noise.sigma * np.abs(unit * M) + c * (unit * M) ** 2
@@ -209,9 +218,9 @@ class TestEstimates:
             v = v * along(1, noise.slabs[1]) ** 2
             assert np.mean(np.log(noise.slabs[1])) == pytest.approx(0, abs=1e-12)
         s = (v**2 + noise.least**4) ** 0.25 if slabs or signal else np.sqrt(v)
-        np.testing.assert_allclose(deviations(residuals, noise), s.ravel(), rtol=1e-9)
+        np.testing.assert_allclose(entry_sigmas(residuals, noise), s.ravel(), rtol=1e-9)
         assert noise.sigma == pytest.approx(np.exp(np.mean(np.log(s))), rel=1e-9)
-        same = look(seen(M, r), noise.kind)
+        same = estimate_noise(seen(M, r), noise.kind)
         assert noise.sigma / unit == pytest.approx(same.sigma, rel=1e-6)
 
     @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 20))
@@ -222,8 +231,8 @@ class TestEstimates:
         for r in (np.zeros(shape), np.where(rng.random(shape) < 0.2, 1.0, 0.0), 1e-90 * M):
             for kind in (None, BY_SIGNAL, Kind((0,)), Kind(tuple(range(M.ndim)), True)):
                 residuals = seen(M, r)
-                noise = look(residuals, kind)
-                s = deviations(residuals, noise)
+                noise = estimate_noise(residuals, kind)
+                s = entry_sigmas(residuals, noise)
                 assert np.isfinite(s).all()
                 assert (s > 0).all()
                 assert noise.sigma > 0
@@ -237,13 +246,13 @@ class TestChoice:
             rng = np.random.default_rng(seed)
             M, _ = model((20, 18, 16), seed=seed)
             r, _ = with_artifacts(noise_of_kind(name, M, rng), share, rng)
-            assert chosen(seen(M, r))[0] == KINDS[name], seed
+            assert select_kind(seen(M, r))[0] == KINDS[name], seed
 
     def test_counts_are_by_signal(self):
         for seed in range(4):
             M = 3 * model((20, 18, 16), seed=seed, positive=True)[0]
             X = np.random.default_rng(seed).poisson(M)
-            assert chosen(seen(M, X - M))[0] == BY_SIGNAL
+            assert select_kind(seen(M, X - M))[0] == BY_SIGNAL
 
     def test_the_paper_s_artifacts(self):
         for seed in range(3):
@@ -258,7 +267,7 @@ class TestChoice:
         rng = np.random.default_rng(0)
         M = np.ones((10, 10))
         r = rng.standard_normal(M.shape) * along(0, spread(10, 1000), 2)
-        assert chosen(seen(M, r))[0] == COMMON
+        assert select_kind(seen(M, r))[0] == COMMON
 
 
 # Fits
@@ -598,7 +607,16 @@ def test_checkpoints_of_known_deviations(noisy, tmp_path):
 
 def assert_same(one, other):
     """That two noises are the same to the last bit."""
-    for name in ("sigma", "variance", "least", "above", "below", "clean", "beyond", "looked"):
+    for name in (
+        "sigma",
+        "variance",
+        "least",
+        "above",
+        "below",
+        "clean",
+        "rejected_share",
+        "kind_determined",
+    ):
         assert getattr(one, name) == getattr(other, name), name
     for a, b in zip(one.slabs, other.slabs, strict=True):
         assert (a is None) == (b is None)
@@ -692,7 +710,7 @@ class TestOutliers:
     def test_other_estimators_look_too(self, noisy):
         for method in (cpals, cpal1):
             fit = method(noisy["slabs"], 2)
-            assert not fit.noise.looked
+            assert not fit.noise.kind_determined
             assert fit.outliers(noisy["slabs"]).share < 0.01
 
     @pytest.mark.parametrize("seed", range(2))
@@ -719,11 +737,11 @@ class TestOutliers:
         v = spread(30)
         noise = Noise(1.0, (1.0, 0.0, 0.0), (v, None))
         assert noise.outlying_slabs() == {}
-        assert np.array_equal(noise.without_outlying_slabs().slabs[0], v)
+        assert np.array_equal(noise.without_outlying_scales().slabs[0], v)
         v = np.where(np.arange(30) == 4, 1e4, np.ones(30))
         noise = Noise(1.0, (1.0, 0.0, 0.0), (v, None))
         assert noise.outlying_slabs()[0].tolist() == [4]
-        assert np.array_equal(noise.without_outlying_slabs().slabs[0], np.ones(30))
+        assert np.array_equal(noise.without_outlying_scales().slabs[0], np.ones(30))
 
 
 class TestStructure:
@@ -757,16 +775,16 @@ class TestStructure:
         rng = np.random.default_rng(0)
         zero = tuple(np.zeros((size, 1)) for size in (30, 30, 30))
         r = rng.standard_normal((30, 30, 30))
-        found = structure_of(as_engine(r), zero, 1.0)
+        found = measure_structure(as_engine(r), zero, 1.0)
         assert found.notes == []
-        assert np.abs(found.alike).max() < 0.03
-        np.testing.assert_allclose(found.leading, 1.0, atol=0.1)
+        assert np.abs(found.autocorrelations).max() < 0.03
+        np.testing.assert_allclose(found.leading_eigenvalues, 1.0, atol=0.1)
         r[1:] = 0.6 * r[:-1] + 0.8 * r[1:]
-        found = structure_of(as_engine(r), zero, 1.0)
+        found = measure_structure(as_engine(r), zero, 1.0)
         expected = np.corrcoef(r[1:].ravel(), r[:-1].ravel())[0, 1]
-        assert found.alike[0] == pytest.approx(expected, abs=0.02)
+        assert found.autocorrelations[0] == pytest.approx(expected, abs=0.02)
         assert found.notes == [f"residuals are structured: neighbours along mode 0 correlate by "
-                               f"{found.alike[0]:.2f}"]  # fmt: skip
+                               f"{found.autocorrelations[0]:.2f}"]  # fmt: skip
 
     def test_roundings_are_no_structure(self):
         for X in (np.full((12, 12, 12), 5.0), model((12, 12, 12), 1)[0]):
@@ -888,10 +906,10 @@ def test_scaled_and_inflated():
 
     def by_scales(noise, held=()):
         at = np.indices((2, 3)).reshape(2, -1)
-        return noise.sigma * noise.scales((2, 3), held).at(at).reshape(2, 3)
+        return noise.sigma * noise.scales((2, 3), held).values_at(at).reshape(2, 3)
 
     np.testing.assert_allclose(by_scales(noise, held), plain(noise, held))
-    kept = noise.holding(held)
+    kept = noise.with_signal(held)
     np.testing.assert_allclose(by_scales(kept), plain(noise, held))
     np.testing.assert_allclose(by_scales(kept.scaled(1e3)), 1e3 * plain(noise, held))
     free = replace(kept, least=0.0)
@@ -900,11 +918,11 @@ def test_scaled_and_inflated():
 
 def test_asked_for_new_slabs():
     v, w = np.array([0.5, 2.0]), np.array([1.0, 1.0, 1.0])
-    found = Asked.as_of(Noise(1.0, (1.0, 0.0, 0.0), (v, w)), 0)
+    found = NoiseSpec.for_new_slabs(Noise(1.0, (1.0, 0.0, 0.0), (v, w)), 0)
     assert found.kind == Kind((0, 1))
     assert found.slabs[0] is None
     assert found.slabs[1] is w
-    assert Asked.as_of(Noise.common(1.0, 2, looked=False), 0) == Asked()
+    assert NoiseSpec.for_new_slabs(Noise.common(1.0, 2, kind_determined=False), 0) == NoiseSpec()
 
 
 def test_a_refinement_that_gives_up_entries_is_undone():
@@ -915,7 +933,7 @@ def test_a_refinement_that_gives_up_entries_is_undone():
     refinement = Refinement(problem.resolution)
     first = refinement(0, problem.engine, truth, None)
     assert refinement(1, problem.engine, truth, first) is None
-    better = Level(first.loss, replace(first.noise, clean=0.95, beyond=0.02))
+    better = Level(first.loss, replace(first.noise, clean=0.95, rejected_share=0.02))
     with pytest.raises(Skip, match=r"more and more entries \(2%, then 3"):
         refinement(1, problem.engine, truth, better)
 
@@ -931,7 +949,7 @@ class TestSmallCounts:
 
     def cost(self, X, factors):
         engine = as_engine(X)
-        return entropy_of(engine, factors, Resolution.of(engine))
+        return model_entropy(engine, factors, Resolution.of(engine))
 
     def test_the_truth_costs_less_than_other_models(self):
         X, factors = self.counts()
@@ -971,5 +989,5 @@ class TestSmallCounts:
     def test_large_counts_are_like_real_numbers(self):
         X, _ = self.counts(mean=100.0)
         resolution = Resolution.of(as_engine(X))
-        assert resolution.counts
-        assert not resolution.small
+        assert resolution.count_data
+        assert not resolution.small_counts

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustcp import Observed
-from robustcp.engines import Scales, as_engine, as_weights, at_entries_of, listing
-from robustcp.engines.listing import (
-    CompiledListed,
-    Listing,
-    PlainListed,
+from robustcp.engines import Scales, as_engine, as_weights, coordinates, values_at_entries
+from robustcp.engines.coordinates import (
+    CompiledCoordinatePass,
+    CoordinateList,
+    PlainCoordinatePass,
     lexicographic_order,
     stable_order,
 )
@@ -57,8 +57,8 @@ def known_at(at, X):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles end within rows, and at their ends, also of small data."""
-    monkeypatch.setattr(CompiledListed, "most", 7)
-    monkeypatch.setattr(PlainListed, "most", 5)
+    monkeypatch.setattr(CompiledCoordinatePass, "tile_entries", 7)
+    monkeypatch.setattr(PlainCoordinatePass, "tile_entries", 5)
 
 
 def check(engine, X, factors, loss, known, u=None, tol=1e-10):
@@ -66,9 +66,9 @@ def check(engine, X, factors, loss, known, u=None, tol=1e-10):
     whole = loss if u is None else InUnits(loss, u)
     for mode in range(X.ndim):
         expected = brute_force(X, factors, mode, Masked(whole, known))
-        assert_equal(engine.normal(factors, mode, loss), expected, tol)
+        assert_equal(engine.normal_equations(factors, mode, loss), expected, tol)
         rows = slice(1, X.shape[mode] - 1)
-        part = engine.normal(factors, mode, loss, rows)
+        part = engine.normal_equations(factors, mode, loss, rows)
         np.testing.assert_allclose(part.gram, expected[0][rows], rtol=tol, atol=tol)
         np.testing.assert_allclose(part.gradient, expected[1][rows], rtol=tol, atol=tol)
     assert engine.value(factors, loss) == pytest.approx(expected[2], rel=tol)
@@ -89,7 +89,7 @@ class TestAgainstTheWhole:
         X, factors = problem((9, 20, 15), rank=2)
         engine = as_engine(Observed(at, X[tuple(at.T)], X.shape), compiled=compiled)
         check(engine, X, factors, loss, known_at(at, X))
-        empty = engine.normal(factors, 1, loss)
+        empty = engine.normal_equations(factors, 1, loss)
         assert not empty.gram[[0, 1, 19]].any()
         assert not empty.gradient[[0, 1, 19]].any()
 
@@ -111,22 +111,22 @@ class TestAgainstTheWhole:
         known = np.where(known_at(at, X), w, 0)
         engine = as_engine(Observed(at, X[tuple(at.T)], X.shape), compiled=compiled)
         engine = engine.weighted(w).standardized(Scales(as_weights(u, X.shape)))
-        equations = engine.normal(factors, 0, loss)
+        equations = engine.normal_equations(factors, 0, loss)
         assert equations.gram.dtype == equations.gradient.dtype == np.float32
         exact = tuple(A.astype(np.float64) for A in factors)
         for mode in range(3):
             expected = brute_force(
                 X.astype(np.float64), exact, mode, Masked(InUnits(loss, u), known)
             )
-            assert_equal(engine.normal(factors, mode, loss), expected, 2e-3)
+            assert_equal(engine.normal_equations(factors, mode, loss), expected, 2e-3)
         assert engine.value(factors, loss) == pytest.approx(expected[2], rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @pytest.mark.parametrize("count", [300, 100_000])
 def test_threads_change_no_bit(loss, count, compiled, rng, monkeypatch):
-    monkeypatch.setattr(CompiledListed, "most", max(13, count // 9))
-    monkeypatch.setattr(PlainListed, "most", max(13, count // 9))
+    monkeypatch.setattr(CompiledCoordinatePass, "tile_entries", max(13, count // 9))
+    monkeypatch.setattr(PlainCoordinatePass, "tile_entries", max(13, count // 9))
     shape = (30, 80, 60)
     at = scattered(shape, rng, count)
     at = at[(at[:, 0] == 5) | (rng.random(len(at)) < 0.5)]
@@ -134,7 +134,7 @@ def test_threads_change_no_bit(loss, count, compiled, rng, monkeypatch):
     data = Observed(at, rng.standard_normal(len(at)), shape)
     one, two = (as_engine(data, threads=n, compiled=compiled) for n in (1, 2))
     for mode in range(3):
-        a, b = one.normal(factors, mode, loss), two.normal(factors, mode, loss)
+        a, b = one.normal_equations(factors, mode, loss), two.normal_equations(factors, mode, loss)
         assert np.array_equal(a.gram, b.gram)
         assert np.array_equal(a.gradient, b.gradient)
         assert a.value == b.value
@@ -143,17 +143,17 @@ def test_threads_change_no_bit(loss, count, compiled, rng, monkeypatch):
 
 
 def test_most_of_the_entries_in_one_row_are_shared_by_threads(compiled, rng, monkeypatch):
-    monkeypatch.setattr(CompiledListed, "most", 5000)
-    monkeypatch.setattr(PlainListed, "most", 5000)
+    monkeypatch.setattr(CompiledCoordinatePass, "tile_entries", 5000)
+    monkeypatch.setattr(PlainCoordinatePass, "tile_entries", 5000)
     at = scattered((3, 400, 300), rng, 60_000)
     at[:, 0] = np.where(rng.random(len(at)) < 0.9, 1, at[:, 0])
     at = np.unique(at, axis=0)
     _, factors = problem((3, 400, 300), rank=2)
     engine = as_engine(Observed(at, rng.standard_normal(len(at)), (3, 400, 300)), compiled=compiled)
     taken = []
-    mapped = engine.tiles.map
-    engine.tiles.map = lambda work, tiles: mapped(work, taken.append(len(tiles)) or tiles)
-    engine.normal(factors, 0, L1(1e-2))
+    mapped = engine.executor.map
+    engine.executor.map = lambda work, tiles: mapped(work, taken.append(len(tiles)) or tiles)
+    engine.normal_equations(factors, 0, L1(1e-2))
     assert taken[0] > 3  # than rows
 
 
@@ -163,10 +163,10 @@ def test_which_losses_are_compiled(rng):
     for dtype in (np.float32, np.float64):
         passes = as_engine(Observed(at, rng.random(50).astype(dtype), (4, 5, 6)))._passes
         for loss in LOSSES[:-1]:
-            assert isinstance(passes.of(loss), CompiledListed)
-        assert isinstance(passes.of(Huber(1.0)), PlainListed)
+            assert isinstance(passes.for_loss(loss), CompiledCoordinatePass)
+        assert isinstance(passes.for_loss(Huber(1.0)), PlainCoordinatePass)
     small = as_engine(Observed(at, rng.random(50).astype(np.float32), (4, 5, 6)))._passes
-    assert isinstance(small.of(L1(1e-60)), PlainListed)  # it would be 0 there
+    assert isinstance(small.for_loss(L1(1e-60)), PlainCoordinatePass)  # it would be 0 there
 
 
 @given(
@@ -191,13 +191,13 @@ def test_lexicographic_order(rows):
 def test_orders_list_each_entry_once(rng):
     at = scattered((5, 70_000, 4), rng, 400)
     at = at[np.lexsort(at.T[::-1])].T.astype(np.uint32)
-    found = Listing(np.ascontiguousarray(at), (5, 70_000, 4))
+    found = CoordinateList(np.ascontiguousarray(at), (5, 70_000, 4))
     for mode in range(3):
-        order = found.order(mode)
-        places = np.arange(400) if order.places is None else order.places
-        rows = np.repeat(np.arange(found.shape[mode]), np.diff(order.starts))
+        order = found.row_order(mode)
+        places = np.arange(400) if order.permutation is None else order.permutation
+        rows = np.repeat(np.arange(found.shape[mode]), np.diff(order.row_starts))
         assert np.array_equal(rows, at[mode][places])
-        assert np.array_equal(order.at, np.delete(at, mode, axis=0)[:, places])
+        assert np.array_equal(order.other_indices, np.delete(at, mode, axis=0)[:, places])
         assert np.array_equal(np.sort(places), np.arange(400))
 
 
@@ -210,19 +210,19 @@ class TestViews:
         engine = self.data(rng)
         factors = problem(engine.shape)[1]
         for mode in range(3):
-            engine.normal(factors, mode, LOSSES[0])
-        monkeypatch.setattr(listing, "stable_order", None)
+            engine.normal_equations(factors, mode, LOSSES[0])
+        monkeypatch.setattr(coordinates, "stable_order", None)
         u = Scales(as_weights([np.linspace(1, 2, 30), None, None], engine.shape))
-        for seen in (engine.scaled(2), engine.saturated(0.5), engine.standardized(u)):
+        for seen in (engine.scaled(2), engine.clipped(0.5), engine.standardized(u)):
             for mode in range(3):
-                seen.normal(factors, mode, LOSSES[0])
-        assert engine.standardized(u).saturated(0.5)._kept is engine._kept
+                seen.normal_equations(factors, mode, LOSSES[0])
+        assert engine.standardized(u).clipped(0.5)._unmasked is engine._unmasked
 
     def test_that_leave_out_entries_do_not_share_them(self, rng):
         engine = self.data(rng)
-        wild = engine.without(1.0)
+        wild = engine.masked_above(1.0)
         assert wild.count < engine.count
-        assert wild.without(np.inf).count == wild.count
+        assert wild.masked_above(np.inf).count == wild.count
         w = np.ones(900)
         w[::2] = 0
         assert engine.weighted(w).count == 450
@@ -235,7 +235,7 @@ class TestViews:
         factors = problem((4, 5, 6), dtype=np.float32)[1]
         tiny = as_engine(Observed(at, x, (4, 5, 6))).scaled(-135)
         exact = as_engine(Observed(at, np.ldexp(x, 135), (4, 5, 6)))
-        a, b = (engine.normal(factors, 1, L1(1e-2)) for engine in (tiny, exact))
+        a, b = (engine.normal_equations(factors, 1, L1(1e-2)) for engine in (tiny, exact))
         assert np.array_equal(a.gram, b.gram)
 
 
@@ -287,9 +287,10 @@ def test_parts_in_another_order(rng):
         few, known = np.nan_to_num(X[rows]), ~np.isnan(X[rows])
         here = (factors[0][rows], *factors[1:])
         assert_equal(
-            part.normal(here, 1, L1(1e-2)), brute_force(few, here, 1, Masked(L1(1e-2), known))
+            part.normal_equations(here, 1, L1(1e-2)),
+            brute_force(few, here, 1, Masked(L1(1e-2), known)),
         )
-        assert part.counts(0).tolist() == known.sum(axis=(1, 2)).tolist()
+        assert part.slab_counts(0).tolist() == known.sum(axis=(1, 2)).tolist()
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -311,5 +312,5 @@ def test_products_of_an_unfolding_in_which_columns_hold_one_entry_or_more(alone,
 
 def test_values_of_missing_entries_alone_have_no_usual_one():
     data, zeros = np.array([[1.0, np.nan]]), np.zeros((1, 2))
-    assert np.array_equal(at_entries_of(data, zeros), zeros)
-    assert np.array_equal(at_entries_of(data, np.array([[3.0, 0.0]])), [[3.0, 3.0]])
+    assert np.array_equal(values_at_entries(data, zeros), zeros)
+    assert np.array_equal(values_at_entries(data, np.array([[3.0, 0.0]])), [[3.0, 3.0]])

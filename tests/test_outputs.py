@@ -18,10 +18,16 @@ from typer.testing import CliRunner
 
 import robustcp
 from robustcp.cli import app
-from robustcp.files.errors import OutputError, WriteError
-from robustcp.files.writing import Outputs, make_folder, whole, whole_together, write_bytes
+from robustcp.persist.errors import OutputError, WriteError
+from robustcp.persist.writing import (
+    Outputs,
+    make_folder,
+    open_atomic,
+    open_atomic_together,
+    write_bytes,
+)
 from robustcp.studies import demo, paper, trials
-from robustcp.studies.ledger import Ledger, Task, carry_out
+from robustcp.studies.results_file import ResultsFile, Task, run_tasks
 from support.formats import FORMATS
 
 nibabel = pytest.importorskip("nibabel")
@@ -199,14 +205,16 @@ def small_studies(monkeypatch, originals):
 
     tiny = paper.Study(
         "tiny", "A tiny study", "Nothing.", lambda scale: [paper.Task("tiny", 0, "a=1", "cp")],
-        a_row, draw, lambda rows: "one row\n", alone=True,
+        a_row, draw, lambda rows: "one row\n", is_timed=True,
     )  # fmt: skip
     monkeypatch.setattr(demo, "run", small_demo)
     monkeypatch.setitem(paper.STUDIES, "tiny", tiny)
     quick = replace(
-        trials.STUDY, work=lambda task: dict.fromkeys(trials.COLUMNS, "1.0") | a_row(task),
-        draw=draw, alone=True,
-    )  # fmt: skip
+        trials.STUDY,
+        run_task=lambda task: dict.fromkeys(trials.TRIAL_COLUMNS, "1.0") | a_row(task),
+        draw=draw,
+        is_timed=True,
+    )
     monkeypatch.setattr(trials, "STUDY", quick)
 
 
@@ -530,7 +538,7 @@ class TestAFitThatCannotBeWritten:
             out.parent.rmdir()
             return robustcp.cpals(*arguments, **options)
 
-        monkeypatch.setattr("robustcp.methods.cpals", vanishing)
+        monkeypatch.setattr("robustcp.estimators.cpals", vanishing)
         done = run("fit", sources["x"], *FIT, "--out", out)
         self.kept_fit(done, out, kept, "No such file or directory")
 
@@ -538,7 +546,7 @@ class TestAFitThatCannotBeWritten:
         def exhausted(fit):
             raise MemoryError
 
-        monkeypatch.setattr("robustcp.saving.netcdf.content", exhausted)
+        monkeypatch.setattr("robustcp.persist.formats.netcdf.netcdf_bytes", exhausted)
         done = run("fit", sources["x"], *FIT, "--out", tmp_path / "fit.nc")
         self.kept_fit(done, tmp_path / "fit.nc", kept, "MemoryError")
 
@@ -573,7 +581,7 @@ def test_not_enough_memory(sources, tmp_path, monkeypatch):
     def exhausted(*arguments, **options):
         raise MemoryError("Unable to allocate 8.00 TiB")
 
-    monkeypatch.setattr("robustcp.methods.cpals", exhausted)
+    monkeypatch.setattr("robustcp.estimators.cpals", exhausted)
     done = run("fit", sources["x"], *FIT, "--out", tmp_path / "fit.npz")
     assert done.exit_code == 4
     assert done.stderr == "robustcp: not enough memory (Unable to allocate 8.00 TiB)\n"
@@ -625,7 +633,7 @@ class TestLedger:
 
     def test_a_row_that_has_room_for_a_part_only(self, tmp_path):
         resource = pytest.importorskip("resource", reason="limits of POSIX")
-        ledger = Ledger(tmp_path / "x.csv")
+        ledger = ResultsFile(tmp_path / "x.csv")
         ledger.append(a_row(self.TASKS[0]))
         long = a_row(self.TASKS[1]) | {"status": "s" * 5000}
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -637,12 +645,12 @@ class TestLedger:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert ledger.path.stat().st_size == 4096  # as much of it as there is room for
         (tmp_path / "y.csv").write_bytes(ledger.path.read_bytes())
-        assert list(Ledger(tmp_path / "y.csv").load()) == [self.TASKS[0].key]
+        assert list(ResultsFile(tmp_path / "y.csv").load()) == [self.TASKS[0].key]
 
     @pytest.mark.process
     def test_a_process_that_is_killed(self, tmp_path):
         with pytest.raises(MemoryError, match="a process was killed"):
-            carry_out(self.TASKS, killed, Ledger(tmp_path / "x.csv"), 1, lambda: None)
+            run_tasks(self.TASKS, killed, ResultsFile(tmp_path / "x.csv"), 1, lambda: None)
 
 
 def killed(task):
@@ -666,7 +674,7 @@ class TestWhole:
     @POSIX
     def test_what_others_may_not_read_is_never_open_to_them(self, tmp_path):
         (tmp_path / "x").touch(mode=0o600)
-        with whole(tmp_path / "x") as file:
+        with open_atomic(tmp_path / "x") as file:
             file.write(b"new")
             (temporary,) = tmp_path.glob(".writing-*")
             assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
@@ -685,7 +693,7 @@ class TestWhole:
         (tmp_path / "x").write_text("before")
 
         def breaking():
-            with whole(tmp_path / "x") as file:
+            with open_atomic(tmp_path / "x") as file:
                 file.write(b"half")
                 raise error
 
@@ -694,7 +702,7 @@ class TestWhole:
         assert content(tmp_path) == {Path("x"): b"before"}
 
     def test_several_files_get_their_names_together(self, tmp_path):
-        with whole_together(tmp_path / "a", tmp_path / "b") as (a, b):
+        with open_atomic_together(tmp_path / "a", tmp_path / "b") as (a, b):
             a.write(b"1")
             b.write(b"2")
             assert not (tmp_path / "a").exists()
@@ -712,7 +720,7 @@ class TestWhole:
         monkeypatch.setattr(os, "fsync", second_fails)
 
         def write():
-            with whole_together(tmp_path / "a", tmp_path / "b") as (a, b):
+            with open_atomic_together(tmp_path / "a", tmp_path / "b") as (a, b):
                 a.write(b"1")
                 b.write(b"2")
 

@@ -17,6 +17,7 @@ import robustcp.plot
 from robustcp import KruskalTensor, Observed, cp, cpals, simulate
 from robustcp.eem import Spectra
 from robustcp.engines.slices import host_slice
+from robustcp.inference.rank_profile import RankProfile
 from robustcp.plot import (
     cellmap,
     components,
@@ -26,7 +27,6 @@ from robustcp.plot import (
     slices,
     truth_against_estimates,
 )
-from robustcp.ranks import RankProfile
 from support.pictures import overlapping
 from test_plot_diagnostics import an_ensemble, halves
 

@@ -23,7 +23,7 @@ from robustcp.plot import (
     replicability,
     split_half,
 )
-from robustcp.plot.colours import cells
+from robustcp.plot.colours import cell_colormap
 from support.pictures import LABELS, grey, outside, overlapping
 
 pytestmark = pytest.mark.pictures
@@ -53,7 +53,7 @@ def large():
 
 
 def test_cells_are_red_blue_or_pale_and_blue_is_darker_in_grey():
-    colours = cells(1 / 3)
+    colours = cell_colormap(1 / 3)
     low, middle, high = (colours(x)[:, :3] for x in (np.linspace(0, 0.332, 50),
                          np.linspace(0.335, 0.665, 50), np.linspace(0.668, 1, 50)))  # fmt: skip
     assert (low[:, 2] > low[:, 0] + 0.2).all()
@@ -62,8 +62,8 @@ def test_cells_are_red_blue_or_pale_and_blue_is_darker_in_grey():
     assert (np.diff(low @ [0.299, 0.587, 0.114]) > -1e-3).all()
     assert (np.diff(high @ [0.299, 0.587, 0.114]) < 1e-3).all()
     assert (middle @ [0.299, 0.587, 0.114]).min() > 0.9
-    assert cells(1.0)(0.0)[0] > 0.9
-    assert cells(np.inf)(1.0)[0] > 0.9
+    assert cell_colormap(1.0)(0.0)[0] > 0.9
+    assert cell_colormap(np.inf)(1.0)[0] > 0.9
 
 
 def test_blocks_have_the_mean_colour_of_their_cells(large):

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from robustcp.plot import distance_map
-from robustcp.plot.labelling import _covered
+from robustcp.plot.labelling import _count_covered
 from support.pictures import LABELS, grey, outside, overlapping
 
 pytestmark = pytest.mark.pictures
@@ -67,7 +67,7 @@ def distances(size, wild=1.0, labels=None, note=""):
 
 def test_a_box_covers_the_points_within_it():
     boxes = np.array([[0.0, 0.0, 2.0, 1.0], [0.0, 0.0, 1.0, 2.0]])
-    assert _covered(boxes, np.array([[1.5, 0.5], [0.5, 1.5], [0.5, 0.5]])).tolist() == [2, 2]
+    assert _count_covered(boxes, np.array([[1.5, 0.5], [0.5, 1.5], [0.5, 0.5]])).tolist() == [2, 2]
 
 
 def named(ax):

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 
 import robustcp
-from robustcp.births import Chain, fibres_beside
 from robustcp.constraints import Free, Nonnegative
 from robustcp.engines import Scales, as_engine, as_weights
-from robustcp.engines.installed import compiled_code
+from robustcp.engines.installed import numba_kernels
+from robustcp.engines.normal_equations import pack_indices
 from robustcp.losses import LeastSquares
-from robustcp.normal import pack_indices
-from robustcp.posterior import Entries, Posterior, _plain_equations, posterior_means
+from robustcp.optimize.posterior import (
+    Entries,
+    Posterior,
+    _plain_expected_equations,
+    posterior_means,
+)
+from robustcp.starts.component_search import ComponentSearch, flag_fibres_of_posterior
 
 SHAPE, RANK = (7, 6, 5), 2
 
@@ -30,8 +35,8 @@ def some_data(rng, shape=SHAPE, rank=RANK, noise=0.1, missing=0.3):
 def some_posterior(rng):
     X, _ = some_data(rng)
     entries = Entries.of(as_engine(X))
-    nothing = Posterior.nothing(entries, (Free(),) * 3, RANK, 0.0)
-    return nothing.born(range(RANK), rng).swept()
+    nothing = Posterior.null_model(entries, (Free(),) * 3, RANK, 0.0)
+    return nothing.with_random_components(range(RANK), rng).sweep()
 
 
 class TestEntries:
@@ -61,7 +66,7 @@ class TestEquations:
     def test_by_brute_force(self, rng):
         found = some_posterior(rng)
         entries, mode, spread = found.entries, 1, 0.7
-        after = found.solved(mode)
+        after = found.solve_mode(mode)
         i = int(rng.integers(entries.values.size))
         at = [int(index[i]) for index in entries.indices]
         seconds = [np.outer(A[k], A[k]) + V[k]
@@ -71,14 +76,14 @@ class TestEquations:
         square = sum(np.prod([S[r, s] for S in seconds])
                      for r, s in product(range(RANK), repeat=2))  # fmt: skip
         x = entries.values[i]
-        assert after.squares[i] == pytest.approx(x * x - 2 * x * mean + square)
+        assert after.squared_residuals[i] == pytest.approx(x * x - 2 * x * mean + square)
         assert spread > 0
 
     def test_rows_solve_a_weighted_ridge_regression(self, rng):
         found = some_posterior(rng)
-        after = found.solved(0)
+        after = found.solve_mode(0)
         e = found.entries
-        weights = 2 / (found.spread + after.squares)
+        weights = 2 / (found.squared_scale + after.squared_residuals)
         row = 3
         inside = e.indices[0] == row
         A, B = found.means[1][e.indices[1][inside]], found.means[2][e.indices[2][inside]]
@@ -87,12 +92,12 @@ class TestEquations:
             found.covariances[2][e.indices[2][inside]],
         )
         second = (A[:, :, None] * A[:, None, :] + VA) * (B[:, :, None] * B[:, None, :] + VB)
-        G = np.einsum("i,irs->rs", weights[inside], second) + np.diag(1 / found.priors[0])
+        G = np.einsum("i,irs->rs", weights[inside], second) + np.diag(1 / found.prior_variances[0])
         h = (weights[inside] * e.values[inside]) @ (A * B)
         assert np.allclose(after.means[0][row], np.linalg.solve(G, h))
         assert np.allclose(after.covariances[0][row], np.linalg.inv(G))
 
-    @pytest.mark.skipif(compiled_code() is None, reason="needs Numba")
+    @pytest.mark.skipif(numba_kernels() is None, reason="needs Numba")
     def test_compiled_and_plain_are_the_same(self, rng):
         found = some_posterior(rng)
         i, j = pack_indices(RANK)
@@ -101,12 +106,12 @@ class TestEquations:
         seconds = np.concatenate([A[:, i] * A[:, j] + V[:, i, j] for A, V in pairs])
         precisions = rng.integers(0, 3, found.entries.values.size).astype(float)
         results = []
-        for run in (_plain_equations, compiled_code().expected_equations):
+        for run in (_plain_expected_equations, numba_kernels().expected_equations):
             out = np.zeros_like(seconds), np.zeros_like(means), np.zeros(precisions.size)
             run(
                 found.entries.values,
                 precisions,
-                found.entries.rows,
+                found.entries.row_numbers,
                 1,
                 means,
                 seconds,
@@ -122,40 +127,48 @@ class TestEquations:
 class TestPosterior:
     def test_costs_less_after_more_sweeps(self, rng):
         found = some_posterior(rng)
-        assert found.settled().cost <= found.swept().cost + 1e-9
+        assert found.fit().cost <= found.sweep().cost + 1e-9
 
     def test_scaled_data(self, rng):
         X, _ = some_data(rng)
         costs, sizes = [], []
         for factor in (1.0, 2.0**12):
             entries = Entries.of(as_engine(factor * X))
-            nothing = Posterior.nothing(entries, (Free(),) * 3, RANK, 0.0)
-            found = nothing.born(range(RANK), np.random.default_rng(1)).grown().settled()
+            nothing = Posterior.null_model(entries, (Free(),) * 3, RANK, 0.0)
+            found = (
+                nothing.with_random_components(range(RANK), np.random.default_rng(1))
+                .sweep_with_fixed_noise()
+                .fit()
+            )
             costs.append(found.cost - np.log(factor))
-            sizes.append(found.sizes)
+            sizes.append(found.component_sizes)
         assert costs[0] == pytest.approx(costs[1], abs=1e-6)
         assert np.allclose(*sizes, rtol=1e-5)
 
     def test_a_component_that_the_data_does_not_have_dies(self, rng):
         X, _ = some_data(rng, (12, 11, 10), 1, 0.3, 0.5)
         entries = Entries.of(as_engine(X))
-        nothing = Posterior.nothing(entries, (Free(),) * 3, 3, 0.0)
-        assert nothing.dead.size == 3
-        found = nothing.born(range(3), rng).grown().settled(300)
-        assert found.dead.size >= 1
+        nothing = Posterior.null_model(entries, (Free(),) * 3, 3, 0.0)
+        assert nothing.pruned_components.size == 3
+        found = nothing.with_random_components(range(3), rng).sweep_with_fixed_noise().fit(300)
+        assert found.pruned_components.size >= 1
 
     def test_nonnegative_rows(self, rng):
         X, _ = some_data(rng)
         entries = Entries.of(as_engine(np.abs(X)))
-        nothing = Posterior.nothing(entries, (Nonnegative(),) * 3, RANK, 0.0)
-        found = nothing.born(range(RANK), rng).grown().settled()
+        nothing = Posterior.null_model(entries, (Nonnegative(),) * 3, RANK, 0.0)
+        found = nothing.with_random_components(range(RANK), rng).sweep_with_fixed_noise().fit()
         assert all((A >= 0).all() for A in found.means)
 
     def test_at_some_factors_the_truth_costs_least(self, rng):
         X, factors = some_data(rng, (20, 20, 20), 2, 0.1, 0.9)
         entries = Entries.of(as_engine(X))
-        cost = [Posterior.at(entries, (Free(),) * 3, tuple(A + off for A in factors), 0.0).cost
-                for off in (0.0, 0.3)]  # fmt: skip
+        cost = [
+            Posterior.from_factors(
+                entries, (Free(),) * 3, tuple(A + off for A in factors), 0.0
+            ).cost
+            for off in (0.0, 0.3)
+        ]
         assert cost[0] < cost[1]
 
     def test_extended_from_a_part(self, rng):
@@ -164,9 +177,9 @@ class TestPosterior:
         engine = as_engine(X)
         small = Entries.of(engine.subtensor(part))
         rows = tuple(A[:10] for A in factors)
-        found = Posterior.at(small, (Free(),) * 3, rows, 0.0)
+        found = Posterior.from_factors(small, (Free(),) * 3, rows, 0.0)
         slabs = [[None if m == n else at for m, at in enumerate(part)] for n in range(3)]
-        whole = found.extended([Entries.of(engine.subtensor(s)) for s in slabs], Entries.of(engine))
+        whole = found.extend([Entries.of(engine.subtensor(s)) for s in slabs], Entries.of(engine))
         model = robustcp.KruskalTensor.from_factors(whole.means)
         truth = robustcp.KruskalTensor.from_factors(factors)
         assert robustcp.factor_match_score(model, truth) > 0.99
@@ -175,19 +188,21 @@ class TestPosterior:
 class TestChains:
     def test_only_become_better(self, rng):
         X, _ = some_data(rng, (15, 15, 15), 2, 0.1, 0.9)
-        chain = Chain.begun(Entries.of(as_engine(X)), (Free(),) * 3, 2, 0.0, rng)
+        chain = ComponentSearch.start(Entries.of(as_engine(X)), (Free(),) * 3, 2, 0.0, rng)
         costs = [chain.best.cost]
         for _ in range(6):
-            chain = chain.further()
+            chain = chain.propose()
             costs.append(chain.best.cost)
         assert costs == sorted(costs, reverse=True)
-        assert chain.births == 6
+        assert chain.proposals == 6
 
     def test_depend_on_their_seed_alone(self, rng):
         X, _ = some_data(rng, (10, 10, 10), 2, 0.1, 0.8)
         entries = Entries.of(as_engine(X))
-        one, other = (Chain.begun(entries, (Free(),) * 3, 2, 0.0, np.random.default_rng(5)).after(3)
-                      for _ in range(2))  # fmt: skip
+        one, other = (
+            ComponentSearch.start(entries, (Free(),) * 3, 2, 0.0, np.random.default_rng(5)).run(3)
+            for _ in range(2)
+        )
         assert all(map(np.array_equal, one.best.means, other.best.means))
 
 
@@ -250,6 +265,7 @@ def test_outlying_fibres_are_judged_in_units_of_the_noise_of_each_entry(rng):
     X = np.einsum("ir,jr,kr->ijk", *factors) + sigma * rng.standard_normal((12, 11, 10))
     scales = Scales(as_weights([sigma.ravel(), None, None], X.shape))
     entries = Entries.of(as_engine(X).standardized(scales))
-    nothing = Posterior.nothing(entries, (Free(),) * 3, 1, 0.0)
-    found = fibres_beside(replace(nothing.born(range(1), rng).swept(), means=tuple(factors)))
-    assert not found.at(entries.indices).any()
+    null_model = Posterior.null_model(entries, (Free(),) * 3, 1, 0.0)
+    posterior = null_model.with_random_components(range(1), rng).sweep()
+    found = flag_fibres_of_posterior(replace(posterior, means=tuple(factors)))
+    assert not found.contains(entries.indices).any()

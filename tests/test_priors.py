@@ -11,11 +11,11 @@ import robustcp
 from robustcp.constraints import Free, Smooth
 from robustcp.engines import as_engine
 from robustcp.losses import LeastSquares
-from robustcp.objective import Objective
-from robustcp.priors import Known, Prior, RowPrior
-from robustcp.schedules import Level
-from robustcp.sizes import Problem
-from robustcp.solver import Solver, Stage
+from robustcp.optimize.objective import Objective
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.row_prior import Prior, RowPosterior, RowPrior
+from robustcp.optimize.schedules import Level
+from robustcp.optimize.solver import Solver, Stage
 
 
 def thin_data(rng, rows=60, entries=8, rank=2):
@@ -27,19 +27,19 @@ def thin_data(rng, rows=60, entries=8, rank=2):
 
 
 def test_as_many_entries_as_components_are_not_too_few():
-    known = Known(
+    known = RowPosterior(
         (np.ones(2), None), (np.zeros((3, 2, 2)), np.zeros((4, 2, 2))), (np.zeros(3), None)
     )
-    (few,) = known.decided([np.array([1, 2, 3]), np.full(4, 9)])
-    assert (few.mode, few.rows) == (0, 1)
+    (few,) = known.prior_dominated_rows([np.array([1, 2, 3]), np.full(4, 9)])
+    assert (few.mode, few.count) == (0, 1)
 
 
 class TestNeed:
     def test_few_entries(self, rng):
         X, _ = thin_data(rng)
         rows = RowPrior((0, 1, 2))
-        assert rows.needed(as_engine(X), 2)
-        assert not rows.needed(as_engine(rng.standard_normal((20, 20, 20))), 2)
+        assert rows.is_needed(as_engine(X), 2)
+        assert not rows.is_needed(as_engine(rng.standard_normal((20, 20, 20))), 2)
 
     def test_rows_that_depend_on_each_other_have_none(self):
         assert RowPrior.of((Free(), Smooth(1.0), Free()), (0, 1)).modes == (0,)
@@ -59,7 +59,7 @@ class TestObjective:
         problem = Problem.of(as_engine(X))
         objective = Objective.of(problem, LeastSquares(), (Free(),) * 3, (0, 1, 2), prior=prior)
         equations = objective.equations(factors, 0)
-        found = objective.solved(equations, factors, 0, slice(0, 60))
+        found = objective.solve_rows(equations, factors, 0, slice(0, 60))
         row = 5
         j, k = np.nonzero(np.isfinite(X[row]))
         K = factors[1][j] * factors[2][k]
@@ -75,7 +75,7 @@ class TestObjective:
         prior = Prior(tuple(rng.uniform(0.1, 10, 2) for _ in range(3)))
         solver = Solver(Problem.of(as_engine(X)), [Stage("s", None, 1e-3)])
         before = tuple(A * rng.uniform(0.5, 2) for A in factors)
-        after = solver._balanced(before, prior)
+        after = solver._balance_norms(before, prior)
         assert prior.value(after) < prior.value(before)
         model = [robustcp.KruskalTensor.from_factors(F).full() for F in (before, after)]
         assert np.allclose(*model)
@@ -86,29 +86,33 @@ class TestKnown:
         X, factors = thin_data(rng)
         engine = as_engine(X)
         rows = RowPrior((0,))
-        known = rows.known(engine, tuple(factors), LeastSquares(), 0.01, None)
-        only = type(known)(known.variances[:1], known.covariances[:1], known.shares[:1])
+        known = rows.row_posterior(engine, tuple(factors), LeastSquares(), 0.01, None)
+        only = type(known)(known.prior_variances[:1], known.covariances[:1], known.prior_shares[:1])
         sample = engine.sample(tuple(factors))
         found = only.leverages(sample, tuple(factors), np.ones(sample.values.size))
         row = int(sample.indices[0][0])
         inside = sample.indices[0] == row
         K = factors[1][sample.indices[1][inside]] * factors[2][sample.indices[2][inside]]
-        ridge = np.diag(0.01 / known.variances[0])
+        ridge = np.diag(0.01 / known.prior_variances[0])
         hat = np.diag(K @ np.linalg.inv(K.T @ K + ridge) @ K.T)
         assert np.allclose(found[inside], np.minimum(hat, 0.9))
 
     def test_variances_are_those_of_the_rows(self, rng):
         X, factors = thin_data(rng, entries=100)
-        known = RowPrior((0,)).known(as_engine(X), tuple(factors), LeastSquares(), 0.01, None)
-        assert np.allclose(known.variances[0], np.mean(factors[0] ** 2, axis=0), rtol=0.05)
+        known = RowPrior((0,)).row_posterior(
+            as_engine(X), tuple(factors), LeastSquares(), 0.01, None
+        )
+        assert np.allclose(known.prior_variances[0], np.mean(factors[0] ** 2, axis=0), rtol=0.05)
 
     def test_notes(self, rng):
         X, factors = thin_data(rng)
         X[7] = np.nan
         X[7, 0, 0] = 1.0
-        known = RowPrior((0,)).known(as_engine(X), tuple(factors), LeastSquares(), 0.01, None)
-        counts = [as_engine(X).counts(mode) for mode in range(3)]
-        assert known.decided(counts)[0].words.endswith(
+        known = RowPrior((0,)).row_posterior(
+            as_engine(X), tuple(factors), LeastSquares(), 0.01, None
+        )
+        counts = [as_engine(X).slab_counts(mode) for mode in range(3)]
+        assert known.prior_dominated_rows(counts)[0].words.endswith(
             "of mode 0 rests on fewer entries than components"
         )
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from robustcp.quantiles import median, quantile, quantile_of_sorted
+from robustcp._util.quantiles import median, quantile, quantile_of_sorted
 
 numbers = arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e6, 1e6, width=32))
 

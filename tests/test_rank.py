@@ -10,8 +10,8 @@ import xarray
 
 import robustcp
 from robustcp import Observed, Smooth, core_consistency, cp, cpals, rank_profile, simulate
-from robustcp.core import Cells, by_chance, consistency
-from robustcp.ranks import Choice
+from robustcp.inference.core_consistency import EntryResiduals, chance_consistency, consistency
+from robustcp.inference.rank_profile import RankChoice
 from robustcp.studies.kinds import KINDS
 
 AMINO = Path(__file__).parents[2] / "shared" / "data" / "aminoacids.mat"  # not in the repository
@@ -162,25 +162,27 @@ def test_a_core_of_uneven_noise_is_that_of_weighted_least_squares():
     K = np.einsum("nr,ns,nt->nrst", A, B, C).reshape(len(at), -1) / sigma[:, None]
     change = np.linalg.lstsq(K, z)[0]
     expected = 100 * (1 - np.sum(change**2) / 2)
-    assert consistency(Cells(model, at, z, sigma)) == pytest.approx(expected, rel=1e-5)
+    assert consistency(EntryResiduals(model, at, z, sigma)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_core_is_as_uncertain_by_chance_as_residuals_of_random_signs_say():
     rng = np.random.default_rng(0)
     model = cp(SMALL.data, 2).model
     at = np.argwhere(np.ones(model.shape, dtype=bool))
-    noise = Cells(model, at, np.clip(rng.standard_normal(len(at)), -3, 3), np.ones(len(at)))
-    assert by_chance(noise) == pytest.approx(consistency(noise), abs=5)
+    noise = EntryResiduals(
+        model, at, np.clip(rng.standard_normal(len(at)), -3, 3), np.ones(len(at))
+    )
+    assert chance_consistency(noise) == pytest.approx(consistency(noise), abs=5)
     A, B, C = (F[at[:, n]] for n, F in enumerate(model.absorbed()))
     wrong = 0.5 * A[:, 0] * B[:, 1] * C[:, 0]  # a core with an entry off the diagonal
-    wrong = Cells(model, at, np.clip(noise.residuals + wrong, -3, 3), noise.sigma)
-    assert by_chance(wrong) > consistency(wrong) + 5
+    wrong = EntryResiduals(model, at, np.clip(noise.residuals + wrong, -3, 3), noise.sigma)
+    assert chance_consistency(wrong) > consistency(wrong) + 5
 
 
 def test_too_few_cells_for_a_core():
     model = cp(SMALL.data, 2).model
     at = np.argwhere(np.ones(model.shape, dtype=bool))[:10]
-    assert np.isnan(consistency(Cells(model, at, np.zeros(10), np.ones(10))))
+    assert np.isnan(consistency(EntryResiduals(model, at, np.zeros(10), np.ones(10))))
 
 
 class TestChoice:
@@ -190,7 +192,7 @@ class TestChoice:
     def choose(self, loss, stability, mended=None):
         losses = np.array(loss)[:, None] + np.zeros(5)
         mended = self.none if mended is None else np.array(mended)
-        return Choice(self.ranks, losses, 3.0, np.array(stability), mended)
+        return RankChoice(self.ranks, losses, 3.0, np.array(stability), mended)
 
     def test_where_the_error_stops_falling(self):
         found = self.choose([1, 0.5, 0.3, 0.2999], [1, 0.7, 1, 1])
@@ -219,9 +221,9 @@ class TestChoice:
 
     def test_one_fold_may_disagree(self):
         losses = np.array([[1.0] * 5, [0.5] * 4 + [1.2]])
-        assert Choice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).rank == 2
+        assert RankChoice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).rank == 2
         losses[1, 3] = 1.2
-        assert Choice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).rank == 1
+        assert RankChoice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).rank == 1
 
     def test_still_falling(self):
         found = self.choose([1, 0.5, 0.3, 0.2], self.good)
@@ -243,7 +245,7 @@ class TestChoice:
 
     def test_a_gain_in_too_few_folds_is_not_called_small(self):
         losses = np.array([[1.0] * 5, [0.1] * 3 + [1.2] * 2])
-        reason = Choice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).reason
+        reason = RankChoice((1, 2), losses, 3.0, np.ones(2), np.zeros(2)).reason
         assert "0.4600 nats better on average, but in too few folds" in reason
 
 
@@ -311,7 +313,7 @@ def amino_acids(seed):
 
 def of_kind(name):
     def make(seed):
-        return KINDS[name].trial(seed).data
+        return KINDS[name].make_trial(seed).data
 
     return make
 

@@ -16,12 +16,12 @@ import pytest
 
 import robustcp
 from robustcp.cli import app
-from robustcp.doubts import FitWarning
-from robustcp.ranks import RankProfile
+from robustcp.inference.rank_profile import RankProfile
+from robustcp.inference.uncertainty import Uncertainty
 from robustcp.report import images
-from robustcp.report.course import FRAME, convergence
-from robustcp.report.words import MEANINGS
-from robustcp.uncertainty import Uncertainty
+from robustcp.report.convergence import FRAME, convergence
+from robustcp.report.words import WARNING_MEANINGS
+from robustcp.results.diagnostics import FitWarning
 
 #: Elements without an end.
 VOID = {"br", "hr", "img", "meta"}
@@ -111,8 +111,8 @@ def test_the_numbers_are_those_of_the_fit(tmp_path, usual):
             assert fact.partition(": ")[2] in text, fact
     for warning in fit.warnings:
         assert warning.sentence[1:] in text
-        assert MEANINGS[warning.code][0] in text
-        assert MEANINGS[warning.code][1] in text
+        assert WARNING_MEANINGS[warning.code][0] in text
+        assert WARNING_MEANINGS[warning.code][1] in text
     assert "1 of 3,600 (0.0278%)" in text  # missing
     assert "robustcp.cp(X, 2, rng=0)" in text
     assert np.__version__ in text
@@ -204,9 +204,9 @@ def test_cellmaps_count_what_is_flagged(tmp_path, usual):
     scores, limit = np.asarray(fit.outliers(X).scores), fit.outliers(X).threshold
     high, low = (np.nanmean(np.where(np.isnan(scores), np.nan, flags), axis=2).T
                  for flags in (scores > limit, scores < -limit))  # fmt: skip
-    found = np.divmod(levels - 1, images.STEPS)
+    found = np.divmod(levels - 1, images.N_SHARE_LEVELS)
     for part, share in zip(found, (high, low), strict=True):
-        np.testing.assert_array_equal(part, np.round((images.STEPS - 1) * np.sqrt(share)))
+        np.testing.assert_array_equal(part, np.round((images.N_SHARE_LEVELS - 1) * np.sqrt(share)))
 
 
 def test_rank_and_uncertainty_where_they_are_given(tmp_path, usual):
@@ -239,7 +239,7 @@ def test_samples_are_those_that_are_named(tmp_path):
 def test_every_warning_has_a_meaning():
     codes = re.findall(r'"(\w+)"', FitWarning.__doc__.partition("For programs: ")[2].split(".")[0])
     assert len(codes) > 10
-    assert set(MEANINGS) == set(codes)
+    assert set(WARNING_MEANINGS) == set(codes)
 
 
 # Whatever the data

@@ -12,15 +12,22 @@ import time
 import numpy as np
 import pytest
 
-from robustcp.studies.ledger import COLUMNS, Ledger, Task, carry_out, same_settings, task_of
 from robustcp.studies.paper import (
     METHODS,
     STUDIES,
-    Scale,
-    _all_away,
+    StudyExtent,
     _cost_curves,
-    _growth,
-    contaminated,
+    _growth_exponent,
+    _miss_probability,
+    simulate_task,
+)
+from robustcp.studies.results_file import (
+    PAPER_COLUMNS,
+    ResultsFile,
+    Task,
+    run_tasks,
+    settings_conflict,
+    task_of,
 )
 
 CHEAP = ["figure1b", "noises", "parallel"]
@@ -67,12 +74,12 @@ TASKS = [Task("study", seed, "eta=0.1 gamma=2.0", "CPALS") for seed in range(6)]
 
 class TestLedger:
     def test_every_cut_of_the_file_is_mended(self, tmp_path):
-        whole = Ledger(tmp_path / "whole.csv")
+        whole = ResultsFile(tmp_path / "whole.csv")
         for task in TASKS:
             whole.append(a_row(task))
         data = whole.path.read_bytes()
         for cut in range(len(data)):
-            torn = Ledger(tmp_path / "torn.csv")
+            torn = ResultsFile(tmp_path / "torn.csv")
             torn.path.write_bytes(data[:cut])
             calls = []
 
@@ -80,13 +87,13 @@ class TestLedger:
                 calls.append(task)
                 return a_row(task)
 
-            carry_out(TASKS, work, torn, 0, lambda: None)
+            run_tasks(TASKS, work, torn, 0, lambda: None)
             assert torn.path.read_bytes() == data
             whole_rows = max(data[:cut].count(b"\n") - 1, 0)  # the first line is the header
             assert calls == TASKS[whole_rows:]
 
     def test_damage_in_the_middle_is_done_again(self, tmp_path):
-        ledger = Ledger(tmp_path / "x.csv")
+        ledger = ResultsFile(tmp_path / "x.csv")
         for task in TASKS:
             ledger.append(a_row(task))
         data = ledger.path.read_bytes()
@@ -99,13 +106,13 @@ class TestLedger:
             calls.append(task)
             return a_row(task)
 
-        carry_out(TASKS, work, ledger, 0, lambda: None)
+        run_tasks(TASKS, work, ledger, 0, lambda: None)
         assert calls == [TASKS[2]]
         assert ledger.path.read_bytes() == data
 
     def test_order_of_completion_does_not_show(self, tmp_path):
         for name, order in (("a", TASKS), ("b", TASKS[::-1])):
-            ledger = Ledger(tmp_path / name)
+            ledger = ResultsFile(tmp_path / name)
             for task in order:
                 ledger.append(a_row(task))
             ledger.finish(TASKS)
@@ -115,25 +122,25 @@ class TestLedger:
         task = TASKS[0]
         assert task_of(a_row(task)) == task
         assert task["gamma"] == "2.0"
-        assert set(a_row(task)) == set(COLUMNS)
+        assert set(a_row(task)) == set(PAPER_COLUMNS)
 
     def test_settings_are_remembered_and_others_refused(self, tmp_path):
         path = tmp_path / "settings.json"
-        assert same_settings(path, {"scale": [1, 2]}) is None
-        assert same_settings(path, {"scale": [1, 2]}) is None
-        assert "[1, 2], not [3]" in same_settings(path, {"scale": [3]})
-        assert same_settings(path, {"scale": [1, 2]}) is None
+        assert settings_conflict(path, {"scale": [1, 2]}) is None
+        assert settings_conflict(path, {"scale": [1, 2]}) is None
+        assert "[1, 2], not [3]" in settings_conflict(path, {"scale": [3]})
+        assert settings_conflict(path, {"scale": [1, 2]}) is None
 
 
 class TestStudies:
     @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
     def test_tasks_are_distinct(self, study):
-        for scale in (Scale(), Scale.quick(), Scale.quick().with_replicates(7)):
+        for scale in (StudyExtent(), StudyExtent.quick(), StudyExtent.quick().with_replicates(7)):
             tasks = study.tasks(scale)
             assert len({task.key for task in tasks}) == len(tasks) > 0
 
     def test_figure1a_is_the_size_of_the_paper(self):
-        tasks = STUDIES["figure1a"].tasks(Scale())
+        tasks = STUDIES["figure1a"].tasks(StudyExtent())
         cells = {(t["eta"], t["gamma"]) for t in tasks}
         assert len(cells) == 9
         assert len(tasks) == 9 * 100 * len(METHODS)
@@ -141,8 +148,8 @@ class TestStudies:
 
     @pytest.mark.parametrize("kind", ["laplace", "student", "uniform", "symmetric", "slabs"])
     def test_other_noises_have_the_norm_of_the_artifacts(self, kind):
-        sim = contaminated(Task("noises", 0, f"noise={kind} gamma=1.0 eta=0.2 size=20", "CPALS"))
-        clean = contaminated(Task("noises", 0, "noise=artifacts gamma=0.0 eta=0 size=20", "CPALS"))
+        sim = simulate_task(Task("noises", 0, f"noise={kind} gamma=1.0 eta=0.2 size=20", "CPALS"))
+        clean = simulate_task(Task("noises", 0, "noise=artifacts gamma=0.0 eta=0 size=20", "CPALS"))
         added = np.linalg.norm(sim.data - clean.data)
         assert added == pytest.approx(np.linalg.norm(sim.truth.full()), rel=1e-9)
         if kind == "slabs":
@@ -152,7 +159,7 @@ class TestStudies:
         )
 
     def test_oracle_is_least_squares_on_the_other_entries(self):
-        sim = contaminated(Task("x", 0, "eta=0.2 gamma=2.0 size=20", "oracle"))
+        sim = simulate_task(Task("x", 0, "eta=0.2 gamma=2.0 size=20", "oracle"))
         assert sim.artifacts.any()
         spoilt = np.where(sim.artifacts, 1e6, sim.data)  # must make no difference
         a = METHODS["oracle"](sim)
@@ -162,12 +169,12 @@ class TestStudies:
         assert a.objective == pytest.approx(0.5 * np.sum(r * r))
 
     def test_chance_that_all_starts_end_away(self):
-        assert _all_away([[True, False, False, False]], 1) == 0.25
-        assert _all_away([[True, True, False], [False] * 3], 2) == pytest.approx(1 / 6)
+        assert _miss_probability([[True, False, False, False]], 1) == 0.25
+        assert _miss_probability([[True, True, False], [False] * 3], 2) == pytest.approx(1 / 6)
 
     def test_cost_is_reached_at_the_objective_of_the_true_factors_whatever_the_status(self):
-        tasks = STUDIES["cost"].tasks(Scale(cost_sizes=(8, 9)))
-        sims = {task: contaminated(task) for task in tasks}
+        tasks = STUDIES["cost"].tasks(StudyExtent(cost_sizes=(8, 9)))
+        sims = {task: simulate_task(task) for task in tasks}
         rows = []
         for k, task in enumerate(tasks):
             sim = sims[task]
@@ -189,7 +196,9 @@ class TestStudies:
         def work(task):
             raise AssertionError(f"{task} was done again")
 
-        rows = carry_out(study.tasks(Scale.quick()), work, Ledger(table), 0, lambda: None)
+        rows = run_tasks(
+            study.tasks(StudyExtent.quick()), work, ResultsFile(table), 0, lambda: None
+        )
         assert table.read_text() == COST_OF_VERSION_0_1
         stopped = {m: [r["status"][:7] == "stopped" for r in rows if r["method"] == m]
                    for m in ("CPAL1", "weighted medians", "linear programs")}  # fmt: skip
@@ -199,8 +208,8 @@ class TestStudies:
 
     def test_growth_exponent(self):
         sizes = np.array([10, 20, 40])
-        assert _growth(sizes, sizes**3.0) == pytest.approx(1.0)
-        assert _growth(sizes, sizes**6.0) == pytest.approx(2.0)
+        assert _growth_exponent(sizes, sizes**3.0) == pytest.approx(1.0)
+        assert _growth_exponent(sizes, sizes**6.0) == pytest.approx(2.0)
 
 
 class TestCommand:

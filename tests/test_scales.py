@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustcp.engines import (
+    CoordinateWeights,
     DenseEngine,
-    Listed,
     Observed,
     Scales,
     Signal,
@@ -81,11 +81,11 @@ def test_passes_equal_einsum_for_any_scales(data, tile, use_numba, kept, gaps, w
         w.flat[:] = np.arange(X.size) % 3
         w.flat[-1] = 2
     tiling = Tiling(
-        entries=tile, smallest=tile, rows=2, compiled_entries=tile, columns=1 + tile // 7,
-        block=1 + tile // 3,
+        entries=tile, min_entries=tile, rows=2, compiled_entries=tile, max_columns=1 + tile // 7,
+        block_entries=1 + tile // 3,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scales, "KEPT_ENTRIES", 10**6 if kept else 0)
+        patch.setattr(scales, "MAX_CACHED_ENTRIES", 10**6 if kept else 0)
         engine = DenseEngine(X, compiled=use_numba, tiling=tiling).standardized(given)
         engine = engine.weighted(w) if weighed else engine
         w = np.where(np.isnan(X), 0.0, w)
@@ -95,9 +95,9 @@ def test_passes_equal_einsum_for_any_scales(data, tile, use_numba, kept, gaps, w
             for mode in range(X.ndim):
                 expected = brute_force(whole, factors, mode, Masked(InUnits(loss, u), w))
                 size = 1 + max(np.abs(part).max() for part in expected[:2])
-                assert_equal(engine.normal(factors, mode, loss), expected, tol * size)
+                assert_equal(engine.normal_equations(factors, mode, loss), expected, tol * size)
                 rows = slice(X.shape[mode] // 2, X.shape[mode])
-                part = engine.normal(factors, mode, loss, rows)
+                part = engine.normal_equations(factors, mode, loss, rows)
                 np.testing.assert_allclose(part.gradient, expected[1][rows], atol=tol * size)
             assert engine.value(factors, loss) == pytest.approx(expected[2], rel=tol)
 
@@ -107,13 +107,16 @@ def test_passes_equal_einsum_for_any_scales(data, tile, use_numba, kept, gaps, w
 @pytest.mark.parametrize("loss", [LOSS, UNEVEN], ids=lambda loss: loss.name)
 def test_compiled_passes_equal_plain_ones(form, kept, loss, monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(scales, "KEPT_ENTRIES", 10**6 if kept else 0)
+    monkeypatch.setattr(scales, "MAX_CACHED_ENTRIES", 10**6 if kept else 0)
     X, factors = problem((6, 5, 4))
     plain, compiled = (
         as_engine(X, compiled=how).standardized(SCALES[form]) for how in (False, True)
     )
     for mode in range(3):
-        a, b = plain.normal(factors, mode, loss), compiled.normal(factors, mode, loss)
+        a, b = (
+            plain.normal_equations(factors, mode, loss),
+            compiled.normal_equations(factors, mode, loss),
+        )
         for x, y in ((a.gram, b.gram), (a.gradient, b.gradient)):
             np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12 * np.abs(x).max())
         assert a.value == pytest.approx(b.value, rel=1e-13)
@@ -132,7 +135,7 @@ def test_gradients_are_those_of_the_value(form, loss, compiled):
             moved = [A + t * along if m == mode else A for m, A in enumerate(factors)]
             return engine.value(tuple(moved), loss)
 
-        slope = -(engine.normal(factors, mode, loss).gradient * along).sum()
+        slope = -(engine.normal_equations(factors, mode, loss).gradient * along).sum()
         assert (value(step) - value(-step)) / (2 * step) == pytest.approx(slope, rel=1e-5)
 
 
@@ -143,7 +146,7 @@ def test_the_majorizer_lies_above_the_value(form, compiled):
     i, j = np.triu_indices(3)
     rng = np.random.default_rng(1)
     for mode in range(3):
-        equations = engine.normal(factors, mode, LOSS)
+        equations = engine.normal_equations(factors, mode, LOSS)
         gram = np.zeros((X.shape[mode], 3, 3))
         gram[:, i, j] = gram[:, j, i] = equations.gram
         for size in (1e-3, 0.1, 1.0, 10.0):
@@ -157,7 +160,7 @@ def test_the_majorizer_lies_above_the_value(form, compiled):
 @pytest.mark.parametrize("form", SCALES)
 @pytest.mark.parametrize("kept", [True, False])
 def test_same_bits_for_any_number_of_threads(form, kept, compiled, monkeypatch):
-    monkeypatch.setattr(scales, "KEPT_ENTRIES", 10**6 if kept else 0)
+    monkeypatch.setattr(scales, "MAX_CACHED_ENTRIES", 10**6 if kept else 0)
     X, factors = problem((60, 70, 80), 4)
     rng = np.random.default_rng(1)
     slabs = [rng.uniform(1, 2, 60), None, rng.uniform(1, 2, 80)]
@@ -169,7 +172,10 @@ def test_same_bits_for_any_number_of_threads(form, kept, compiled, monkeypatch):
     )
     one, two = (as_engine(X, threads=n, compiled=compiled).standardized(given) for n in (1, 2))
     for mode in range(3):
-        a, b = one.normal(factors, mode, UNEVEN), two.normal(factors, mode, UNEVEN)
+        a, b = (
+            one.normal_equations(factors, mode, UNEVEN),
+            two.normal_equations(factors, mode, UNEVEN),
+        )
         assert a.value == b.value
         assert np.array_equal(a.gram, b.gram)
         assert np.array_equal(a.gradient, b.gradient)
@@ -192,7 +198,10 @@ def test_scales_of_one_change_nothing(ones, compiled):
     engine = plain.standardized(ones)
     for loss in (LOSS, UNEVEN, LeastSquares()):
         for mode in range(3):
-            a, b = plain.normal(factors, mode, loss), engine.normal(factors, mode, loss)
+            a, b = (
+                plain.normal_equations(factors, mode, loss),
+                engine.normal_equations(factors, mode, loss),
+            )
             np.testing.assert_allclose(b.gradient, a.gradient, rtol=1e-12, atol=1e-12)
             np.testing.assert_allclose(
                 b.gram, np.broadcast_to(a.gram, b.gram.shape), rtol=1e-12, atol=1e-12
@@ -205,7 +214,10 @@ def test_one_scale_for_all_is_another_unit_of_the_loss():
     X, factors = problem((6, 5, 4))
     engine = as_engine(X).standardized(Scales(unit=4.0))
     smaller = (factors[0] / 4, *factors[1:])  # so that the model is in the units of X / 4
-    a, b = engine.normal(factors, 0, LOSS), as_engine(X / 4).normal(smaller, 0, LOSS)
+    a, b = (
+        engine.normal_equations(factors, 0, LOSS),
+        as_engine(X / 4).normal_equations(smaller, 0, LOSS),
+    )
     assert a.value == pytest.approx(b.value, rel=1e-13)
     np.testing.assert_allclose(4 * a.gradient, b.gradient, atol=1e-12)
     np.testing.assert_allclose(16 * a.gram, b.gram, atol=1e-12)
@@ -217,13 +229,13 @@ def test_all_of_a_view_together(form, xp, compiled):
     X[0, 1, 2], X[3, 3, 3], X[1, 1, 1] = np.nan, 50.0, 3.0
     w = np.random.default_rng(3).integers(0, 4, size=X.shape)
     engine = as_engine(xp.asarray(2.0**300 * X), compiled=compiled).weighted(w)
-    engine = engine.scaled(300).without(20.0).saturated(1.5).standardized(SCALES[form])
+    engine = engine.scaled(300).masked_above(20.0).clipped(1.5).standardized(SCALES[form])
     seen = np.where(np.abs(X) > 20, np.nan, X).clip(-1.5, 1.5)
     loss = Masked(InUnits(UNEVEN, ENTRY_SCALES[form]), np.where(np.isnan(seen), 0, w))
     ours = tuple(engine.asarray(A) for A in factors)
     for mode in range(3):
         expected = brute_force(np.nan_to_num(seen), factors, mode, loss)
-        assert_equal(engine.normal(ours, mode, UNEVEN), expected)
+        assert_equal(engine.normal_equations(ours, mode, UNEVEN), expected)
     assert engine.value(ours, UNEVEN) == pytest.approx(expected[2], rel=1e-12)
 
 
@@ -234,7 +246,9 @@ def test_data_of_other_types(dtype, compiled):
     engine = as_engine(X, compiled=compiled).standardized(SCALES["all"])
     ours = tuple(engine.asarray(A) for A in factors)
     expected = brute_force(X.astype(float), factors, 1, InUnits(LOSS, ENTRY_SCALES["all"]))
-    assert_equal(engine.normal(ours, 1, LOSS), expected, 1e-10 if dtype != np.float16 else 1e-3)
+    assert_equal(
+        engine.normal_equations(ours, 1, LOSS), expected, 1e-10 if dtype != np.float16 else 1e-3
+    )
 
 
 def test_large_signals_do_not_overflow_in_float32(compiled):
@@ -251,12 +265,18 @@ def test_a_sample_of_a_large_tensor(compiled):
     signal = Signal(problem(X.shape, 2, seed=5)[1], 0.5, 0.5, 0.2)
     given = Scales(Weights(X.shape, (None, np.linspace(1, 3, 50), None)), signal)
     stored = np.asfortranarray(X)
-    engine = DenseEngine(stored, compiled=compiled, tiling=Tiling(sample=5000)).standardized(given)
+    engine = DenseEngine(
+        stored, compiled=compiled, tiling=Tiling(sample_entries=5000)
+    ).standardized(given)
     sample = engine.sample(factors)
     r = (X - np.einsum("ir,jr,kr->ijk", *factors))[sample.indices]
     assert sample.values.size == 5000
-    np.testing.assert_allclose(sample.values, r / given.at(sample.indices), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(engine.entry_scales()[sample.indices], given.at(sample.indices))
+    np.testing.assert_allclose(
+        sample.values, r / given.values_at(sample.indices), rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        engine.entry_scales()[sample.indices], given.values_at(sample.indices)
+    )
 
 
 @pytest.mark.process
@@ -268,10 +288,10 @@ def test_no_array_of_the_size_of_the_data_is_made(compiled):
     loss = LOSS if compiled else Huber(1.0)
     tracemalloc.start()
     engine = as_engine(X, threads=1, compiled=compiled).standardized(given)
-    engine.normal(factors, 0, loss)
+    engine.normal_equations(factors, 0, loss)
     engine.value(factors, loss)
     engine.sample(factors)
-    engine.flagged(factors, 1.0)
+    engine.count_large_residuals(factors, 1.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.4 * X.nbytes
@@ -280,9 +300,9 @@ def test_no_array_of_the_size_of_the_data_is_made(compiled):
 def test_scales_are_kept_for_views_that_share_them():
     X, factors = problem((6, 5, 4))
     engine = as_engine(X).standardized(SCALES["all"])
-    engine.normal(factors, 0, LOSS)
-    other = engine.saturated(1.0)
-    other.normal(factors, 0, LOSS)
+    engine.normal_equations(factors, 0, LOSS)
+    other = engine.clipped(1.0)
+    other.normal_equations(factors, 0, LOSS)
     assert other._storage.scales is engine._storage.scales
     assert engine.standardized(None).standardized(SCALES["array"])._storage.scales is not (
         engine._storage.scales
@@ -295,7 +315,7 @@ def test_inputs_are_not_changed():
     before = array.copy()
     for kept in (array, np.asfortranarray(array)):
         engine = as_engine(X).standardized(Scales(as_weights(kept, X.shape), least=1.5))
-        engine.normal(factors, 0, LOSS)
+        engine.normal_equations(factors, 0, LOSS)
         engine.entry_scales()[:] = 0
         assert np.array_equal(kept, before)
 
@@ -315,16 +335,16 @@ class TestListed:
         loss = Masked(InUnits(LOSS, u), w)
         for mode in range(3):
             expected = brute_force(self.X, self.factors, mode, loss)
-            assert_equal(engine.normal(self.factors, mode, LOSS), expected)
+            assert_equal(engine.normal_equations(self.factors, mode, LOSS), expected)
         assert engine.value(self.factors, LOSS) == pytest.approx(expected[2], rel=1e-12)
 
     def test_in_the_order_given(self):
-        engine = as_engine(self.data).standardized(Scales(Listed(self.u[self.place])))
+        engine = as_engine(self.data).standardized(Scales(CoordinateWeights(self.u[self.place])))
         self.check(engine, self.u)
         assert np.array_equal(engine.entry_scales(), self.u[self.place])
 
     def test_times_a_signal(self):
-        given = Scales(Listed(self.u[self.place]), Signal(HELD, 0.1, 0.5, 0.2), 0.5)
+        given = Scales(CoordinateWeights(self.u[self.place]), Signal(HELD, 0.1, 0.5, 0.2), 0.5)
         u = (0.5**4 + (self.u * ENTRY_SCALES["signal"]) ** 4) ** 0.25
         engine = as_engine(self.data).standardized(given)
         self.check(engine, u)
@@ -332,13 +352,13 @@ class TestListed:
 
     def test_with_weights_and_wild_entries(self):
         w = np.random.default_rng(4).integers(0, 3, self.X.shape)
-        engine = as_engine(self.data).standardized(Scales(Listed(self.u[self.place])))
-        engine = engine.weighted(w[self.place]).without(1.2)
+        engine = as_engine(self.data).standardized(Scales(CoordinateWeights(self.u[self.place])))
+        engine = engine.weighted(w[self.place]).masked_above(1.2)
         self.check(engine, self.u, np.where((self.X > -1) & (np.abs(self.X) <= 1.2), w, 0))
         assert np.array_equal(engine.entry_scales(), self.u[self.place])
 
     def test_parts(self):
-        given = Scales(Listed(self.u[self.place]), Signal(HELD, 0.1, 0.5, 0.2))
+        given = Scales(CoordinateWeights(self.u[self.place]), Signal(HELD, 0.1, 0.5, 0.2))
         w = np.random.default_rng(4).integers(0, 3, self.X.shape)
         engine = as_engine(self.data).standardized(given).weighted(w)
         chosen = [np.array([5, 0, 3]), None, np.array([1, 2])]
@@ -347,22 +367,26 @@ class TestListed:
         few = [A if at is None else A[at] for A, at in zip(self.factors, chosen, strict=True)]
         u = (self.u * ENTRY_SCALES["signal"])[here]
         loss = Masked(InUnits(LOSS, u), np.where(self.X > -1, w, 0)[here])
-        assert_equal(part.normal(tuple(few), 0, LOSS), brute_force(self.X[here], few, 0, loss))
+        assert_equal(
+            part.normal_equations(tuple(few), 0, LOSS), brute_force(self.X[here], few, 0, loss)
+        )
 
     def test_of_other_engines_are_not_known(self):
-        given = Scales(Listed(self.u[self.place]))
+        given = Scales(CoordinateWeights(self.u[self.place]))
         with pytest.raises(ValueError, match="scales: are of shape"):
             as_engine(self.X).standardized(given)
         with pytest.raises(TypeError, match="not known by indices"):
-            given.at(self.place)
+            given.values_at(self.place)
 
 
 def test_scales_of_some_entries():
     where = tuple(np.random.default_rng(1).integers(0, 4, (3, 20)))
     for form, of_entries in SCALES.items():
-        np.testing.assert_allclose(of_entries.at(where), ENTRY_SCALES[form][where], rtol=1e-12)
+        np.testing.assert_allclose(
+            of_entries.values_at(where), ENTRY_SCALES[form][where], rtol=1e-12
+        )
         chosen = [None, np.array([4, 1]), np.array([2])]
-        part = of_entries.part(chosen).at(np.indices((6, 2, 1)).reshape(3, -1))
+        part = of_entries.subset(chosen).values_at(np.indices((6, 2, 1)).reshape(3, -1))
         expected = ENTRY_SCALES[form][:, chosen[1]][:, :, chosen[2]]
         np.testing.assert_allclose(part, expected.ravel(), rtol=1e-12)
 
@@ -371,8 +395,8 @@ def test_arrays_of_any_library(xp):
     X, factors = problem((6, 5, 4))
     u = np.random.default_rng(6).uniform(0.1, 3, (5, 4))
     given = Scales(as_weights(xp.asarray(u), X.shape))
-    expected = as_engine(X).standardized(SCALES["array"]).normal(factors, 0, LOSS)
-    got = as_engine(X).standardized(given).normal(factors, 0, LOSS)
+    expected = as_engine(X).standardized(SCALES["array"]).normal_equations(factors, 0, LOSS)
+    got = as_engine(X).standardized(given).normal_equations(factors, 0, LOSS)
     assert np.array_equal(host(got.gram), host(expected.gram))
 
 
@@ -389,7 +413,10 @@ def vector(value):
         (lambda: Scales(vector(0.0)), "must be positive and finite, got 0"),
         (lambda: Scales(vector(-1.0)), "must be positive and finite, got -1"),
         (lambda: Scales(vector(math.nan)), "must be positive and finite, got nan"),
-        (lambda: Scales(Listed(np.array([1.0, math.inf]))), "positive and finite, got inf"),
+        (
+            lambda: Scales(CoordinateWeights(np.array([1.0, math.inf]))),
+            "positive and finite, got inf",
+        ),
         (lambda: Scales(least=-1.0), "least: must be a number >= 0"),
         (lambda: Scales(None, Signal(HELD, 0.0, 1.0, 0.0)), "least must be > 0"),
         (lambda: Signal(HELD, 0.0, 0.0, 0.0), "without any variance"),
@@ -411,4 +438,4 @@ def test_scales_of_another_shape_do_not_fit(form):
         with pytest.raises(ValueError, match="scales: are of shape"):
             engine.standardized(SCALES[form])
         with pytest.raises(ValueError, match="scales: are of shape"):
-            engine.viewed(replace(engine.view, scales=SCALES[form]))
+            engine.with_view(replace(engine.view, scales=SCALES[form]))

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from robustcp import KruskalTensor, as_engine, cp, cpals, factor_match_score, load, save, simulate
-from robustcp.noise import Residuals, entropy_of, first_look
-from robustcp.noise.estimation import entropy, rough
-from robustcp.schedules import EvenedOut, Redescent
-from robustcp.search import End, Screened, Starts, _worth_following
-from robustcp.sizes import Problem
+from robustcp.noise import Residuals, estimate_rough_noise, model_entropy
+from robustcp.noise.estimation import noise_from_main_effects, residual_entropy
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import CauchyContinuation, StandardizedL1
+from robustcp.starts.multistart import Candidate, Multistart, Starts, _select_candidates
 from robustcp.studies.kinds import KINDS
 
 
 def trial_of(name, seed):
     kind = KINDS[name]
-    return kind.trial(seed, kind.cells[0])
+    return kind.make_trial(seed, kind.cells[0])
 
 
 def scored(trial, fit):
     truth = KruskalTensor.from_factors(trial.truth)
-    return factor_match_score(trial.model_of(fit.model), trial.model_of(truth))
+    return factor_match_score(trial.recoverable_model(fit.model), trial.recoverable_model(truth))
 
 
 def factors_of(fit, X):
@@ -33,7 +33,7 @@ def factors_of(fit, X):
 class TestEntropy:
     def of(self, X, factors):
         problem = Problem.of(as_engine(X))
-        return entropy_of(problem.engine, factors, problem.resolution)
+        return model_entropy(problem.engine, factors, problem.resolution)
 
     def test_of_gaussian_noise(self):
         X = 3 * np.random.default_rng(0).standard_normal((40, 40, 40))
@@ -74,10 +74,10 @@ class TestEntropy:
         sim = simulate((15, 15, 15), 2, eta=0.1, gamma=1.0, rng=0)
         problem = Problem.of(as_engine(sim.data))
         truth = tuple(map(np.asarray, sim.truth.absorbed()))
-        one = entropy_of(problem.engine, truth, problem.resolution)
+        one = model_entropy(problem.engine, truth, problem.resolution)
         larger = Problem.of(as_engine(64 * sim.data))
         moved = tuple(4 * A for A in truth)
-        other = entropy_of(larger.engine, moved, larger.resolution)
+        other = model_entropy(larger.engine, moved, larger.resolution)
         assert other == pytest.approx(one + np.log(64), abs=1e-6)
 
     def test_of_nothing(self):
@@ -85,9 +85,9 @@ class TestEntropy:
             as_engine(np.ones((3, 3, 3))), tuple(np.ones((3, 1)) for _ in range(3)),
             Problem.of(as_engine(np.ones((3, 3, 3)))).resolution,
         )  # fmt: skip
-        none = residuals.some(0)
-        assert entropy(none) == 0.0
-        assert rough(none, none.modes).even
+        none = residuals.subsample(0)
+        assert residual_entropy(none) == 0.0
+        assert noise_from_main_effects(none, none.scalable_modes).homoscedastic
 
 
 class TestOrder:
@@ -95,14 +95,15 @@ class TestOrder:
         rng = np.random.default_rng(0)
         X = rng.standard_normal((12, 11, 10))
         mixed, positive = (
-            list(islice(Screened("auto", None)._in_order(as_engine(Y)), 12)) for Y in (X, np.abs(X))
+            list(islice(Multistart("auto", None)._ordered_kinds(as_engine(Y)), 12))
+            for Y in (X, np.abs(X))
         )
         assert sorted(mixed) == sorted(positive)  # none is missed
         assert [number for number, *_ in mixed] == list(range(12))
         assert [kind for _, kind, _ in positive[:2]] == ["positive", "positive"]
         assert [number % 2 for number, *_ in positive[:2]] == [1, 1]
         few = np.where(rng.random(X.shape) < 0.7, np.nan, np.abs(X))  # too few to tell
-        asked = Screened("auto", None)._in_order(as_engine(few))
+        asked = Multistart("auto", None)._ordered_kinds(as_engine(few))
         assert next(iter(asked))[0] == 0
 
 
@@ -114,7 +115,7 @@ class TestFirstLook:
         X[rng.random(X.shape) < 0.1] += 50
         problem = Problem.of(as_engine(X))
         zero = tuple(np.zeros((n, 1)) for n in X.shape)
-        noise = first_look(problem.engine, zero, problem.resolution)
+        noise = estimate_rough_noise(problem.engine, zero, problem.resolution)
         assert noise.slabs[2] is None
         for found, true in ((noise.slabs[0], rows), (noise.slabs[1], columns)):
             off = np.log(found) - np.log(true / np.exp(np.mean(np.log(true))))
@@ -125,7 +126,7 @@ class TestFirstLook:
         X = np.random.default_rng(0).standard_normal((40, 40)) * np.arange(1, 41)[:, None]
         problem = Problem.of(as_engine(X))
         zero = tuple(np.zeros((40, 1)) for _ in range(2))
-        assert first_look(problem.engine, zero, problem.resolution).even
+        assert estimate_rough_noise(problem.engine, zero, problem.resolution).homoscedastic
 
 
 @pytest.mark.recovery
@@ -180,20 +181,20 @@ class TestStarts:
 def test_schedules_end():
     problem = Problem.of(as_engine(TestStarts.X))
     zero = tuple(np.zeros((15, 1)) for _ in range(3))
-    redescent = Redescent(problem.resolution, rounds=2)
+    redescent = CauchyContinuation(problem.resolution, max_levels=2)
     assert redescent(2, problem.engine, zero, None) is None
-    from robustcp.schedules import Continuation
+    from robustcp.optimize.schedules import Continuation
 
-    down = EvenedOut(Continuation(1.0, 0.1), problem.resolution)
+    down = StandardizedL1(Continuation(1.0, 0.1), problem.resolution)
     assert down(2, problem.engine, zero, None) is None
-    assert down.last(1)
-    assert not down.last(0)
+    assert down.is_last(1)
+    assert not down.is_last(0)
 
 
 class TestFollowedToTheEnd:
     @pytest.mark.recovery
     def test_starts_have_models_and_final_costs(self):
-        trial = KINDS["bad_samples"].trial(50, "")
+        trial = KINDS["bad_samples"].make_trial(50, "")
         fit = cp(trial.data, 4)
         starts = fit.starts
         assert len(starts) == len(starts.final) == len(starts.models)
@@ -205,29 +206,30 @@ class TestFollowedToTheEnd:
 
     def test_with_more_blocks_none_drops_out(self):
         rng = np.random.default_rng(0)
-        ends = [End(tuple(rng.standard_normal((5, 2)) for _ in range(3)), cost)
+        ends = [Candidate(tuple(rng.standard_normal((5, 2)) for _ in range(3)), cost)
                 for cost in (0.04, 0.01, 0.02, 0.03, 0.0, 0.05, 0.9)]  # fmt: skip
-        few, more = _worth_following([ends[:3]]), _worth_following([ends[:3], ends[3:]])
-        assert [end.entropy for end in few] == [0.01, 0.02]
-        assert [end.entropy for end in more] == [0.0, 0.01, 0.02, 0.03]
+        few, more = _select_candidates([ends[:3]]), _select_candidates([ends[:3], ends[3:]])
+        assert [end.cost for end in few] == [0.01, 0.02]
+        assert [end.cost for end in more] == [0.0, 0.01, 0.02, 0.03]
 
     def test_of_ends_that_agree_the_best_is_followed(self):
         factors = tuple(np.random.default_rng(0).standard_normal((5, 2)) for _ in range(3))
         assert [
-            end.entropy for end in _worth_following([[End(factors, 0.2), End(factors, 0.1)]])
+            end.cost
+            for end in _select_candidates([[Candidate(factors, 0.2), Candidate(factors, 0.1)]])
         ] == [0.1]
 
     def test_two_models_of_which_one_is_better_in_the_end(self):
         found = Starts([1.0, 2.0], models=[simulate((4, 4, 4), 1, eta=0, gamma=0, rng=k).truth
                                            for k in range(2)])  # fmt: skip
-        after = found.ended(1, 0.5, found.models[1]).ended(0, 0.9, found.models[0])
+        after = found.with_final(1, 0.5, found.models[1]).with_final(0, 0.9, found.models[0])
         assert after.final == (0.9, 0.5)
-        assert after.agreeing_with(1).reached == 1
+        assert after.recount_reached(1).reached == 1
         assert "0.5" in repr(after)
 
     @pytest.mark.recovery
     def test_the_search_says_why_it_goes_on(self, caplog):
-        trial = KINDS["most_entries_too_large"].trial(50, "")
+        trial = KINDS["most_entries_too_large"].make_trial(50, "")
         with caplog.at_level("INFO", "robustcp.search"):
             cp(trial.data, 5)
         assert "starts disagree" in caplog.text
@@ -237,12 +239,12 @@ class TestFollowedToTheEnd:
 class TestMostEntries:
     @pytest.mark.parametrize("name", ["most_entries_too_large", "most_entries_random"])
     def test_may_be_outliers(self, name):
-        trial = KINDS[name].trial(51, "")
+        trial = KINDS[name].make_trial(51, "")
         found = factor_match_score(cp(trial.data, 5).model, KruskalTensor.from_factors(trial.truth))
         assert found > 0.97
 
     def test_too_small_ones(self):
-        trial = KINDS["most_entries_too_large"].trial(52, "")
+        trial = KINDS["most_entries_too_large"].make_trial(52, "")
         fit = cp(-trial.data, 5)
         turned = (-trial.truth[0], *trial.truth[1:])
         assert factor_match_score(fit.model, KruskalTensor.from_factors(turned)) > 0.97
@@ -251,7 +253,7 @@ class TestMostEntries:
 @pytest.mark.recovery
 @pytest.mark.parametrize("name", ["scatter_cut", "fluorescence"])
 def test_landscapes(name):
-    trial = KINDS[name].trial(50, "")
+    trial = KINDS[name].make_trial(50, "")
     fit = cp(trial.data, 4, nonnegative=True)
     assert factor_match_score(fit.model, KruskalTensor.from_factors(trial.truth)) > 0.85
     if name == "fluorescence":

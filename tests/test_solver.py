@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import robustcp
-from robustcp.acceleration import Plain
 from robustcp.constraints import Free, Nonnegative
 from robustcp.engines import as_engine
 from robustcp.losses import L1, Huber, LeastSquares, Loss
-from robustcp.objective import Objective
-from robustcp.schedules import Continuation, Finish, Level, Schedule, Single, Skip
-from robustcp.sizes import Problem
-from robustcp.solver import Solver, Stage
-from robustcp.stages import way_down
-from robustcp.updates import Block, MajorizeMinimize, Update
+from robustcp.optimize.acceleration import NoAcceleration
+from robustcp.optimize.objective import Objective
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import Continuation, L1Finish, Level, Schedule, Single, Skip
+from robustcp.optimize.solver import Solver, Stage
+from robustcp.optimize.stages import l1_continuation
+from robustcp.optimize.updates import FactorUpdate, MajorizeMinimize, Update
 
 SIM = robustcp.simulate((9, 8, 7), 2, eta=0.1, gamma=1.0, rng=0)
 
@@ -64,20 +64,20 @@ class TestLevels:
     def test_enough_ends_a_continuation_early(self):
         down = Continuation(1.0, 1e-12)
         whole = states_of(Solver(problem(), [Stage("L1", down, 1e-3)]))[1]
-        short = states_of(Solver(problem(), [Stage("L1", replace(down, enough=0.1), 1e-3)]))[1]
+        short = states_of(Solver(problem(), [Stage("L1", replace(down, stop_share=0.1), 1e-3)]))[1]
         size = np.median(np.abs(as_engine(SIM.data).sample(short.factors).values))
         assert short.level < whole.level
         assert short.loss.epsilon <= 0.1 * size**2 <= 10 * short.loss.epsilon
 
     def test_near_begins_at_the_size_of_the_residuals(self):
         engine, truth = as_engine(SIM.data), SIM.truth.absorbed()
-        near = Continuation(1e6, 1e-9).near(engine, truth)
+        near = Continuation(1e6, 1e-9).for_warm_start(engine, truth)
         size = np.median(np.abs(SIM.data - SIM.truth.full()))
         assert near.first == pytest.approx(size**2)
-        assert Continuation(1e-6, 1e-9).near(engine, truth).first == 1e-6  # never larger
+        assert Continuation(1e-6, 1e-9).for_warm_start(engine, truth).first == 1e-6  # never larger
 
     def test_finish_goes_to_the_end_from_wherever_it_stands(self):
-        stages = [Stage("other", Single(Huber(1.0)), 1e-3), Stage("L1", Finish(1e-8), 1e-3)]
+        stages = [Stage("other", Single(Huber(1.0)), 1e-3), Stage("L1", L1Finish(1e-8), 1e-3)]
         _, last, outcome = states_of(Solver(problem(), stages))
         assert outcome.name == "converged"
         assert last.loss == L1(1e-8)
@@ -115,21 +115,21 @@ class TestSkipped:
     @pytest.mark.parametrize("level", [0, 1])
     def test_otherwise_is_done_in_its_place(self, level):
         instead = Stage("instead", Single(L1(1e-4)), 1e-3)
-        stages = [self.first, Stage("no", NotForThis(level), 1e-3, otherwise=instead), self.last]
+        stages = [self.first, Stage("no", NotForThis(level), 1e-3, fallback=instead), self.last]
         _, end, _ = states_of(Solver(problem(), stages))
         assert [name for name, _ in end.stages] == ["first", "instead", "last"]
         assert end.skipped == (1,)
 
     def test_otherwise_may_be_skipped_in_its_turn(self):
         third = Stage("third", Single(L1(1e-4)), 1e-3)
-        second = Stage("second", NotForThis(1), 1e-3, otherwise=third)
-        stages = [self.first, Stage("no", NotForThis(0), 1e-3, otherwise=second), self.last]
+        second = Stage("second", NotForThis(1), 1e-3, fallback=third)
+        stages = [self.first, Stage("no", NotForThis(0), 1e-3, fallback=second), self.last]
         _, end, _ = states_of(Solver(problem(), stages))
         assert [name for name, _ in end.stages] == ["first", "third", "last"]
         assert end.skipped == (1, 1)
 
     def test_the_first_stage_may_be_skipped(self):
-        stages = [Stage("no", NotForThis(0), 1e-3, otherwise=self.first), self.last]
+        stages = [Stage("no", NotForThis(0), 1e-3, fallback=self.first), self.last]
         _, end, _ = states_of(Solver(problem(), stages))
         assert [name for name, _ in end.stages] == ["first", "last"]
         with pytest.raises(ValueError, match=r"^loss: no stage .*not for this data"):
@@ -139,14 +139,14 @@ class TestSkipped:
         c = 2.0**300
         other = Stage("other", Single(Huber(0.1 * c)), 1e-3, mu=1e-3)
         stages = [Single(L1(1e-4 * c * c)), NotForThis(0)]
-        given = [Stage("a", stages[0], 1e-3), Stage("b", stages[1], 1e-3, otherwise=other)]
+        given = [Stage("a", stages[0], 1e-3), Stage("b", stages[1], 1e-3, fallback=other)]
         fit = robustcp.cp(c * SIM.data, 2, loss=given, init=SIM.truth)
         assert fit.loss == Huber(0.1 * c)
         assert np.isfinite(fit.weights).all()
 
     def test_otherwise_is_not_done_where_the_stage_is(self):
         instead = Stage("instead", Single(L1(1e-4)), 1e-3)
-        stages = [self.first, Stage("yes", Single(Huber(1.0)), 1e-3, otherwise=instead)]
+        stages = [self.first, Stage("yes", Single(Huber(1.0)), 1e-3, fallback=instead)]
         _, end, _ = states_of(Solver(problem(), stages))
         assert [name for name, _ in end.stages] == ["first", "yes"]
 
@@ -169,16 +169,16 @@ class Watched(Update):
     def evaluate(self, objective, factors):
         return self.inner.evaluate(objective, factors)
 
-    def block(self, objective, factors, mode, ahead=None):
-        return self.inner.block(objective, factors, mode, ahead)
+    def update_factor(self, objective, factors, mode, ahead=None):
+        return self.inner.update_factor(objective, factors, mode, ahead)
 
 
 @dataclass(frozen=True)
 class Worse(Watched):
     """Makes every factor worse."""
 
-    def block(self, objective, factors, mode, ahead=None):
-        return Block(factors[mode] + 1e3)
+    def update_factor(self, objective, factors, mode, ahead=None):
+        return FactorUpdate(factors[mode] + 1e3)
 
 
 class TestSteps:
@@ -196,7 +196,9 @@ class TestSteps:
         assert max(momenta) > 3
         fell_back = [b for a, b in itertools.pairwise(momenta) if b <= a]
         assert 1 in fell_back  # after a leap that would rise, the plain sweep is taken
-        plain = states_of(Solver(problem(), [replace(stage, acceleration=Plain())]), most=60)[0]
+        plain = states_of(
+            Solver(problem(), [replace(stage, acceleration=NoAcceleration())]), most=60
+        )[0]
         assert {s.momentum for s in plain[1:]} == {1}
         assert states[-1].objective < plain[-1].objective
 
@@ -205,7 +207,7 @@ class TestSteps:
         solver = Solver(problem(), [stage])
         state = solver.start(factors())
         after = solver.advance(state)
-        assert after.fall == 0
+        assert after.decrease == 0
         assert after.objective == state.objective
         assert after.sweep == 1
         assert all(np.array_equal(A, B) for A, B in zip(after.factors, state.factors, strict=True))
@@ -252,8 +254,8 @@ class Likelihood(Loss):
 class TestProgress:
     def test_is_relative(self):
         objective = Objective.of(problem(), LeastSquares(), (Free(),) * 3, (0, 1, 2))
-        assert objective.progress(100.0, 99.0) == pytest.approx(0.01)
-        assert objective.progress(0.0, 0.0) == 0.0
+        assert objective.relative_decrease(100.0, 99.0) == pytest.approx(0.01)
+        assert objective.relative_decrease(0.0, 0.0) == 0.0
 
     def test_leaves_out_what_no_model_can_lower(self):
         X = SIM.data.copy()
@@ -264,12 +266,14 @@ class TestProgress:
                 for data in (SIM.data, X)
             )
             begin = factors()
-            falls = [o.progress(o.value(begin), o.value(begin) - 1.0) for o in (plain, wild)]
+            falls = [
+                o.relative_decrease(o.value(begin), o.value(begin) - 1.0) for o in (plain, wild)
+            ]
             assert falls[1] == pytest.approx(falls[0], rel=0.1)
 
     def test_of_a_likelihood_is_per_entry(self):
         objective = Objective.of(problem(), Likelihood(), (Free(),) * 3, (0, 1, 2))
-        assert objective.progress(-500.0, -500.0 - SIM.data.size) == pytest.approx(1.0)
+        assert objective.relative_decrease(-500.0, -500.0 - SIM.data.size) == pytest.approx(1.0)
 
     def test_a_likelihood_converges(self):
         clean = robustcp.simulate((9, 8, 7), 2, eta=0, gamma=0, noise=0.01, rng=0)
@@ -295,7 +299,7 @@ class TestState:
         rng.bit_generator.state = generators[0]
         scale = Problem.of(as_engine(SIM.data)).scale ** (1 / 3)
         second = [scale * rng.standard_normal((size, 2)) for size in SIM.data.shape]
-        stage = Stage("L1", way_down(problem(), 1e-10), 1e-5, problem().relative_mu(1e-8))
+        stage = Stage("L1", l1_continuation(problem(), 1e-10), 1e-5, problem().relative_mu(1e-8))
         solver = Solver(problem(), [stage])
         begun = solver.advance(solver.start(tuple(second)))
         assert begun.trace[0] == next(s for s in seen if s.start == 1).objective

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import robustcp
-import robustcp.init
+import robustcp.starts.initial_factors
 from robustcp import KruskalTensor, Observed, as_engine, factor_match_score
-from robustcp.init import hollow
-from robustcp.spectral import _core, compressed
+from robustcp.starts.initial_factors import hollow_gram_eigenvectors
+from robustcp.starts.spectral import _core_tensor, spectral_factors
 
 
 def few(shape, rank, count, seed=0, outliers=0.1):
@@ -28,19 +28,19 @@ def few(shape, rank, count, seed=0, outliers=0.1):
 @pytest.mark.parametrize("limit", [5, 1024], ids=["by products", "by the matrix"])
 @pytest.mark.parametrize("listed", [True, False])
 def test_eigenvectors_of_the_gram_matrix_without_its_diagonal(monkeypatch, listed, limit):
-    monkeypatch.setattr(robustcp.init, "GRAM_LIMIT", limit)
+    monkeypatch.setattr(robustcp.starts.initial_factors, "GRAM_LIMIT", limit)
     data, gaps, _ = few((30, 20, 25), 2, 3000, outliers=0.0)
     engine, X = as_engine(data if listed else gaps), np.nan_to_num(gaps)
     for mode, letters in enumerate(("iab,jab->ij", "aib,ajb->ij", "abi,abj->ij")):
         gram = np.einsum(letters, X, X)
         leading = np.linalg.eigh(gram - np.diag(np.diag(gram)))[1][:, :-3:-1]
-        found = hollow(engine, mode, 2, np.random.default_rng(0))
+        found = hollow_gram_eigenvectors(engine, mode, 2, np.random.default_rng(0))
         np.testing.assert_allclose(np.abs(np.sum(found * leading, axis=0)), 1.0, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7), (6, 5, 4, 3)], ids=str)
 def test_core(monkeypatch, shape):
-    monkeypatch.setattr("robustcp.spectral.AT_ONCE", 64)  # several parts
+    monkeypatch.setattr("robustcp.starts.spectral.BLOCK_ENTRIES", 64)  # several parts
     count = int(np.prod(shape)) // 2
     data, gaps, _ = few(shape, 2, count)
     rng = np.random.default_rng(1)
@@ -48,14 +48,14 @@ def test_core(monkeypatch, shape):
     expected = np.nan_to_num(gaps)
     for U in bases:  # the first mode goes, and comes back as the last
         expected = np.tensordot(expected, U, axes=(0, 0))
-    found = _core(as_engine(data), bases)
+    found = _core_tensor(as_engine(data), bases)
     np.testing.assert_allclose(found, expected * gaps.size / count, rtol=1e-10)
 
 
 def test_factors_are_near_the_truth_where_singular_vectors_are_not():
     data, _, truth = few((150, 150, 150), 2, 20000)
-    engine = as_engine(data).saturated(float(np.median(np.abs(data.values))))
-    near = compressed(engine, 2, np.random.default_rng(0))
+    engine = as_engine(data).clipped(float(np.median(np.abs(data.values))))
+    near = spectral_factors(engine, 2, np.random.default_rng(0))
     assert factor_match_score(KruskalTensor.from_factors(near), truth, weights=False) > 0.5
     plain = [robustcp.nvecs(engine, mode, 2) for mode in range(3)]
     assert factor_match_score(KruskalTensor.from_factors(plain), truth, weights=False) < 0.3
@@ -64,7 +64,7 @@ def test_factors_are_near_the_truth_where_singular_vectors_are_not():
 @pytest.mark.parametrize("rank", [5, 300], ids=["above the size of a mode", "a large core"])
 def test_any_rank(rank):
     data, _, _ = few((40, 30, 3), 2, 1200)
-    factors = compressed(as_engine(data), rank, np.random.default_rng(0))
+    factors = spectral_factors(as_engine(data), rank, np.random.default_rng(0))
     assert [A.shape for A in factors] == [(40, rank), (30, rank), (3, rank)]
     assert all(np.all(np.isfinite(A)) for A in factors)
 

@@ -8,10 +8,10 @@ from array_api_compat import array_namespace
 
 from robustcp import as_engine, cpal1, simulate
 from robustcp.engines import Observed, Scales, Weights, check_device
+from robustcp.engines.blocks.streamed import StreamedEngine
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.memory import as_bytes, as_words
-from robustcp.engines.streamed import StreamedEngine
-from robustcp.engines.weights import _moved
+from robustcp.engines.memory import format_bytes, parse_bytes
+from robustcp.engines.weights import _to_device
 from robustcp.losses import L1, LeastSquares
 
 torch = pytest.importorskip("torch")
@@ -45,8 +45,8 @@ LOOKS = {
     "scales": lambda engine: engine.standardized(
         Scales(Weights(SHAPE, tuple(1.0 + np.arange(n) for n in SHAPE)))
     ),
-    "cut": lambda engine: engine.scaled(1).saturated(0.5),
-    "without": lambda engine: engine.without(1.5),
+    "cut": lambda engine: engine.scaled(1).clipped(0.5),
+    "without": lambda engine: engine.masked_above(1.5),
 }
 
 
@@ -57,13 +57,13 @@ def test_it_is_the_engine_of_the_whole(look, gaps, order):
     X = np.ascontiguousarray(data(gaps=gaps).transpose(order)).transpose(np.argsort(order))
     ours, whole = (LOOKS[look](e) for e in (streamed(X), DenseEngine(torch.from_numpy(X))))
     F = factors()
-    assert ours.largest == whole.largest
+    assert ours.max_abs == whole.max_abs
     assert ours.complete == whole.complete
     for loss in (L1(0.01), LeastSquares()):
         assert ours.value(F, loss) == pytest.approx(whole.value(F, loss), rel=1e-12)
         for mode in range(3):
             for rows in (None, slice(2, 5)):
-                a, b = (e.normal(F, mode, loss, rows) for e in (ours, whole))
+                a, b = (e.normal_equations(F, mode, loss, rows) for e in (ours, whole))
                 torch.testing.assert_close(a.gram, b.gram, rtol=1e-12, atol=1e-12)
                 torch.testing.assert_close(a.gradient, b.gradient, rtol=1e-12, atol=1e-12)
                 assert float(a.value) == pytest.approx(float(b.value), rel=1e-12)
@@ -72,12 +72,12 @@ def test_it_is_the_engine_of_the_whole(look, gaps, order):
     ):
         np.testing.assert_array_equal(a, b)
     torch.testing.assert_close(
-        ours.entrywise(lambda r: r, F), whole.entrywise(lambda r: r, F), equal_nan=True
+        ours.map_residuals(lambda r: r, F), whole.map_residuals(lambda r: r, F), equal_nan=True
     )
     np.testing.assert_allclose(ours.sample(F).values, whole.sample(F).values, rtol=1e-12)
     for mode in range(3):
         np.testing.assert_allclose(ours.gram(mode), whole.gram(mode), rtol=1e-10, atol=1e-12)
-        assert ours.counts(mode).tolist() == whole.counts(mode).tolist()
+        assert ours.slab_counts(mode).tolist() == whole.slab_counts(mode).tolist()
     part = [np.array([1, 4]), None, np.array([0, 5])]
     np.testing.assert_array_equal(
         ours.subtensor(part).unfolding(1, slice(0, 11)),
@@ -114,12 +114,12 @@ def test_a_fit_is_that_of_the_whole():
 
 
 def test_sizes_in_words():
-    assert as_bytes("16GB") == as_bytes(16_000_000_000) == as_bytes("16 gb")
-    assert as_bytes("500MB") == 5 * 10**8
-    assert as_words(as_bytes("1.5GB")) == "1.5 GB"
+    assert parse_bytes("16GB") == parse_bytes(16_000_000_000) == parse_bytes("16 gb")
+    assert parse_bytes("500MB") == 5 * 10**8
+    assert format_bytes(parse_bytes("1.5GB")) == "1.5 GB"
     for wrong in ("much", "-3GB", "0", None):
         with pytest.raises(ValueError, match=r"^memory: must be a size such as"):
-            as_bytes(wrong)
+            parse_bytes(wrong)
 
 
 def test_devices():
@@ -153,5 +153,5 @@ def test_a_device_without_pytorch_is_refused_in_one_line(monkeypatch):
 
 
 def test_weights_follow_to_another_device():
-    moved = _moved(torch.ones(2), array_namespace(torch.ones(2)), torch.device("meta"))
+    moved = _to_device(torch.ones(2), array_namespace(torch.ones(2)), torch.device("meta"))
     assert moved.device == torch.device("meta")

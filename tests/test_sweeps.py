@@ -10,8 +10,8 @@ from robustcp.constraints import Free
 from robustcp.engines import DenseEngine, as_engine
 from robustcp.losses import L1, Cauchy, Contaminated, Huber, LeastSquares
 from robustcp.noise import Noise
-from robustcp.objective import Objective
-from robustcp.sizes import Problem
+from robustcp.optimize.objective import Objective
+from robustcp.optimize.problem import Problem
 
 pytest.importorskip("numba")
 
@@ -21,8 +21,8 @@ SHAPES = [(20, 19, 18), (7, 30, 5, 9), (40, 50), (3, 4, 5, 6, 7), (1, 8, 9)]
 
 def one_by_one(engine, factors, modes, loss, mu, ahead=None):
     for mode in modes:
-        equations = ahead or engine.normal(factors, mode, loss)
-        new = engine.algebra.solved(equations, factors[mode], mu)
+        equations = ahead or engine.normal_equations(factors, mode, loss)
+        new = engine.algebra.solve_rows(equations, factors[mode], mu)
         factors, ahead = (*factors[:mode], new, *factors[mode + 1 :]), None
     return factors
 
@@ -31,8 +31,8 @@ def agree(engine, loss, modes, rank=3, mu=1e-3, ahead=False):
     rng = np.random.default_rng(1)
     factors = tuple(rng.standard_normal((n, rank)).astype(engine.dtype) for n in engine.shape)
     before = [A.copy() for A in factors]
-    known = engine.normal(factors, modes[0], loss) if ahead else None
-    found = engine.sweep(loss).swept(factors, modes, mu, known)
+    known = engine.normal_equations(factors, modes[0], loss) if ahead else None
+    found = engine.whole_sweep(loss).update_factors(factors, modes, mu, known)
     expected = one_by_one(engine, factors, modes, loss, mu, known)
     tolerance = 1e-9 if engine.dtype == np.float64 else 1e-3
     for A, B in zip(found, expected, strict=True):
@@ -41,7 +41,10 @@ def agree(engine, loss, modes, rank=3, mu=1e-3, ahead=False):
     for A, B in zip(factors, before, strict=True):
         np.testing.assert_array_equal(A, B)
     for mode in range(len(factors)):
-        one, other = engine.sweep(loss).equations(factors, mode), engine.normal(factors, mode, loss)
+        one, other = (
+            engine.whole_sweep(loss).normal_equations(factors, mode),
+            engine.normal_equations(factors, mode, loss),
+        )
         assert one.value == pytest.approx(other.value, rel=tolerance)
         for name in ("gram", "gradient"):
             a, b = getattr(one, name), getattr(other, name)
@@ -73,7 +76,7 @@ def test_missing_entries_weights_scales_other_types_and_views(loss):
         as_engine(X).weighted(weights),
         as_engine(X).weighted([rng.random(9), None, None]),
         as_engine(X).standardized(noise.scales(X.shape)),
-        as_engine(X).scaled(3).saturated(0.1),
+        as_engine(X).scaled(3).clipped(0.1),
     ]
     for engine in engines:
         agree(engine, loss, (0, 1, 2))
@@ -81,20 +84,20 @@ def test_missing_entries_weights_scales_other_types_and_views(loss):
 
 def test_there_are_none_for_large_data_other_losses_or_without_compiled_code():
     small = np.random.default_rng(0).standard_normal((9, 8, 7))
-    assert as_engine(np.ones((60, 60, 60))).sweep(L1(0.1)) is None
-    assert as_engine(np.ones((60, 60, 60))).sweep(LeastSquares()) is not None
-    assert as_engine(np.ones((70, 70, 70))).sweep(LeastSquares()) is None
-    assert as_engine(small).sweep(Huber(0.1)) is None
-    assert DenseEngine(small, compiled=False).sweep(L1(0.1)) is None
-    assert as_engine(small).weighted([np.ones(9), None, None]).sweep(LeastSquares()) is None
+    assert as_engine(np.ones((60, 60, 60))).whole_sweep(L1(0.1)) is None
+    assert as_engine(np.ones((60, 60, 60))).whole_sweep(LeastSquares()) is not None
+    assert as_engine(np.ones((70, 70, 70))).whole_sweep(LeastSquares()) is None
+    assert as_engine(small).whole_sweep(Huber(0.1)) is None
+    assert DenseEngine(small, compiled=False).whole_sweep(L1(0.1)) is None
+    assert as_engine(small).weighted([np.ones(9), None, None]).whole_sweep(LeastSquares()) is None
 
 
 def test_constraints_are_heeded():
     problem = Problem.of(as_engine(np.random.default_rng(0).standard_normal((9, 8, 7))))
     free, bounded = (Free(),) * 3, (Free(), Nonnegative(), Free())
-    assert Objective.of(problem, L1(0.1), free, (0, 1, 2)).at_once is not None
-    assert Objective.of(problem, L1(0.1), bounded, (0, 1, 2)).at_once is None
-    assert Objective.of(problem, L1(0.1), bounded, (0, 2)).at_once is not None
+    assert Objective.of(problem, L1(0.1), free, (0, 1, 2)).whole_sweep is not None
+    assert Objective.of(problem, L1(0.1), bounded, (0, 1, 2)).whole_sweep is None
+    assert Objective.of(problem, L1(0.1), bounded, (0, 2)).whole_sweep is not None
 
 
 @pytest.mark.parametrize("method", [cp, cpal1, cpals])

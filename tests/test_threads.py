@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import robustcp
 from robustcp.engines import as_engine, threads
-from robustcp.engines.threads import Tiles, available_threads, single_blas_thread
+from robustcp.engines.threads import TileExecutor, available_threads, single_blas_thread
 from robustcp.losses import L1
 
 METHODS = (robustcp.cp, robustcp.cpal1, robustcp.cpals)
@@ -32,7 +32,7 @@ def limits():
 @pytest.fixture(autouse=True)
 def numbers():
     """Each BLAS library at more than one thread, at different numbers, to begin with."""
-    libraries = threads._libraries()
+    libraries = threads._blas_libraries()
     before = [lib.get() for lib in libraries]
     for k, lib in enumerate(libraries):
         lib.set(2 + k)
@@ -76,9 +76,9 @@ def stand_in(monkeypatch):
 
     def replace(number, per_thread=False):
         kept = Number(number, per_thread)
-        libraries = (threads._Library("stand-in", kept.get, kept.set, per_thread),)
-        monkeypatch.setattr(threads, "_known", (0, [], libraries))
-        monkeypatch.setattr(threads, "_libraries", lambda: libraries)
+        libraries = (threads._BlasLibrary("stand-in", kept.get, kept.set, per_thread),)
+        monkeypatch.setattr(threads, "_library_cache", (0, [], libraries))
+        monkeypatch.setattr(threads, "_blas_libraries", lambda: libraries)
         return kept
 
     return replace
@@ -155,7 +155,7 @@ print(early, len(numbers()))
             both.wait()
             return threading.get_ident(), number.get()
 
-        found = dict(Tiles(2).map(work, range(2)))
+        found = dict(TileExecutor(2).map(work, range(2)))
         assert len(found) == 2
         assert set(found.values()) == {1}
         assert number.everywhere() == {4}
@@ -286,13 +286,13 @@ def enter():
 
 def use_tiles():
     with single_blas_thread:
-        results = Tiles(2).map(abs, range(4))  # by a name, that a traceback keeps
+        results = TileExecutor(2).map(abs, range(4))  # by a name, that a traceback keeps
         assert list(results) == [0, 1, 2, 3]
 
 
 def use_pieces():
-    tiles = Tiles(2)
-    tiles.side_by_side(lambda _: list(tiles.map(abs, range(2))), range(2))
+    tiles = TileExecutor(2)
+    tiles.map_tasks(lambda _: list(tiles.map(abs, range(2))), range(2))
 
 
 class TestInterrupts:
@@ -306,12 +306,14 @@ class TestInterrupts:
             kept.append(error)
             assert limits() == numbers, at
             assert not single_blas_thread.inside, at
-            assert in_thread(lambda: list(Tiles(2).map(abs, range(-9, 0)))) == [*range(9, 0, -1)]
+            assert in_thread(lambda: list(TileExecutor(2).map(abs, range(-9, 0)))) == [
+                *range(9, 0, -1)
+            ]
             at += 1
         assert at > 20
-        piece = set(Tiles(1).map(lambda _: threading.get_ident(), range(3)))
+        piece = set(TileExecutor(1).map(lambda _: threading.get_ident(), range(3)))
         assert piece == {threading.get_ident()}
-        assert threads._here.piece not in single_blas_thread.inside
+        assert threads._thread_state.serial_key not in single_blas_thread.inside
 
     def test_twice_in_a_row(self, numbers, monkeypatch):
         """Lost both ways out: the next one out still restores the limits."""
@@ -339,12 +341,12 @@ class TestInterrupts:
                 assert begun.wait(60)
             elif k > 0:
                 begun.set()
-                for j in Tiles(1).map(abs, range(most)):
+                for j in TileExecutor(1).map(abs, range(most)):
                     done[:] = [j]
 
         def consume():
             with single_blas_thread:
-                results = Tiles(2).map(work, range(100))
+                results = TileExecutor(2).map(work, range(100))
                 for _ in results:
                     assert begun.wait(60)
                     raise KeyboardInterrupt
@@ -354,12 +356,12 @@ class TestInterrupts:
         assert limits() == numbers
         last = done[:]
         assert last != [most - 1]
-        assert list(Tiles(2).map(abs, range(50))) == list(range(50))
+        assert list(TileExecutor(2).map(abs, range(50))) == list(range(50))
         assert done == last
         assert kept.value.__traceback__ is not None
 
     def test_pieces_in_other_threads_are_ended(self, numbers):
-        tiles, main, most = Tiles(2), threading.get_ident(), 10**6
+        tiles, main, most = TileExecutor(2), threading.get_ident(), 10**6
         begun, done = threading.Event(), []
 
         def piece(_):
@@ -371,7 +373,7 @@ class TestInterrupts:
                 done[:] = [k]
 
         with pytest.raises(KeyboardInterrupt):
-            tiles.side_by_side(piece, range(2))
+            tiles.map_tasks(piece, range(2))
         assert limits() == numbers
         last = done[:]
         assert last != [most - 1]
@@ -432,13 +434,13 @@ class TestPool:
 
     def test_tiles_that_map_again(self):
         def work(k):
-            return sum(Tiles(3).map(lambda j: k * j, range(30)))
+            return sum(TileExecutor(3).map(lambda j: k * j, range(30)))
 
-        assert list(Tiles(3).map(work, range(30))) == [435 * k for k in range(30)]
+        assert list(TileExecutor(3).map(work, range(30))) == [435 * k for k in range(30)]
 
     def test_many_at_once(self):
         def fit(k):
-            return [sum(Tiles(3).map(lambda j: k * j, range(20))) for _ in range(50)]
+            return [sum(TileExecutor(3).map(lambda j: k * j, range(20))) for _ in range(50)]
 
         with ThreadPoolExecutor(6) as pool:
             assert list(pool.map(fit, range(12))) == [[190 * k] * 50 for k in range(12)]
@@ -452,11 +454,11 @@ class TestPool:
                 assert over.wait(60)
             elif not over.is_set():
                 for _ in range(200):  # calls all threads of the pool, who see what is open here
-                    list(Tiles(5).map(abs, range(20)))
+                    list(TileExecutor(5).map(abs, range(20)))
                 most.append(len(begun))
                 over.set()
 
-        list(Tiles(2).map(work, range(8)))
+        list(TileExecutor(2).map(work, range(8)))
         assert most[0] <= 1
 
     def test_the_first_error_comes_out(self):
@@ -466,20 +468,20 @@ class TestPool:
             return k
 
         for _ in range(100):
-            results = Tiles(3).map(work, range(12))
+            results = TileExecutor(3).map(work, range(12))
             assert [next(results) for _ in range(3)] == [0, 1, 2]
             with pytest.raises(ValueError, match=r"^3$"):
                 next(results)
 
     def test_finished_results_are_bounded(self):
         begun = []
-        results = Tiles(2).map(begun.append, range(1000))
+        results = TileExecutor(2).map(begun.append, range(1000))
         for k, _ in enumerate(results):
             assert len(begun) <= k + 1 + 8
         assert len(begun) == 1000
 
     def test_half_a_map(self, numbers):
-        results = Tiles(2).map(abs, range(100))
+        results = TileExecutor(2).map(abs, range(100))
         assert [next(results), next(results)] == [0, 1]
         with single_blas_thread:
             pass
@@ -489,7 +491,7 @@ class TestPool:
 
     def test_a_map_goes_on_outside_of_where_it_began(self):
         with single_blas_thread:
-            results = Tiles(2).map(abs, range(100))
+            results = TileExecutor(2).map(abs, range(100))
             assert next(results) == 0
         assert list(results) == list(range(1, 100))
 
@@ -500,10 +502,10 @@ class TestPool:
 
         work = Work()
         gone = weakref.ref(work)
-        list(Tiles(2).map(work, range(100)))
+        list(TileExecutor(2).map(work, range(100)))
         del work
         for _ in range(1000):  # until the other thread has turned to these
-            list(Tiles(2).map(abs, range(100)))
+            list(TileExecutor(2).map(abs, range(100)))
             if gone() is None:
                 break
         assert gone() is None

@@ -16,10 +16,18 @@ from scipy.optimize import nnls
 
 import robustcp
 from robustcp.studies import trials
-from robustcp.studies.kinds import KINDS, Target, full
-from robustcp.studies.ledger import Ledger, Task
-from robustcp.studies.oracle import _balanced, nonnegative_rows, oracle
-from robustcp.studies.trials import COLUMNS, METHODS, STUDY, Claim, Results, Selection, claims
+from robustcp.studies.kinds import KINDS, Target, full_tensor
+from robustcp.studies.oracle import _balance_norms, fit_oracle, solve_nonnegative_rows
+from robustcp.studies.results_file import ResultsFile, Task
+from robustcp.studies.trials import (
+    METHODS,
+    STUDY,
+    TRIAL_COLUMNS,
+    Claim,
+    Results,
+    Selection,
+    check_target,
+)
 
 CELLS = [(kind, cell) for kind in KINDS.values() for cell in kind.cells]
 every_cell = pytest.mark.parametrize(
@@ -29,7 +37,9 @@ every_cell = pytest.mark.parametrize(
 
 def score(estimate, trial):
     truth = robustcp.KruskalTensor.from_factors(trial.truth)
-    return robustcp.factor_match_score(trial.model_of(estimate), trial.model_of(truth))
+    return robustcp.factor_match_score(
+        trial.recoverable_model(estimate), trial.recoverable_model(truth)
+    )
 
 
 def small(seed=0):
@@ -43,7 +53,7 @@ def small(seed=0):
 class TestKinds:
     @every_cell
     def test_is_well_formed(self, kind, cell):
-        trial = kind.trial(0, cell)
+        trial = kind.make_trial(0, cell)
         shape = trial.data.shape
         assert trial.clean.shape == trial.sigma.shape == shape
         assert tuple(A.shape[0] for A in trial.truth) == shape
@@ -60,7 +70,7 @@ class TestKinds:
 
     @every_cell
     def test_depends_on_the_seed_alone(self, kind, cell):
-        a, b, other = (kind.trial(seed, cell) for seed in (0, 0, 1))
+        a, b, other = (kind.make_trial(seed, cell) for seed in (0, 0, 1))
         assert np.array_equal(a.data, b.data, equal_nan=True)
         assert np.array_equal(a.clean, b.clean)
         assert a.data.shape != other.data.shape or not np.array_equal(
@@ -69,8 +79,8 @@ class TestKinds:
 
     @every_cell
     def test_clean_entries_are_the_model_and_noise_of_the_stated_size(self, kind, cell):
-        trial = kind.trial(0, cell)
-        z = (trial.data - full(trial.truth)) / trial.sigma
+        trial = kind.make_trial(0, cell)
+        z = (trial.data - full_tensor(trial.truth)) / trial.sigma
         clean, bad = z[trial.clean], z[~trial.clean & ~np.isnan(z)]
         assert 0.8 < np.mean(clean**2) < 1.2
         assert np.quantile(np.abs(clean), 0.999) < 6
@@ -83,14 +93,14 @@ class TestKinds:
          ("clean_even", 0.0)],
     )  # fmt: skip
     def test_missing_entries_are_nan(self, name, missing):
-        assert np.isnan(KINDS[name].trial(0).data).mean() == pytest.approx(missing, abs=0.01)
+        assert np.isnan(KINDS[name].make_trial(0).data).mean() == pytest.approx(missing, abs=0.01)
 
     def test_listed_entries_are_those_that_are_there(self):
         as_nan, listed = (
-            KINDS["few_entries"].trial(0, f"rank=2 entries=40 listed={k}") for k in (0, 1)
+            KINDS["few_entries"].make_trial(0, f"rank=2 entries=40 listed={k}") for k in (0, 1)
         )
         assert np.array_equal(as_nan.data, listed.data, equal_nan=True)
-        given = listed.given
+        given = listed.input_data
         assert isinstance(given, robustcp.Observed)
         assert np.array_equal(as_nan.data[tuple(given.indices.T)], given.values)
         assert len(given.values) == np.count_nonzero(~np.isnan(as_nan.data))
@@ -98,7 +108,7 @@ class TestKinds:
     def test_small_tensors_have_the_sizes_that_they_should(self):
         orders = set()
         for seed in range(200):
-            trial = KINDS["small_tensors"].trial(seed)
+            trial = KINDS["small_tensors"].make_trial(seed)
             orders.add(trial.data.ndim)
             assert all(6 <= size <= 17 for size in trial.data.shape)
             assert trial.data.size <= 100_000
@@ -106,13 +116,13 @@ class TestKinds:
         assert orders == {2, 3, 4, 5, 6}
 
     def test_collinear_components_have_cosines_of_about_nine_tenths(self):
-        for A in KINDS["collinear"].trial(0).truth:
+        for A in KINDS["collinear"].make_trial(0).truth:
             unit = A / np.linalg.norm(A, axis=0)
             assert np.all(np.abs((unit.T @ unit)[np.triu_indices(3, 1)] - 0.9) < 0.1)
 
     def test_rows_that_are_lost_do_not_count(self):
-        trial = KINDS["bad_samples"].trial(0)
-        mode, rows = trial.spoilt
+        trial = KINDS["bad_samples"].make_trial(0)
+        mode, rows = trial.unrecoverable
         spoilt = [A.copy() for A in trial.truth]
         spoilt[mode][rows] = 1e3
         assert not trial.clean[rows].any()
@@ -127,8 +137,8 @@ class TestOracle:
     )  # fmt: skip
     def test_recovers_what_can_be_recovered(self, name, least):
         kind = KINDS[name]
-        trial = kind.trial(0, kind.cells[0])
-        limit = oracle(trial)
+        trial = kind.make_trial(0, kind.cells[0])
+        limit = fit_oracle(trial)
         assert limit.converged
         assert score(limit.model, trial) > least
         steps = np.diff(limit.trace)
@@ -136,25 +146,25 @@ class TestOracle:
 
     @pytest.mark.parametrize("name", ["uneven_noise", "most_entries_random", "four_way"])
     def test_agrees_with_weighted_least_squares_where_rows_are_determined(self, name):
-        trial = KINDS[name].trial(0)
+        trial = KINDS[name].make_trial(0)
         weights = np.where(trial.clean, trial.sigma**-2, 0.0)
         weights /= weights.max()
         fit = robustcp.cpals(
             np.where(trial.clean, trial.data, 0.0), trial.rank, entry_weights=weights,
             init=list(trial.truth), tol=1e-9,
         )  # fmt: skip
-        model = oracle(trial).model
+        model = fit_oracle(trial).model
         assert score(model, trial) == pytest.approx(score(fit, trial), abs=5e-4)
         assert robustcp.factor_match_score(model, fit) > 0.998
 
     @pytest.mark.parametrize("nonnegative", [False, True])
     def test_is_at_a_stationary_point_of_the_posterior(self, nonnegative):
         trial = replace(small(), options={"nonnegative": nonnegative})
-        limit = oracle(trial, max_sweeps=2000)
-        prior = [1 / np.mean(A * A, axis=0) for A in _balanced(trial.truth)]
+        limit = fit_oracle(trial, max_sweeps=2000)
+        prior = [1 / np.mean(A * A, axis=0) for A in _balance_norms(trial.truth)]
 
         def objective(factors):
-            z = ((trial.data - full(factors)) / trial.sigma)[trial.clean]
+            z = ((trial.data - full_tensor(factors)) / trial.sigma)[trial.clean]
             ridges = sum(np.sum(p * A * A) for p, A in zip(prior, factors, strict=True))
             return 0.5 * (z @ z + ridges)
 
@@ -174,12 +184,12 @@ class TestOracle:
     def test_bad_entries_make_no_difference(self):
         trial = small()
         spoilt = replace(trial, data=np.where(trial.clean, trial.data, np.nan))
-        assert oracle(spoilt).trace == oracle(trial).trace
+        assert fit_oracle(spoilt).trace == fit_oracle(trial).trace
 
     def test_nonnegative_rows_are_those_of_nnls(self):
         rng = np.random.default_rng(0)
         C, d = rng.standard_normal((5, 8, 4)), rng.standard_normal((5, 8))
-        rows = nonnegative_rows(
+        rows = solve_nonnegative_rows(
             np.einsum("ijr,ijs->irs", C, C), np.einsum("ijr,ij->ir", C, d), np.ones((5, 4))
         )
         expected = [nnls(c, y)[0] for c, y in zip(C, d, strict=True)]
@@ -194,7 +204,7 @@ class TestMethods:
             calls.append((X, rank, nonnegative))
 
         trial = replace(small(), options={"nonnegative": True, "cases": 0})
-        trials._called(recorded, trial)
+        trials._call_method(recorded, trial)
         assert calls == [(trial.data, 2, True)]  # it knows nothing of cases
 
     def test_least_squares_gets_the_same_constraints(self):
@@ -209,8 +219,8 @@ class TestMethods:
         assert score(fit, trial) > 0.9
 
     def test_a_row_has_scores_and_shares(self):
-        row = trials.score_row(Task("trials", 0, "kind=one_wild_entry", "cp"))
-        assert set(row) == set(COLUMNS)
+        row = trials.score_task(Task("trials", 0, "kind=one_wild_entry", "cp"))
+        assert set(row) == set(TRIAL_COLUMNS)
         assert 0 <= float(row["false_alarms"]) < 0.01
         assert row["detected"] == "1.0"
         assert row["slabs_found"] == "nan"
@@ -221,17 +231,17 @@ class TestMethods:
             raise ValueError("no\nway")
 
         monkeypatch.setitem(METHODS, "cp", broken)
-        row = trials.score_row(Task("trials", 0, "kind=stuck_sensors common=0", "cp"))
+        row = trials.score_task(Task("trials", 0, "kind=stuck_sensors common=0", "cp"))
         assert (row["fms"], row["status"]) == ("0.0", "error: no way")
-        assert "scored 0: 1 fits, by cp on stuck_sensors." in trials.verdict([row])
-        ledger = Ledger(tmp_path / "x.csv", COLUMNS)
+        assert "scored 0: 1 fits, by cp on stuck_sensors." in trials.summarize_targets([row])
+        ledger = ResultsFile(tmp_path / "x.csv", TRIAL_COLUMNS)
         ledger.append(row)
         assert list(ledger.load().values()) == [row]
 
 
 def rows_of(kind="counts", cell="", **scores):
     """Rows of some methods with given scores, one for each seed."""
-    rest = dict.fromkeys(COLUMNS[4:], "nan") | {"converged": "True", "status": "converged"}
+    rest = dict.fromkeys(TRIAL_COLUMNS[4:], "nan") | {"converged": "True", "status": "converged"}
     return [
         {"study": "trials", "seed": str(seed), "settings": f"kind={kind} {cell}".strip(),
          "method": method, **rest, "fms": repr(value), "seconds": "1.0"}
@@ -248,29 +258,29 @@ class TestTargets:
             (Target(median=0.91), [Claim("median ≥ 0.910", False)]),
             (Target(worst=0.8), [Claim("worst ≥ 0.800", True)]),
             (Target(worst=0.81), [Claim("worst ≥ 0.810", False)]),
-            (Target(below={"oracle": 0.02}), [Claim("median ≥ 0.930 (oracle - 0.020)", False)]),
-            (Target(below={"oracle": 0.06}), [Claim("median ≥ 0.890 (oracle - 0.060)", True)]),
-            (Target(below={"cpals": 0.01}), []),  # it was not run
+            (Target(margins={"oracle": 0.02}), [Claim("median ≥ 0.930 (oracle - 0.020)", False)]),
+            (Target(margins={"oracle": 0.06}), [Claim("median ≥ 0.890 (oracle - 0.060)", True)]),
+            (Target(margins={"cpals": 0.01}), []),  # it was not run
             (Target(failures=0.3), [Claim("failures ≤ 30.0% (found: 33.3%)", False)]),
             (Target(failures=0.4), [Claim("failures ≤ 40.0% (found: 33.3%)", True)]),
         ],
     )
     def test_what_holds(self, target, expected):
         rows = rows_of(cp=[0.8, 0.9, 0.95], oracle=[0.95, 0.94, 0.99])
-        assert claims(target, Results(rows)) == expected
+        assert check_target(target, Results(rows)) == expected
 
     def test_every_cell_must_reach_it(self):
         rows = rows_of("few_entries", "rank=2", cp=[0.99, 0.99], oracle=[0.99, 0.99])
         rows += rows_of("few_entries", "rank=5", cp=[0.9, 0.9], oracle=[0.99, 0.99])
-        target = Target(median=0.95, below={"oracle": 0.05})
-        assert [c.holds for c in claims(target, Results(rows))] == [False, False]
-        assert [c.holds for c in claims(target, Results(rows[:4]))] == [True, True]
+        target = Target(median=0.95, margins={"oracle": 0.05})
+        assert [c.holds for c in check_target(target, Results(rows))] == [False, False]
+        assert [c.holds for c in check_target(target, Results(rows[:4]))] == [True, True]
 
     def test_false_alarms_and_slabs(self):
         found = zip(rows_of(cp=[1.0, 1.0]), ("1.0", "0.5"), strict=True)
         rows = [row | {"false_alarms": "0.001", "slabs_found": share} for row, share in found]
-        target = Target(alarms=(0.0005, 0.002), slabs=True)
-        assert [c.holds for c in claims(target, Results(rows))] == [True, False]
+        target = Target(false_alarms=(0.0005, 0.002), finds_bad_slabs=True)
+        assert [c.holds for c in check_target(target, Results(rows))] == [True, False]
 
     def test_the_table_marks_what_is_missed(self):
         rows = rows_of("counts", cp=[0.98, 0.99], cpals=[0.9, 0.8], oracle=[0.99, 0.99])
@@ -287,7 +297,7 @@ class TestTargets:
 
     def test_targets_name_methods_that_there_are(self):
         for kind in KINDS.values():
-            assert set(kind.target.below) <= set(METHODS)
+            assert set(kind.target.margins) <= set(METHODS)
 
 
 class TestStudy:
@@ -309,7 +319,7 @@ class TestStudy:
                 "settings": task.settings, "seed": str(task.seed),
             }  # fmt: skip
 
-        study = replace(STUDY, work=work, alone=True)
+        study = replace(STUDY, run_task=work, is_timed=True)
         table = tmp_path / "trials.csv"
         study.run(Selection(["counts", "four_way"], 3), tmp_path)
         whole, count = table.read_bytes(), len(done)

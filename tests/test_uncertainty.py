@@ -7,9 +7,9 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 import robustcp
-from robustcp import covariance
 from robustcp.engines import as_engine
-from robustcp.priors import Known, RowPrior
+from robustcp.inference import covariance
+from robustcp.optimize.row_prior import RowPosterior, RowPrior
 
 
 def unit(A):
@@ -115,16 +115,16 @@ def test_covariance_is_that_of_a_dense_jacobian(case, rng):
     fit = robustcp.cpals(engine, 2)
     factors = [np.asarray(A) for A in fit.model.absorbed()]
     loss = robustcp.Cauchy(np.nanstd(X - model_of(factors)))
-    known = RowPrior().known(engine, tuple(factors), loss, 1.0, None)
+    known = RowPrior().row_posterior(engine, tuple(factors), loss, 1.0, None)
     ridges, nulls = [np.zeros(2)] * len(shape), 2 * (len(shape) - 1)
     if case == "prior":
         taus = tuple(np.array([0.3, 0.5]) + n for n in range(3))
         rows = []
         for mode, tau in enumerate(taus):
-            packed = np.asarray(engine.normal(tuple(factors), mode, loss).gram)
+            packed = np.asarray(engine.normal_equations(tuple(factors), mode, loss).gram)
             full = packed[:, [0, 1, 1, 2]].reshape(-1, 2, 2)
             rows.append(np.linalg.inv(full + np.diag(1 / tau)))
-        known, nulls = Known(taus, tuple(rows), (None,) * 3), 0
+        known, nulls = RowPosterior(taus, tuple(rows), (None,) * 3), 0
         ridges = [1 / tau for tau in taus]
     found = covariance.covariance(engine, factors, loss, known, 1.0)
     rank_of_h = 2 * sum(shape) - nulls
@@ -139,7 +139,7 @@ def test_pieces_of_the_data_make_no_difference(monkeypatch):
     X, _ = noisy((9, 8, 7), 2, 0)
     fit = robustcp.cpals(X, 2)
     whole = fit.uncertainty(X)
-    monkeypatch.setattr(covariance, "PIECE", 100)
+    monkeypatch.setattr(covariance, "BATCH_ENTRIES", 100)
     for a, b in zip(fit.uncertainty(X).errors, whole.errors, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
@@ -166,7 +166,7 @@ def test_normal_errors_are_the_spread_of_estimates(rng, monkeypatch):
         deviations.append([np.asarray(A) - B for A, B in zip(fit.factors, true, strict=True)])
         variances.append([e**2 for e in found.errors])
         with monkeypatch.context() as patch:
-            patch.setattr(covariance, "TOGETHER", 0)
+            patch.setattr(covariance, "MAX_JOINT_UNKNOWNS", 0)
             rows = fit.uncertainty(X)
         assert "as if others were known" in rows.notes[0]
         alone.append([e**2 for e in rows.errors])
@@ -357,12 +357,12 @@ def test_jackknife_is_that_of_fits_without_each_slab():
 
 
 def test_drawn_slabs_are_slabs_repeated():
-    from robustcp.uncertainty import Held, OfSlabs
+    from robustcp.inference.uncertainty import FitBasis, SlabRefitter
 
     X, _ = noisy((8, 7, 9), 2, 5)
     fit = robustcp.cpals(X, 2, tol=1e-12)
     counts = np.array([0, 3, 1, 1, 0, 2, 1, 0])
-    model = OfSlabs(Held.of(fit, as_engine(X)).refit(), 0)(counts)
+    model = SlabRefitter(FitBasis.of(fit, as_engine(X)).make_refitter(), 0)(counts)
     absorbed = fit.model.absorbed()
     repeated = np.repeat(X, counts, axis=0)
     start = [np.repeat(absorbed[0], counts, axis=0), *absorbed[1:]]

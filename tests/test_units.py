@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import robustcp
 from robustcp import L1, Cauchy, Contaminated, Huber, LeastSquares, Quantile, Tukey, Welsch
 from robustcp.engines import as_engine
-from robustcp.sizes import FAR, Problem, Sizes
-from robustcp.units import Units, power_of_two
+from robustcp.optimize.problem import CLIP_RATIO, Magnitudes, Problem
+from robustcp.optimize.units import Units, power_of_two
 
 LOSSES = [L1(1e-2), Huber(0.7), Cauchy(0.4), Welsch(2.0), Tukey(3.0), Quantile(0.3, 1e-3),
           Contaminated(0.5, 0.1, 0.01), LeastSquares()]  # fmt: skip
@@ -65,14 +65,14 @@ class TestProblem:
         problem = Problem.of(engine)
         assert problem.engine is engine
         assert problem.units.exponent == 0
-        assert problem.seen_by(L1()) is engine
+        assert problem.clipped_for(L1()) is engine
         assert problem.excess(L1()) == problem.floor(L1()) == 0
 
     @pytest.mark.parametrize("size", [1e-250, 1e250])
     def test_extreme_data_is_scaled(self, size):
         X = np.random.default_rng(0).standard_normal((5, 6, 7))
         problem, plain = Problem.of(as_engine(size * X)), Problem.of(as_engine(X))
-        assert 0.1 < problem.engine.largest < 10
+        assert 0.1 < problem.engine.max_abs < 10
         factor = size / 2.0**problem.units.exponent
         assert problem.scale == pytest.approx(factor * plain.scale)
         assert problem.relative_mu(1.0) == pytest.approx(problem.scale ** (1 / 3))
@@ -81,15 +81,15 @@ class TestProblem:
     def test_a_part_has_the_sizes_of_the_whole(self):
         X = np.arange(1.0, 1001).reshape(10, 10, 10)
         problem = Problem.of(as_engine(X))
-        part = problem.on(problem.engine.subtensor([np.array([0]), None, None]))
-        assert part.sizes == problem.sizes
-        assert part.engine.largest == 100
+        part = problem.with_engine(problem.engine.subtensor([np.array([0]), None, None]))
+        assert part.magnitudes == problem.magnitudes
+        assert part.engine.max_abs == 100
 
     def test_sizes_are_those_of_nonzero_entries(self):
         X = np.zeros((10, 10))
         X[0] = 2.0
-        assert Sizes.of(as_engine(X)) == Sizes(2.0, 2.0)
-        assert Sizes.of(as_engine(np.zeros((3, 3)))) == Sizes(1.0, 1.0)
+        assert Magnitudes.of(as_engine(X)) == Magnitudes(2.0, 2.0)
+        assert Magnitudes.of(as_engine(np.zeros((3, 3)))) == Magnitudes(1.0, 1.0)
 
     @by_name
     @pytest.mark.parametrize("wild", [-1e12, 1e12])
@@ -97,11 +97,11 @@ class TestProblem:
         X = np.random.default_rng(0).standard_normal((6, 5, 4))
         X[1, 2, 3] = wild
         problem = Problem.of(as_engine(X))
-        seen = problem.seen_by(loss)
+        seen = problem.clipped_for(loss)
         if loss.tail is None:
             assert seen is problem.engine
         else:
-            assert seen.largest == FAR * max(problem.ordinary, loss.reach)
+            assert seen.max_abs == CLIP_RATIO * max(problem.ordinary_magnitude, loss.reach)
         for scale in (0.0, 1.0):
             factors = tuple(scale * np.ones((size, 1)) for size in X.shape)
             whole = float(loss.value(X - scale).sum())
@@ -112,16 +112,16 @@ class TestProblem:
         X = np.random.default_rng(0).standard_normal((6, 5, 4))
         X[1, 2, 3] = 1e12
         problem = Problem.of(as_engine(X))
-        assert problem.seen_by(Huber(1e10)).largest == 1e12
-        assert problem.seen_by(Huber(1.0)).largest < 1e10
+        assert problem.clipped_for(Huber(1e10)).max_abs == 1e12
+        assert problem.clipped_for(Huber(1.0)).max_abs < 1e10
 
     def test_least_squares_goes_by_the_largest(self):
         X = np.random.default_rng(0).standard_normal((6, 5, 4))
         X[1, 2, 3] = 1e250
         assert Problem.of(as_engine(X)).units.exponent == 0
-        problem = Problem.of(as_engine(X), wild=True)
-        assert 0.4 < problem.engine.largest <= 1
-        assert problem.tame is problem.engine
+        problem = Problem.of(as_engine(X), keep_outliers=True)
+        assert 0.4 < problem.engine.max_abs <= 1
+        assert problem.clipped is problem.engine
 
 
 class TestOneWildEntry:

@@ -7,7 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from robustcp.apps.video import _Clip, _majority, _Scene, _training_tensor, separate
+from robustcp.apps.video import (
+    _BackgroundModel,
+    _majority_filter,
+    _training_tensor,
+    _VideoReader,
+    separate,
+)
 from robustcp.io.reading import FileError
 
 av = pytest.importorskip("av")
@@ -228,7 +234,7 @@ def test_majority_drops_specks_and_fills_holes():
     mask[1, 1] = True
     mask[3:8, 3:8] = True
     mask[5, 5] = False
-    cleaned = _majority(mask)
+    cleaned = _majority_filter(mask)
     assert not cleaned[1, 1]
     assert cleaned[5, 5]
     assert cleaned[4:7, 4:7].all()
@@ -262,8 +268,8 @@ def test_two_hundred_damaged_copies(tmp_path):
 
 @pytest.mark.parametrize("room", [4, 5])
 def test_frames_for_the_fit_are_spread_over_the_clip(clip, monkeypatch, room):
-    reader = _Clip(clip, 1.0)
-    monkeypatch.setattr(_Clip, "at_once", lambda *_: room)
+    reader = _VideoReader(clip, 1.0)
+    monkeypatch.setattr(_VideoReader, "chunk_length", lambda *_: room)
     X, seen = _training_tensor(reader, None, lambda *_: None)
     step = 2 ** int(np.ceil(np.log2(COUNT / room)))
     expected = list(reader.frames())[::step]
@@ -277,5 +283,7 @@ def test_foreground_is_beyond_the_limit_and_not_at_it():
     frame = np.full((5, 5, 3), 10, np.uint8)
     pixels, colours = np.full((25, 1), 8.0, np.float32), np.ones((3, 1), np.float32)
     for limit, expected in ((2.0, False), (1.5, True)):
-        scene = _Scene(pixels, colours, np.zeros((25, 3)), np.full((25, 3), limit), np.arange(25))
+        scene = _BackgroundModel(
+            pixels, colours, np.zeros((25, 3)), np.full((25, 3), limit), np.arange(25)
+        )
         assert scene.split(frame, np.ones(1))[1][2, 2] == expected

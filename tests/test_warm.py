@@ -17,16 +17,16 @@ from robustcp.losses import L1, Cauchy, Contaminated
 
 pytest.importorskip("numba")
 
-from robustcp.cli import warming
-from robustcp.engines.passes import kernels
+from robustcp.cli import warm_command
+from robustcp.engines.passes import kernels_numba as numba_kernels
 
 FIRST_FIT = """
 import json, sys, robustcp
 X = robustcp.simulate((20, 20, 20), 3, eta=0.2, gamma=2.0, rng=0).data
 fit = robustcp.cp(X, 3, max_sweeps=20)
-from robustcp.engines.passes import kernels
+from robustcp.engines.passes import kernels_numba as numba_kernels
 slow = [name for name in ("matplotlib", "joblib", "typer", "pandas") if name in sys.modules]
-print(json.dumps([kernels.COMPILED, slow, fit.objective]))
+print(json.dumps([numba_kernels.COMPILED_NAMES, slow, fit.objective]))
 """
 
 
@@ -44,10 +44,10 @@ def test_a_first_fit_compiles_little_says_so_once_and_keeps_it(tmp_path):
     compiled, slow, objective, said = first_fit(tmp_path)
     assert sorted(set(compiled)) == sorted(compiled)  # nothing for two types
     assert set(compiled) <= {
-        "_rows_tile", "_columns_tile", "_on_tile", "_sweep", "_joint_step", "_solve_rows",
-        "_column_norms", "_inverse_scales", "_standardized", "_restored", "_main_effects",
-        "_core_rounds",
-        *(f"_formula_line_{formula.name}" for formula in kernels.FORMULAS.values()),
+        "_rows_tile", "_columns_tile", "_dispatch_tile", "_sweep", "_joint_step", "_solve_rows",
+        "_column_norms", "_inverse_scales", "_standardize", "_restore_units", "_main_effects",
+        "_contaminated_scale_rounds",
+        *(f"_formula_line_{formula.name}" for formula in numba_kernels.FORMULAS.values()),
     }  # fmt: skip
     assert "_sweep" in compiled
     assert slow == []
@@ -59,30 +59,30 @@ def test_a_first_fit_compiles_little_says_so_once_and_keeps_it(tmp_path):
 
 
 def test_what_is_compiled_is_said_the_first_time_only(monkeypatch, caplog):
-    monkeypatch.setattr(kernels, "COMPILED", [])
+    monkeypatch.setattr(numba_kernels, "COMPILED_NAMES", [])
     for name in ("one", "two"):
-        kernels._compiling(name, None)
-    assert kernels.COMPILED == ["one", "two"]
+        numba_kernels._report_compiling(name, None)
+    assert numba_kernels.COMPILED_NAMES == ["one", "two"]
     (record,) = caplog.records
-    assert record.name == kernels.__name__
+    assert record.name == numba_kernels.__name__
     assert "no folder to keep it in" in record.getMessage()
 
 
 def test_code_without_a_place_to_be_kept_is_compiled_all_the_same(monkeypatch):
-    monkeypatch.setattr(kernels, "COMPILED", ["before"])
+    monkeypatch.setattr(numba_kernels, "COMPILED_NAMES", ["before"])
     names: dict = {}
     exec("def twice(x):\n    return 2 * x", names)  # no file, so no folder beside it
-    twice = kernels._compiled(names["twice"])
+    twice = numba_kernels._cached_jit(names["twice"])
     assert twice(4.0) == 8.0
-    assert kernels.COMPILED == ["before", "twice"]
+    assert numba_kernels.COMPILED_NAMES == ["before", "twice"]
 
 
 def test_numbers_in_calls_are_not_compiled_in():
-    @kernels._part
+    @numba_kernels._internal_jit
     def add(a, b):
         return a + b
 
-    @kernels._compiled
+    @numba_kernels._cached_jit
     def total(a):
         return add(a, 1) + add(a, 2) + add(3, a)
 
@@ -93,10 +93,10 @@ def test_numbers_in_calls_are_not_compiled_in():
 class TestWarm:
     @pytest.mark.process
     def test_afterwards_fits_compile_nothing(self, capsys):
-        warming.main()
+        warm_command.main()
         said = capsys.readouterr().out
-        assert f"kept in {kernels.folder()}" in said
-        known, rng = list(kernels.COMPILED), np.random.default_rng(0)
+        assert f"kept in {numba_kernels.cache_folder()}" in said
+        known, rng = list(numba_kernels.COMPILED_NAMES), np.random.default_rng(0)
         for dtype in (np.float64, np.float32):
             for size in (10, 36):
                 X = rng.random((size, size, size)).astype(dtype)
@@ -109,15 +109,17 @@ class TestWarm:
             listed = robustcp.Observed(at, rng.random(len(at)).astype(dtype), (12, 12, 12))
             robustcp.cp(listed, 2, max_sweeps=3, rng=0)
         robustcp.cp(rng.integers(0, 99, (12, 12, 12), np.uint8), 2, max_sweeps=3, rng=0)
-        assert known == kernels.COMPILED
+        assert known == numba_kernels.COMPILED_NAMES
 
     def test_all_formulas_are_among_them(self):
-        assert {type(loss) for loss in warming.LOSSES} == set(kernels.LISTED_FORMULAS)
+        assert {type(loss) for loss in warm_command.LOSSES} == set(
+            numba_kernels.COORDINATE_FORMULAS
+        )
 
     def test_without_numba(self, monkeypatch):
-        monkeypatch.setattr(warming, "compiled_code", lambda: None)
+        monkeypatch.setattr(warm_command, "numba_kernels", lambda: None)
         with pytest.raises(SystemExit, match="without Numba"):
-            warming.main()
+            warm_command.main()
 
 
 def test_passes_and_sweeps_in_threads_do_not_share_memory():
@@ -129,11 +131,11 @@ def test_passes_and_sweeps_in_threads_do_not_share_memory():
 
     def all_of_it():
         for loss in losses:
-            sweep = engine._passes.sweep(loss)
+            sweep = engine._passes.whole_sweep(loss)
             for mode in range(3):
-                equations = engine.normal(factors, mode, loss)
+                equations = engine.normal_equations(factors, mode, loss)
                 yield equations.gram.tobytes(), equations.gradient.tobytes(), equations.value
-            yield tuple(A.tobytes() for A in sweep.swept(factors, (0, 1, 2), 1e-6, None))
+            yield tuple(A.tobytes() for A in sweep.update_factors(factors, (0, 1, 2), 1e-6, None))
 
     expected, different = list(all_of_it()), []
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import robustcp
 from robustcp import Observed, cp, cpal1, cpals
-from robustcp.acceleration import Plain
 from robustcp.engines import DenseEngine, Engine, Tiling, as_engine
 from robustcp.losses import L1, Contaminated, LeastSquares
-from robustcp.schedules import Single
-from robustcp.solver import Stage
+from robustcp.optimize.acceleration import NoAcceleration
+from robustcp.optimize.schedules import Single
+from robustcp.optimize.solver import Stage
 from support.halves import Halves
 from support.oracles import brute_force, host
 from test_engines import ENGINES, Masked, assert_equal, observed, problem
@@ -34,7 +34,7 @@ def one_norm(X, rank, **options):
 
 def plain_sweeps(X, rank, **options):
     """Least squares without acceleration, which depends on the columns' norms."""
-    stage = Stage("least squares", Single(LeastSquares()), 0.0, acceleration=Plain())
+    stage = Stage("least squares", Single(LeastSquares()), 0.0, acceleration=NoAcceleration())
     return cp(X, rank, loss=[stage], max_sweeps=10, **options)
 
 
@@ -171,8 +171,8 @@ def test_passes_equal_einsum_for_any_weights(data, tile, use_numba, gaps, dtype)
     if gaps:
         X[(0,) * X.ndim] = np.nan
     tiling = Tiling(
-        entries=tile, smallest=tile, rows=2, compiled_entries=tile, columns=1 + tile // 7,
-        block=1 + tile // 3,
+        entries=tile, min_entries=tile, rows=2, compiled_entries=tile, max_columns=1 + tile // 7,
+        block_entries=1 + tile // 3,
     )  # fmt: skip
     engine = DenseEngine(X, compiled=use_numba, tiling=tiling).weighted(given)
     w = np.where(np.isnan(X), 0.0, w)
@@ -181,9 +181,9 @@ def test_passes_equal_einsum_for_any_weights(data, tile, use_numba, gaps, dtype)
         for mode in range(X.ndim):
             whole = np.nan_to_num(X).astype(np.float64)
             expected = brute_force(whole, factors, mode, Masked(loss, w))
-            assert_equal(engine.normal(factors, mode, loss), expected, tol)
+            assert_equal(engine.normal_equations(factors, mode, loss), expected, tol)
             rows = slice(1, X.shape[mode])
-            part = engine.normal(factors, mode, loss, rows)
+            part = engine.normal_equations(factors, mode, loss, rows)
             np.testing.assert_allclose(part.gradient, expected[1][rows], rtol=tol, atol=tol)
         assert engine.value(factors, loss) == pytest.approx(expected[2], rel=tol)
 
@@ -239,8 +239,8 @@ def test_long_modes_with_weights_are_cut_into_row_blocks():
     blocks = engine.row_blocks(0, 8, LeastSquares())
     assert len(blocks) > 1
     assert len(engine.row_blocks(1, 8, LeastSquares())) == 1
-    parts = [engine.normal(factors, 0, LeastSquares(), rows) for rows in blocks]
-    whole = engine.normal(factors, 0, LeastSquares())
+    parts = [engine.normal_equations(factors, 0, LeastSquares(), rows) for rows in blocks]
+    whole = engine.normal_equations(factors, 0, LeastSquares())
     np.testing.assert_allclose(np.concatenate([p.gram for p in parts]), whole.gram, atol=1e-10)
     gradient = np.concatenate([p.gradient for p in parts])
     np.testing.assert_allclose(gradient, whole.gradient, atol=1e-8)
@@ -254,7 +254,7 @@ def test_same_bits_for_any_number_of_threads(form, loss, compiled):
     w = [rng.random(60), None, rng.random(80)] if form == "vectors" else rng.random(X.shape)
     one, two = (as_engine(X, threads=n, compiled=compiled).weighted(w) for n in (1, 2))
     for mode in range(3):
-        a, b = one.normal(factors, mode, loss), two.normal(factors, mode, loss)
+        a, b = one.normal_equations(factors, mode, loss), two.normal_equations(factors, mode, loss)
         assert a.value == b.value
         assert np.array_equal(a.gram, b.gram)
         assert np.array_equal(a.gradient, b.gradient)
@@ -274,9 +274,9 @@ def test_weight_zero_on_the_artifacts_is_as_good_as_an_oracle():
 def test_vectors_keep_the_shared_gram_of_least_squares():
     X, factors = problem((6, 5, 4))
     engine = as_engine(X).weighted([np.arange(6.0), None, None])
-    assert engine.normal(factors, 1, LeastSquares()).gram.shape[0] == 1
+    assert engine.normal_equations(factors, 1, LeastSquares()).gram.shape[0] == 1
     assert not engine.complete
-    rows = engine.normal(factors, 0, LeastSquares())
+    rows = engine.normal_equations(factors, 0, LeastSquares())
     assert not rows.gram[0].any()
     assert not rows.gradient[0].any()
 
@@ -319,7 +319,7 @@ def test_vectors_add_no_array_of_the_size_of_the_data():
         tracemalloc.start()
         engine = as_engine(X, threads=1).weighted(weights)
         for loss in (SMOOTHED, LeastSquares()):
-            engine.normal(factors, 0, loss)
+            engine.normal_equations(factors, 0, loss)
         engine.sample()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -370,7 +370,7 @@ def test_repeated_memory_is_a_vector():
     X, factors = problem((6, 5, 4))
     w = np.broadcast_to(np.arange(1.0, 6.0)[:, None], X.shape)
     engine = as_engine(X).weighted(w)
-    assert engine.normal(factors, 0, LeastSquares()).gram.shape[0] == 1
+    assert engine.normal_equations(factors, 0, LeastSquares()).gram.shape[0] == 1
 
 
 def test_nothing_given_is_no_weights():
@@ -441,7 +441,7 @@ def test_an_engine_that_takes_no_weights_says_so():
 def test_weights_of_another_shape_do_not_fit_a_view():
     X, _ = problem((6, 5, 4))
     view = as_engine(X).weighted(np.ones((6, 5, 4))).view
-    assert isinstance(as_engine(X).viewed(view), Engine)
+    assert isinstance(as_engine(X).with_view(view), Engine)
     for engine in (as_engine(X[:3]), observed(X[:3])):
         with pytest.raises(ValueError, match="entry_weights: are of shape"):
-            engine.viewed(view)
+            engine.with_view(view)

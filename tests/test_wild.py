@@ -8,7 +8,7 @@ import pytest
 import robustcp
 from robustcp import Observed, cp, cpal1, factor_match_score, simulate
 from robustcp.engines import DenseEngine, Tiling, as_engine
-from robustcp.sizes import Problem
+from robustcp.optimize.problem import Problem
 from support.halves import Halves
 from support.oracles import host
 
@@ -17,7 +17,7 @@ each = pytest.mark.parametrize("method", [cp, cpal1], ids=lambda m: m.__name__)
 
 def found(X):
     """How many entries of some data are wild."""
-    wild = Problem.of(as_engine(X))._wild_entries
+    wild = Problem.of(as_engine(X))._gross_outliers
     return 0 if wild is None else wild.count
 
 
@@ -94,8 +94,8 @@ def test_ordinary_entries_that_the_sample_misses_are_kept():
     X = rng.standard_normal((40, 40, 40))
     X[:, 7, 7] = 10.0 * 2.0 ** np.arange(40)[::-1].clip(0, 10)  # a ladder without a gap
     X[0, 0, 0] = 1e9
-    engine = DenseEngine(X, tiling=Tiling(sample=200))
-    wild = Problem.of(engine)._wild_entries
+    engine = DenseEngine(X, tiling=Tiling(sample_entries=200))
+    wild = Problem.of(engine)._gross_outliers
     assert wild.count == 1
 
 

@@ -11,18 +11,16 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from robustcp import baselines, eem, plot
-from robustcp._version import __version__ as __version__
-from robustcp.cases import Cases
-from robustcp.checkpoints import Checkpoint
+from robustcp._util.version import __version__ as __version__
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
-from robustcp.distances import Distances
 from robustcp.engines import Observed, as_engine
-from robustcp.ensembles import Ensemble, ensemble
-from robustcp.fitted import Fit
-from robustcp.init import nvecs
-from robustcp.io.fits import load, save
+from robustcp.estimators import cp, cpal1, cpals
+from robustcp.inference.batch import Fits, cp_many
+from robustcp.inference.ensemble import Ensemble, ensemble
+from robustcp.inference.rank_profile import RankProfile, core_consistency, rank_profile
+from robustcp.inference.replicability import Replicability, replicability
+from robustcp.inference.uncertainty import Uncertainty
 from robustcp.io.reading import FileError, read
-from robustcp.kruskal import KruskalTensor
 from robustcp.losses import (
     L1,
     Cauchy,
@@ -34,19 +32,21 @@ from robustcp.losses import (
     Tukey,
     Welsch,
 )
-from robustcp.many import Fits, cp_many
-from robustcp.methods import cp, cpal1, cpals
-from robustcp.metrics import congruence, factor_match_score
+from robustcp.model.kruskal import KruskalTensor
+from robustcp.model.metrics import congruence, factor_match_score
+from robustcp.model.simulation import Simulation, simulate
 from robustcp.noise import Noise
-from robustcp.outlying import Outliers
-from robustcp.ranks import RankProfile, core_consistency, rank_profile
-from robustcp.regression import l1_regression
-from robustcp.replicability import Replicability, replicability
-from robustcp.simulation import Simulation, simulate
-from robustcp.uncertainty import Uncertainty
+from robustcp.optimize.regression import l1_regression
+from robustcp.persist.checkpoint import Checkpoint
+from robustcp.persist.fits import load, save
+from robustcp.results.distances import Distances
+from robustcp.results.fit import Fit
+from robustcp.results.outliers import Outliers
+from robustcp.starts.cases import Cases
+from robustcp.starts.initial_factors import nvecs
 
 if TYPE_CHECKING:
-    from robustcp.estimator import RobustCP as RobustCP
+    from robustcp.sklearn import RobustCP as RobustCP
 
 __all__ = [
     "L1",
@@ -122,7 +122,7 @@ def _transformer() -> object:
     """The class for scikit-learn, which is imported when it is asked for."""
     if find_spec("sklearn") is None:
         raise ImportError("RobustCP needs scikit-learn: pip install 'robustcp[sklearn]'")
-    from robustcp.estimator import RobustCP
+    from robustcp.sklearn import RobustCP
 
     return RobustCP
 

@@ -18,21 +18,21 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from robustcp import _checks
-from robustcp._typing import Array, Factors
-from robustcp.acceleration import Plain
-from robustcp.checkpoints import Kept, asked
+from robustcp._util import checks
+from robustcp._util.typing import Array, Factors
+from robustcp.driver import Callback, Plan, Seed, estimate
 from robustcp.engines import Engine, khatri_rao, to_host
-from robustcp.estimate import Callback, Plan, Seed, estimate
-from robustcp.fitted import Fit
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.losses import Loss, Tail
-from robustcp.normal import NormalEquations
-from robustcp.objective import Objective
-from robustcp.schedules import Single
-from robustcp.search import in_turn
-from robustcp.sizes import Problem
-from robustcp.solver import Stage
-from robustcp.updates import Block, Update
+from robustcp.optimize.acceleration import NoAcceleration
+from robustcp.optimize.objective import Objective
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import Single
+from robustcp.optimize.solver import Stage
+from robustcp.optimize.updates import FactorUpdate, Update
+from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
+from robustcp.results.fit import Fit
+from robustcp.starts.multistart import make_starts
 
 #: Entries of the unfolding that are worked on at a time.
 BLOCK_ENTRIES = 1 << 20
@@ -48,7 +48,7 @@ def linear_program(
     max_sweeps: int = 100,
     rng: Seed = None,
     callback: Callback | None = None,
-    checkpoint: Kept = None,
+    checkpoint: CheckpointArgument = None,
     jobs: int = 1,
 ) -> Fit:
     """CP by the 1-norm, each row's l1 regression solved exactly by linear programming.
@@ -73,7 +73,7 @@ def linear_program(
     >>> robustcp.factor_match_score(fit, sim.truth) > 0.9
     True
     """
-    jobs = _checks.whole_number("jobs", jobs, 1)
+    jobs = checks.whole_number("jobs", jobs, 1)
     update = LinearProgram(jobs)
     return _fit(
         X, rank, "linear programs", update, init, starts, tol, max_sweeps, rng, callback, checkpoint
@@ -90,7 +90,7 @@ def weighted_median(
     max_sweeps: int = 1000,
     rng: Seed = None,
     callback: Callback | None = None,
-    checkpoint: Kept = None,
+    checkpoint: CheckpointArgument = None,
 ) -> Fit:
     """CP by the 1-norm, each entry of a factor in turn set to its optimum, a weighted median.
 
@@ -132,17 +132,19 @@ def _fit(
     max_sweeps: int,
     rng: Seed,
     callback: Callback | None,
-    checkpoint: Kept,
+    checkpoint: CheckpointArgument,
 ) -> Fit:
-    tol = _checks.real_number("tol", tol, 0.0, below=1.0)
-    count = _checks.whole_number("starts", starts, 1)
+    tol = checks.real_number("tol", tol, 0.0, below=1.0)
+    count = checks.whole_number("starts", starts, 1)
 
-    def plan(engine: Engine) -> Plan:
-        stage = Stage(name, Single(Absolute()), tol, acceleration=Plain(), update=update)
-        return Plan(Problem.of(engine), [stage], in_turn(init, count))
+    def make_plan(engine: Engine) -> Plan:
+        stage = Stage(name, Single(Absolute()), tol, acceleration=NoAcceleration(), update=update)
+        return Plan(Problem.of(engine), [stage], make_starts(init, count))
 
-    kept = asked(checkpoint, name, tol=tol)
-    return estimate(X, rank, plan, init, max_sweeps, rng, callback, checkpoint=kept)
+    checkpoint_request = request_checkpoint(checkpoint, name, tol=tol)
+    return estimate(
+        X, rank, make_plan, init, max_sweeps, rng, callback, checkpoint=checkpoint_request
+    )
 
 
 @dataclass(frozen=True)
@@ -176,25 +178,27 @@ class _RowUpdate(Update):
     ) -> tuple[float, NormalEquations | None]:
         return objective.value(factors), None
 
-    def block(
+    def update_factor(
         self,
         objective: Objective,
         factors: Factors,
         mode: int,
-        ahead: NormalEquations | None = None,
-    ) -> Block:
+        cached_equations: NormalEquations | None = None,
+    ) -> FactorUpdate:
         engine = objective.engine
         host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
         M = khatri_rao([A for m, A in enumerate(host) if m != mode])
-        U, kept = host[mode].copy(), []
+        U, unsolved_rows = host[mode].copy(), []
         for rows in _row_blocks(U.shape[0], M.shape[0]):
-            solved, failed = self.rows(M, engine.unfolding(mode, rows), U[rows])
-            U[rows] = solved
-            kept += [rows.start + k for k in failed]
-        return Block(engine.asarray(U), tuple(kept))
+            new_rows, failed = self.solve_rows(M, engine.unfolding(mode, rows), U[rows])
+            U[rows] = new_rows
+            unsolved_rows += [rows.start + k for k in failed]
+        return FactorUpdate(engine.asarray(U), tuple(unsolved_rows))
 
     @abstractmethod
-    def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    def solve_rows(
+        self, M: np.ndarray, Y: np.ndarray, U: np.ndarray
+    ) -> tuple[np.ndarray, list[int]]:
         """New rows u for sum |y - M u| given old ones, and which could not be solved."""
 
 
@@ -208,16 +212,18 @@ class LinearProgram(_RowUpdate):
 
     jobs: int = 1
 
-    def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    def solve_rows(
+        self, M: np.ndarray, Y: np.ndarray, U: np.ndarray
+    ) -> tuple[np.ndarray, list[int]]:
         solve = partial(_least_absolute, M)
         if self.jobs == 1:
-            solved = list(map(solve, Y))
+            solutions = list(map(solve, Y))
         else:
-            share = -(-len(Y) // self.jobs)
+            chunk_size = -(-len(Y) // self.jobs)
             with ProcessPoolExecutor(self.jobs) as pool:
-                solved = list(pool.map(solve, Y, chunksize=share))
-        failed = [k for k, u in enumerate(solved) if u is None]
-        new = np.array([old if u is None else u for u, old in zip(solved, U, strict=True)])
+                solutions = list(pool.map(solve, Y, chunksize=chunk_size))
+        failed = [k for k, u in enumerate(solutions) if u is None]
+        new = np.array([old if u is None else u for u, old in zip(solutions, U, strict=True)])
         return new, failed
 
 
@@ -229,19 +235,19 @@ def _least_absolute(M: np.ndarray, y: np.ndarray) -> np.ndarray | None:
     if size == 0:
         return np.zeros(M.shape[1])
     sizes = np.abs(M).max(axis=0)
-    alive = sizes > 0
-    done = linprog(
+    nonzero = sizes > 0
+    solution = linprog(
         -y / size,
-        A_eq=(M[:, alive] / sizes[alive]).T,
-        b_eq=np.zeros(int(alive.sum())),
+        A_eq=(M[:, nonzero] / sizes[nonzero]).T,
+        b_eq=np.zeros(int(nonzero.sum())),
         bounds=(-1, 1),
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
-    if done.status != 0 or not np.isfinite(done.eqlin.marginals).all():
+    if solution.status != 0 or not np.isfinite(solution.eqlin.marginals).all():
         return None
     u = np.zeros(M.shape[1])
-    u[alive] = -done.eqlin.marginals * size / sizes[alive]
+    u[nonzero] = -solution.eqlin.marginals * size / sizes[nonzero]
     return u
 
 
@@ -253,16 +259,18 @@ class WeightedMedian(_RowUpdate):
     component r: its optimum is the median of e / m_r with weights |m_r|.
     """
 
-    def rows(self, M: np.ndarray, Y: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    def solve_rows(
+        self, M: np.ndarray, Y: np.ndarray, U: np.ndarray
+    ) -> tuple[np.ndarray, list[int]]:
         U = U.copy()
         R = Y - U @ M.T
         for r in range(M.shape[1]):
             m = M[:, r]
-            used = m != 0
-            if not used.any():
+            nonzero = m != 0
+            if not nonzero.any():
                 continue
             R += np.outer(U[:, r], m)
-            U[:, r] = _weighted_medians(R[:, used] / m[used], np.abs(m[used]))
+            U[:, r] = _weighted_medians(R[:, nonzero] / m[nonzero], np.abs(m[nonzero]))
             R -= np.outer(U[:, r], m)
         return U, []
 
@@ -286,14 +294,14 @@ def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         else:
             upper = order[:, low:]
         lower = order[:, :low]
-        reached = below + np.take_along_axis(W, lower, 1).sum(axis=1, keepdims=True)
-        skipped = below + np.take_along_axis(W, order[:, : count - low], 1).sum(
+        lower_weight = below + np.take_along_axis(W, lower, 1).sum(axis=1, keepdims=True)
+        weight_below_upper = below + np.take_along_axis(W, order[:, : count - low], 1).sum(
             axis=1, keepdims=True
         )
-        in_lower = reached >= half
-        keep = np.where(in_lower, lower, upper)
-        below = np.where(in_lower, below, skipped)
-        values, W = np.take_along_axis(values, keep, 1), np.take_along_axis(W, keep, 1)
+        in_lower = lower_weight >= half
+        selected = np.where(in_lower, lower, upper)
+        below = np.where(in_lower, below, weight_below_upper)
+        values, W = np.take_along_axis(values, selected, 1), np.take_along_axis(W, selected, 1)
     return values[:, 0]
 
 

@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from robustcp._checks import real_number
-from robustcp._typing import Array
+from robustcp._util.checks import real_number
+from robustcp._util.typing import Array
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Tail:
     def excess(self, x: Array, limit: float) -> Array:
         """By how much entries cost more than if they were cut to a limit, if that is far out."""
         xp = array_namespace(x)
-        size = xp.abs(x)
+        magnitude = xp.abs(x)
         slope = self.above
         if self.below != self.above:
             slope = xp.where(x < 0, xp.full_like(x, self.below), xp.full_like(x, self.above))
-        over = xp.clip(size - limit, min=0.0)
+        over = xp.clip(magnitude - limit, min=0.0)
         cost = slope * over
         if self.log:
-            cost = cost + self.log * xp.log(xp.clip(size, min=limit) / limit)
+            cost = cost + self.log * xp.log(xp.clip(magnitude, min=limit) / limit)
         return cost
 
 
@@ -141,11 +141,11 @@ class Loss:
 
     def rescaled(self, factor: float) -> Loss:
         """The same loss for data that is multiplied by a factor."""
-        return self if factor == 1 else OtherUnits(self, factor)
+        return self if factor == 1 else RescaledLoss(self, factor)
 
 
 @dataclass(frozen=True)
-class OtherUnits(Loss):
+class RescaledLoss(Loss):
     """A loss that knows only its own units, for data that was multiplied by a factor."""
 
     loss: Loss
@@ -182,12 +182,12 @@ class OtherUnits(Loss):
         return self.loss.curvature(r / self.factor) / self.factor**2
 
     def rescaled(self, factor: float) -> Loss:
-        whole = self.factor * factor
-        return self.loss if whole == 1 else OtherUnits(self.loss, whole)
+        total_factor = self.factor * factor
+        return self.loss if total_factor == 1 else RescaledLoss(self.loss, total_factor)
 
 
 @dataclass(frozen=True)
-class Wrapped(Loss):
+class UserLoss(Loss):
     """A user's object with the three methods, and nothing known of its traits."""
 
     given: Any
@@ -217,12 +217,12 @@ def as_loss(given: Any) -> Loss:
     """A loss from a `Loss`, or from any object with `value`, `slope` and `curvature`."""
     if isinstance(given, Loss):
         return given
-    lacks = [name for name in ("value", "slope", "curvature") if not hasattr(given, name)]
+    missing = [name for name in ("value", "slope", "curvature") if not hasattr(given, name)]
     if isinstance(given, type):
         raise ValueError(f"loss: must be a loss such as Huber(1.0), got {given!r}")
-    if lacks:
-        raise ValueError(f"loss: {given!r} has no {', '.join(lacks)}")
-    return Wrapped(given)
+    if missing:
+        raise ValueError(f"loss: {given!r} has no {', '.join(missing)}")
+    return UserLoss(given)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class L1(Loss):
     epsilon: float = 1e-10
 
     def __post_init__(self) -> None:
-        real_number("epsilon", self.epsilon, 0.0, above=True)
+        real_number("epsilon", self.epsilon, 0.0, strict=True)
 
     @property
     def tail(self) -> Tail:
@@ -294,7 +294,7 @@ class Huber(Loss):
     delta: float = 1.345
 
     def __post_init__(self) -> None:
-        real_number("delta", self.delta, 0.0, above=True)
+        real_number("delta", self.delta, 0.0, strict=True)
 
     @property
     def tail(self) -> Tail:
@@ -306,17 +306,21 @@ class Huber(Loss):
 
     def value(self, r: Array) -> Array:
         xp = array_namespace(r)
-        size = xp.abs(r)
-        return xp.where(size <= self.delta, 0.5 * r * r, self.delta * (size - 0.5 * self.delta))
+        magnitude = xp.abs(r)
+        return xp.where(
+            magnitude <= self.delta, 0.5 * r * r, self.delta * (magnitude - 0.5 * self.delta)
+        )
 
     def slope(self, r: Array) -> Array:
         return array_namespace(r).clip(r, -self.delta, self.delta)
 
     def curvature(self, r: Array) -> Array:
         xp = array_namespace(r)
-        size = xp.abs(r)
-        far = size > self.delta
-        return xp.where(far, self.delta / xp.where(far, size, xp.ones_like(size)), xp.ones_like(r))
+        magnitude = xp.abs(r)
+        far = magnitude > self.delta
+        return xp.where(
+            far, self.delta / xp.where(far, magnitude, xp.ones_like(magnitude)), xp.ones_like(r)
+        )
 
     def rescaled(self, factor: float) -> Huber:
         return replace(self, delta=self.delta * factor)
@@ -338,7 +342,7 @@ class Cauchy(Loss):
     c: float = 2.385
 
     def __post_init__(self) -> None:
-        real_number("c", self.c, 0.0, above=True)
+        real_number("c", self.c, 0.0, strict=True)
 
     @property
     def tail(self) -> Tail:
@@ -377,7 +381,7 @@ class Welsch(Loss):
     c: float = 2.985
 
     def __post_init__(self) -> None:
-        real_number("c", self.c, 0.0, above=True)
+        real_number("c", self.c, 0.0, strict=True)
 
     @property
     def tail(self) -> Tail:
@@ -418,7 +422,7 @@ class Tukey(Loss):
     c: float = 4.685
 
     def __post_init__(self) -> None:
-        real_number("c", self.c, 0.0, above=True)
+        real_number("c", self.c, 0.0, strict=True)
 
     @property
     def tail(self) -> Tail:
@@ -486,7 +490,7 @@ class Contaminated(Loss):
 
     def __post_init__(self) -> None:
         for name in ("sigma", "above", "below"):
-            real_number(name, getattr(self, name), 0.0, above=True)
+            real_number(name, getattr(self, name), 0.0, strict=True)
 
     @property
     def tail(self) -> Tail:
@@ -502,7 +506,7 @@ class Contaminated(Loss):
         height = min(self.above, self.below)
         return self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
 
-    def _parts(self, r: Array) -> tuple[Array, Array, Array]:
+    def _mixture_terms(self, r: Array) -> tuple[Array, Array, Array]:
         """The Gaussian's height, the floor's, and the probability of being clean."""
         xp = array_namespace(r)
         e = xp.exp(r * r * (-0.5 / self.sigma**2))
@@ -516,21 +520,21 @@ class Contaminated(Loss):
         return self.majorize(r + 0.0)[0]
 
     def slope(self, r: Array) -> Array:
-        return r * self._parts(r)[2]
+        return r * self._mixture_terms(r)[2]
 
     def curvature(self, r: Array) -> Array:
         return self.majorize(r + 0.0)[2]
 
     def majorize(self, r: Array) -> tuple[Array, Array, Array]:
         xp = array_namespace(r)
-        e, k, clean = self._parts(r)
+        e, k, clean = self._mixture_terms(r)
         value = self.sigma**2 * xp.log((1.0 + k) / (e + k))
         slope = r * clean
-        return value, slope, clean + self._rise(r)
+        return value, slope, clean + self._extra_curvature(r)
 
-    def _rise(self, r: Array) -> Array | float:
+    def _extra_curvature(self, r: Array) -> Array | float:
         """What the curvature needs beyond slope / r where the floors differ."""
-        height, reach = self.rise
+        height, reach = self.extra_curvature_parameters
         if height == 0:
             return 0.0
         xp = array_namespace(r)
@@ -538,7 +542,7 @@ class Contaminated(Loss):
         return xp.where(higher, height / (reach + xp.abs(r)) ** 2, xp.zeros_like(r))
 
     @property
-    def rise(self) -> tuple[float, float]:
+    def extra_curvature_parameters(self) -> tuple[float, float]:
         """h and a: on the side of the higher floor the curvature is raised by h / (a + |r|)^2.
 
         There a parabola with curvature slope / r, which is symmetric about 0, may cut the
@@ -557,7 +561,10 @@ class Contaminated(Loss):
 
 @lru_cache
 def _floor_gap(high: float, low: float) -> tuple[float, float]:
-    """G and a of `Contaminated.rise`, for sigma 1; a by looking, and a little less."""
+    """G and a of `Contaminated.extra_curvature_parameters`, for sigma 1.
+
+    a is the least s sqrt(G / gap) on a grid of distances s, less 1%.
+    """
     t = np.linspace(1e-3, 12.0, 4000) ** 2 / 2 * max(1.0, -math.log(low) / 20)
     e = np.exp(-t)
     gaps = np.log((1 + low) / (e + low)) - np.log((1 + high) / (e + high))
@@ -582,8 +589,8 @@ class Quantile(Loss):
     epsilon: float = 1e-10
 
     def __post_init__(self) -> None:
-        real_number("tau", self.tau, 0.0, above=True, below=1.0)
-        real_number("epsilon", self.epsilon, 0.0, above=True)
+        real_number("tau", self.tau, 0.0, strict=True, below=1.0)
+        real_number("epsilon", self.epsilon, 0.0, strict=True)
 
     @property
     def tail(self) -> Tail:

@@ -7,7 +7,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from robustcp.engines.passes import fused_kernels as kernels
+from robustcp.engines.passes import kernels_triton as kernels
 
 FLAGS = (
     "TURNED", "GAPS", "CUT", "OUTER_WEIGHTED", "WEIGHTED", "SCALED", "FLOORED", "SIGNAL", "SPLIT",
@@ -35,7 +35,7 @@ VARIANTS = {
 
 
 def compiled(real: str, formula: object, flags: tuple[str, ...]) -> object:
-    names = kernels.over_all.arg_names
+    names = kernels.pass_kernel.arg_names
     fixed = {flag: flag in flags for flag in FLAGS} | {
         "FORMULA": formula, "real": tl.float32 if real == "fp32" else tl.float64,
         "FAST": real == "fp32", "BI": 32, "BT": 32, "R": 16, "S": 16, "RS": 16,
@@ -50,7 +50,7 @@ def compiled(real: str, formula: object, flags: tuple[str, ...]) -> object:
         for name in names
     }  # fmt: skip
     places = {(names.index(name),): value for name, value in fixed.items()}
-    source = ASTSource(fn=kernels.over_all, signature=signature, constexprs=places, attrs={})
+    source = ASTSource(fn=kernels.pass_kernel, signature=signature, constexprs=places, attrs={})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32))
 
 

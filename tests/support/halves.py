@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from robustcp.engines import DenseEngine, Engine, Sample, View
-from robustcp.normal import NormalEquations
+from robustcp.engines.normal_equations import NormalEquations
 
 
 class Halves(Engine):
@@ -37,8 +37,8 @@ class Halves(Engine):
         return (rows[: self.cut], *rest), (rows[self.cut :], *rest)
 
     @property
-    def largest(self):
-        return max(half.largest for half in self.halves)
+    def max_abs(self):
+        return max(half.max_abs for half in self.halves)
 
     @property
     def complete(self):
@@ -47,17 +47,17 @@ class Halves(Engine):
     def asarray(self, array):
         return self.halves[0].asarray(array)
 
-    def viewed(self, view):
+    def with_view(self, view):
         rows = np.arange(self.cut), np.arange(self.cut, self.shape[0])
         rest = [None] * (self.order - 1)
-        parts = [view.part([own, *rest]) for own in rows]
-        halves = [half.viewed(part) for half, part in zip(self.halves, parts, strict=True)]
+        parts = [view.subset([own, *rest]) for own in rows]
+        halves = [half.with_view(part) for half, part in zip(self.halves, parts, strict=True)]
         return self._like(halves, view)
 
-    def normal(self, factors, mode, loss, rows=None):
+    def normal_equations(self, factors, mode, loss, rows=None):
         rows = rows or slice(0, self.shape[mode])
         one, two = (
-            half.normal(part, mode, loss, rows if mode else None)
+            half.normal_equations(part, mode, loss, rows if mode else None)
             for half, part in zip(self.halves, self._parts(factors), strict=True)
         )
         if mode:
@@ -92,10 +92,10 @@ class Halves(Engine):
             *(a + b for a, b in zip(one[1:], two[1:], strict=True)),
         ]
 
-    def entrywise(self, work, factors):
+    def map_residuals(self, work, factors):
         return self.xp.concat(
             [
-                half.entrywise(work, part)
+                half.map_residuals(work, part)
                 for half, part in zip(self.halves, self._parts(factors), strict=True)
             ]
         )
@@ -108,7 +108,7 @@ class Halves(Engine):
                 half.subtensor([at, *indices[1:]])
                 for half, at in zip(self.halves, here, strict=True)
             ],
-            self.view.part([chosen, *indices[1:]]),
+            self.view.subset([chosen, *indices[1:]]),
         )
 
     def unfolding(self, mode, rows):

@@ -23,7 +23,7 @@ import numpy as np
 import robustcp
 from robustcp import as_engine, cp, cpal1, cpals
 from robustcp.engines import to_host
-from robustcp.engines.installed import compiled_code
+from robustcp.engines.installed import numba_kernels
 
 SHAPE = (60, 50, 40)
 
@@ -102,10 +102,10 @@ def followed(case, kept, at_sweep=lambda count: None, at_search=lambda count: No
         at_sweep(len(seen))
 
     def emit(record):
-        searched.append(str(record.step.where))
+        searched.append(str(record.step.position))
         at_search(len(searched))
 
-    handler, logger = logging.Handler(), logging.getLogger("robustcp.journal")
+    handler, logger = logging.Handler(), logging.getLogger("robustcp.starts.search_log")
     handler.emit, logger.propagate = emit, False
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -204,7 +204,7 @@ def lines(case, folder, kind, points):
 
 
 def main(folder, kind, points, *cases):
-    compiled_code()
+    numba_kernels()
     for case in cases:
         for line in lines(case, folder, kind, int(points)):
             sys.stdout.write(json.dumps(line) + "\n")

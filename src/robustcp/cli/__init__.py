@@ -8,15 +8,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from robustcp.cli.clips import video
-from robustcp.cli.errors import reporting
-from robustcp.cli.exchanging import export, project, show
-from robustcp.cli.fitting import fit
-from robustcp.cli.inspecting import compare, distances, outliers, rank
-from robustcp.cli.pages import report
+from robustcp.cli.errors import report_errors
+from robustcp.cli.export_commands import export, project, show
+from robustcp.cli.fit_command import fit
+from robustcp.cli.inspect_commands import compare, distances, outliers, rank
 from robustcp.cli.parsing import Command, Group
-from robustcp.cli.studying import demo, reproduce, simulate, trials
-from robustcp.cli.trusting import ensemble, replicability, uncertainty
+from robustcp.cli.report_command import report
+from robustcp.cli.stability_commands import ensemble, replicability, uncertainty
+from robustcp.cli.study_commands import demo, reproduce, simulate, trials
+from robustcp.cli.video_command import video
 
 app = typer.Typer(
     help="CP tensor factorization that bad entries cannot pull away.",
@@ -32,7 +32,7 @@ COMMANDS = (
 )  # fmt: skip
 
 for command in COMMANDS:
-    app.command(cls=Command)(reporting(command))
+    app.command(cls=Command)(report_errors(command))
 
 
 def _show_version(wanted: bool) -> None:
@@ -59,10 +59,10 @@ def main() -> None:
     """The entry point `robustcp`."""
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _end)
+            signal.signal(getattr(signal, name), _exit_on_signal)
     app()
 
 
-def _end(number: int, frame: object) -> NoReturn:
+def _exit_on_signal(signal_number: int, frame: object) -> NoReturn:
     """End as the signal asks, but remove files that are not complete yet."""
-    sys.exit(128 + number)
+    sys.exit(128 + signal_number)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robustcp.cli.errors import fail
-from robustcp.files.writing import make_folder, write_picture
+from robustcp.persist.writing import make_folder, write_figure
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -19,12 +19,12 @@ def picture_file(name: str, suffix: str) -> str:
     return f"{name}.{suffix}"
 
 
-def draw(path: Path, picture: Callable[[], Any]) -> None:
+def draw_to_file(path: Path, make_axes: Callable[[], Any]) -> None:
     """Write what a function draws, Axes or an array of them, without a screen."""
     import matplotlib
     import numpy as np
 
     matplotlib.use("Agg")
-    axes = np.ravel(np.asarray(picture(), dtype=object))
+    axes = np.ravel(np.asarray(make_axes(), dtype=object))
     make_folder(path.parent)
-    write_picture(path, axes[0].figure)
+    write_figure(path, axes[0].figure)

@@ -42,7 +42,7 @@ Nonnegative = Annotated[
 PictureFormat = Annotated[
     str, typer.Option("--format", metavar="png|svg|pdf", help="The format of pictures.")
 ]
-Constrained = Annotated[
+Constraint = Annotated[
     list[str] | None,
     typer.Option(
         "--constraint",

@@ -15,7 +15,7 @@ from robustcp.cli.errors import fail
 UsageError = typer.BadParameter.__mro__[1]
 
 #: Options that stand for themselves, or have a value after them; and what they are then.
-ALONE = {"--nonnegative": "all"}
+IMPLIED_VALUES = {"--nonnegative": "all"}
 
 
 class Command(TyperCommand):
@@ -24,7 +24,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = shlex.join([*ctx.command_path.split(), *args])  # as it was given
         try:
-            return super().parse_args(ctx, spelled_out(args))
+            return super().parse_args(ctx, fill_in_values(args))
         except UsageError as error:  # type: ignore[misc]
             _refuse(ctx, error)
             raise
@@ -42,31 +42,35 @@ class Group(TyperGroup):
 
 
 def _refuse(ctx: Any, error: Any) -> None:
-    said = " ".join(str(error.format_message()).split()).rstrip(".")
-    if ctx.resilient_parsing or not said:  # a shell that completes, or somebody who asks for help
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    if (
+        ctx.resilient_parsing or not message
+    ):  # a shell that completes, or somebody who asks for help
         return
-    fail(f"{said}; see {ctx.command_path} --help")
+    fail(f"{message}; see {ctx.command_path} --help")
 
 
-def spelled_out(args: list[str]) -> list[str]:
+def fill_in_values(args: list[str]) -> list[str]:
     """Arguments with the values of options that may stand for themselves.
 
-    >>> spelled_out(["x.npy", "--nonnegative", "--rank", "2"])
+    >>> fill_in_values(["x.npy", "--nonnegative", "--rank", "2"])
     ['x.npy', '--nonnegative=all', '--rank', '2']
-    >>> spelled_out(["x.npy", "--nonnegative", "sample,emission"])
+    >>> fill_in_values(["x.npy", "--nonnegative", "sample,emission"])
     ['x.npy', '--nonnegative=sample,emission']
     """
-    found: list[str] = []
-    waiting = iter(range(len(args)))
-    for k in waiting:
-        one, after = args[k], args[k + 1] if k + 1 < len(args) else "-"
-        if one == "--":
-            return found + args[k:]
-        if one not in ALONE:
-            found.append(one)
-        elif after.startswith("-") or Path(after).exists():  # the next option, or the data
-            found.append(f"{one}={ALONE[one]}")
+    expanded: list[str] = []
+    positions = iter(range(len(args)))
+    for k in positions:
+        argument, next_argument = args[k], args[k + 1] if k + 1 < len(args) else "-"
+        if argument == "--":
+            return expanded + args[k:]
+        if argument not in IMPLIED_VALUES:
+            expanded.append(argument)
+        elif (
+            next_argument.startswith("-") or Path(next_argument).exists()
+        ):  # the next option, or the data
+            expanded.append(f"{argument}={IMPLIED_VALUES[argument]}")
         else:
-            found.append(f"{one}={after}")
-            next(waiting)
-    return found
+            expanded.append(f"{argument}={next_argument}")
+            next(positions)
+    return expanded

@@ -6,28 +6,31 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robustcp.distances import Distances
-    from robustcp.fitted import Fit
     from robustcp.io.reading import Loaded
+    from robustcp.results.distances import Distances
+    from robustcp.results.fit import Fit
 
 
-def summary_of(found: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
+def summary_of(fit: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
     """What there is to say about a fit, and how long it took."""
-    from robustcp.engines.installed import seconds_compiling
+    from robustcp.engines.installed import compilation_seconds
 
-    return found.summary(loaded).content | {
-        "seconds": round(seconds, 3), "compiling": round(seconds_compiling(), 3)
-    }  # fmt: skip
+    return fit.summary(loaded).content | {
+        "seconds": round(seconds, 3),
+        "compiling": round(compilation_seconds(), 3),
+    }
 
 
 def print_summary(summary: dict[str, Any]) -> None:
     """What `summary_of` found, for people."""
-    from robustcp.summaries import lines_of
+    from robustcp.results.summary import format_lines
 
-    print_lines(lines_of(summary))
+    print_lines(format_lines(summary))
     compiling = summary["compiling"]
-    told = f", {compiling:.1f} of them to compile code, which is kept" if compiling > 0.5 else ""
-    print(f"time: {summary['seconds']:.2f} seconds{told}")
+    compile_note = (
+        f", {compiling:.1f} of them to compile code, which is kept" if compiling > 0.5 else ""
+    )
+    print(f"time: {summary['seconds']:.2f} seconds{compile_note}")
 
 
 def print_lines(lines: list[str]) -> None:
@@ -36,28 +39,28 @@ def print_lines(lines: list[str]) -> None:
         print(line)
 
 
-def distances_of(found: Distances) -> dict[str, Any]:
+def distances_of(distances: Distances) -> dict[str, Any]:
     """The distances of samples, the most outlying first."""
     return {
-        "mode": found.name,
-        "score_cutoff": found.score_cutoff,
-        "residual_cutoff": found.residual_cutoff,
-        "note": found.note,
-        "samples": found.rows(),
+        "mode": distances.name,
+        "score_cutoff": distances.score_cutoff,
+        "residual_cutoff": distances.residual_cutoff,
+        "note": distances.note,
+        "samples": distances.rows(),
     }
 
 
-def print_distances(found: Distances, count: int) -> None:
+def print_distances(distances: Distances, count: int) -> None:
     """Distances for people: as they are without bad entries, and in brackets with them."""
-    print(found.words)
-    print(f"cut-offs: score {found.score_cutoff:.3g}, residual {found.residual_cutoff:.3g}")
-    if found.note:
-        print(f"note: {found.note}")
-    rows = found.rows()
-    width = max(len(found.name), *(len(str(row["label"])) for row in rows[:count]))
-    print(f"{found.name:>{width}}  {'score':>19}  {'residual':>19}  {'bad entries':>11}  kind")
+    print(distances.words)
+    print(f"cut-offs: score {distances.score_cutoff:.3g}, residual {distances.residual_cutoff:.3g}")
+    if distances.note:
+        print(f"note: {distances.note}")
+    rows = distances.rows()
+    width = max(len(distances.name), *(len(str(row["label"])) for row in rows[:count]))
+    print(f"{distances.name:>{width}}  {'score':>19}  {'residual':>19}  {'bad entries':>11}  kind")
     for row in rows[:count]:
-        score, residual = (f"{row[k]:.4g} ({row[k + '_before']:.4g})" for k in _DISTANCES)
+        score, residual = (f"{row[k]:.4g} ({row[k + '_before']:.4g})" for k in _DISTANCE_KEYS)
         kind = row["kind"] + (", bad entries only" if row["only_cells"] else "")
         print(
             f"{row['label']!s:>{width}}  {score:>19}  {residual:>19}  {row['share']:>11.1%}  {kind}"
@@ -66,11 +69,11 @@ def print_distances(found: Distances, count: int) -> None:
         print(f"and {len(rows) - count} more")
 
 
-_DISTANCES = ("score", "residual")
+_DISTANCE_KEYS = ("score", "residual")
 
 
 def print_json(content: dict[str, Any]) -> None:
     """Results for programs, in one line."""
-    from robustcp.summaries import plain
+    from robustcp.results.summary import to_json_values
 
-    print(json.dumps(plain(content)))
+    print(json.dumps(to_json_values(content)))

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from robustcp.cli.errors import STOPPED, fail, tell
-from robustcp.outcome import Outcome
-from robustcp.telling import RECENT, Step, told_every
+from robustcp._util.progress import RECENT_SWEEPS, ProgressReport, report_every
+from robustcp.cli.errors import STOPPED, fail, print_message
+from robustcp.optimize.outcome import Outcome
 
 if TYPE_CHECKING:
-    from robustcp.fitted import Fit
     from robustcp.io.reading import Loaded
+    from robustcp.results.fit import Fit
 
 LOG = logging.getLogger(__name__)
 
@@ -29,11 +29,11 @@ LOG = logging.getLogger(__name__)
 INTERRUPTED = Outcome("stopped", "stopped by Ctrl-C before it converged: this is the fit so far")
 
 #: How often, in seconds, the library tells a bar, or what the next line will say.
-FRESH = 0.5
-FORMAT, DATE = "%(asctime)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
+REPORT_SECONDS = 0.5
+LOG_FORMAT, DATE_FORMAT = "%(asctime)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
 
-Show = Callable[[Step], object]
-Line = Callable[[logging.LogRecord], object]
+ShowProgress = Callable[[ProgressReport], object]
+WriteRecord = Callable[[logging.LogRecord], object]
 
 
 def fit_with_progress(
@@ -41,41 +41,41 @@ def fit_with_progress(
     loaded: Loaded,
     rank: int,
     options: dict[str, Any],
-    shown: Shown,
+    display: ProgressDisplay,
 ) -> tuple[Fit, float]:
     """Fit, and show how far it is; Ctrl-C ends it after its sweep."""
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     try:
         with (
-            _interruptible() as interrupted,
-            shown.watch(),
-            warnings.catch_warnings(record=True) as caught,
+            _catch_interrupt() as is_interrupted,
+            display.watch_fit(),
+            warnings.catch_warnings(record=True) as caught_warnings,
         ):
             warnings.simplefilter("always")
-            found = method(loaded, rank, callback=lambda state: interrupted(), **options)
+            fit = method(loaded, rank, callback=lambda state: is_interrupted(), **options)
     except KeyboardInterrupt:
-        fail(_kept(options) or "stopped before there was anything to write", STOPPED)
+        fail(_checkpoint_message(options) or "stopped before there was anything to write", STOPPED)
     except (SystemExit, OSError):  # a signal such as SIGTERM; data that cannot be read any more
-        if line := _kept(options):
-            tell(line)
+        if message := _checkpoint_message(options):
+            print_message(message)
         raise
-    for warning in () if shown.quiet else caught:
+    for warning in () if display.quiet else caught_warnings:
         print(f"robustcp: note: {warning.message}", file=sys.stderr)
-    if found.result.name == INTERRUPTED.name:
-        found = replace(found, result=INTERRUPTED)
-    named = replace(found, modes=loaded.modes, labels=loaded.labels, units=loaded.units)
-    return named, time.perf_counter() - begin
+    if fit.result.name == INTERRUPTED.name:
+        fit = replace(fit, result=INTERRUPTED)
+    named_fit = replace(fit, modes=loaded.modes, labels=loaded.labels, units=loaded.units)
+    return named_fit, time.perf_counter() - start_time
 
 
-def _kept(options: dict[str, Any]) -> str:
+def _checkpoint_message(options: dict[str, Any]) -> str:
     """What to say of the checkpoint of a fit that was stopped, if it has one."""
-    kept = options.get("checkpoint")
-    if kept is None or not kept.path.exists():
+    checkpoint = options.get("checkpoint")
+    if checkpoint is None or not checkpoint.path.exists():
         return ""
-    return f"stopped; the same command goes on from {kept.path}"
+    return f"stopped; the same command goes on from {checkpoint.path}"
 
 
-class Shown:
+class ProgressDisplay:
     """What is to be shown of some work.
 
     Parameters
@@ -92,83 +92,85 @@ class Shown:
         self.quiet, self.every, self.verbose = quiet, every, verbose
 
     @contextmanager
-    def watch(self) -> Iterator[Show]:
+    def watch_fit(self) -> Iterator[ShowProgress]:
         """Show what the library tells of a fit."""
-        with self._display() as (show, line), _heard(show, line):
+        with self._display() as (show, write_record), _listen(show, write_record):
             yield show
 
     @contextmanager
-    def count(self) -> Iterator[Callable[[str, int, int | None], None]]:
+    def count_tasks(self) -> Iterator[Callable[[str, int, int | None], None]]:
         """Show how much is done of several tasks: their name, how many, and of how many."""
-        with self._display() as (show, line), _heard(lambda step: None, line):
-            yield _counted(show)
+        with self._display() as (show, write_record), _listen(lambda step: None, write_record):
+            yield _count_progress(show)
 
     @contextmanager
-    def _display(self) -> Iterator[tuple[Show, Line]]:
+    def _display(self) -> Iterator[tuple[ShowProgress, WriteRecord]]:
         """What shows where some work is, and what shows other lines."""
-        begins = Step("begins")
+        initial = ProgressReport("begins")
         if self.quiet:
             yield (lambda step: None), (lambda record: None)
         elif sys.stderr.isatty():
-            with _bar(begins) as show:
-                yield show, self._line(lambda record: tell(record.getMessage()))
+            with _show_bar(initial) as show:
+                yield show, self._filter_records(lambda record: print_message(record.getMessage()))
         else:
-            lines = logging.StreamHandler()
-            lines.setFormatter(logging.Formatter(FORMAT, DATE))
-            with _ticking(lines, self.every, begins) as show:
-                yield show, self._line(lines.handle)
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter(LOG_FORMAT, DATE_FORMAT))
+            with _log_periodically(handler, self.every, initial) as show:
+                yield show, self._filter_records(handler.handle)
 
-    def _line(self, write: Line) -> Line:
-        return lambda record: write(record) if self.verbose or _told_always(record) else None
+    def _filter_records(self, write: WriteRecord) -> WriteRecord:
+        return lambda record: write(record) if self.verbose or _is_always_shown(record) else None
 
 
-def _told_always(record: logging.LogRecord) -> bool:
+def _is_always_shown(record: logging.LogRecord) -> bool:
     """Whether a line is of interest to those who did not ask for all of them."""
-    told_later = hasattr(record, "of_fit")
-    return hasattr(record, "begins") or (record.levelno >= logging.WARNING and not told_later)
+    is_fit_warning = hasattr(record, "of_fit")
+    return hasattr(record, "begins") or (record.levelno >= logging.WARNING and not is_fit_warning)
 
 
 @contextmanager
-def _heard(show: Show, line: Line) -> Iterator[None]:
-    """Listen to the library: where a fit is goes to `show`, and lines to `line`."""
+def _listen(show: ShowProgress, write_record: WriteRecord) -> Iterator[None]:
+    """Listen to the library: where a fit is goes to `show`, and lines to `write_record`."""
     logger, handler = logging.getLogger("robustcp"), logging.Handler(logging.INFO)
 
     def emit(record: logging.LogRecord) -> None:
-        step: Step | None = getattr(record, "step", None)
-        if step is None:
-            line(record)
+        progress: ProgressReport | None = getattr(record, "step", None)
+        if progress is None:
+            write_record(record)
         if record.levelno < logging.WARNING and not hasattr(record, "begins"):
-            show(step or Step(record.getMessage()))
+            show(progress or ProgressReport(record.getMessage()))
 
     handler.emit = emit  # type: ignore[method-assign]
-    before, passed_on = logger.level, logger.propagate
+    level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        with told_every(FRESH):
+        with report_every(REPORT_SECONDS):
             yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(before)
-        logger.propagate = passed_on
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 @contextmanager
-def _ticking(lines: logging.Handler, every: float, step: Step) -> Iterator[Show]:
+def _log_periodically(
+    handler: logging.Handler, every: float, latest: ProgressReport
+) -> Iterator[ShowProgress]:
     """A line every so often about what was told last."""
-    begun = last = time.monotonic()
-    over = threading.Event()
+    start_time = update_time = time.monotonic()
+    stop_event = threading.Event()
 
-    def show(told: Step) -> None:
-        nonlocal step, last
-        step, last = told, time.monotonic()
+    def show(progress: ProgressReport) -> None:
+        nonlocal latest, update_time
+        latest, update_time = progress, time.monotonic()
 
     def tick() -> None:
-        while not over.wait(every):
+        while not stop_event.wait(every):
             now = time.monotonic()
-            text = f"{step.later(now - last)}; {_clock(now - begun)} so far"
-            lines.handle(LOG.makeRecord("robustcp", logging.INFO, "", 0, text, (), None))
+            text = f"{latest.after(now - update_time)}; {_clock(now - start_time)} so far"
+            handler.handle(LOG.makeRecord("robustcp", logging.INFO, "", 0, text, (), None))
 
     thread = threading.Thread(target=tick, name="robustcp progress", daemon=True)
     if every > 0:
@@ -176,7 +178,7 @@ def _ticking(lines: logging.Handler, every: float, step: Step) -> Iterator[Show]
     try:
         yield show
     finally:
-        over.set()
+        stop_event.set()
         if every > 0:
             thread.join()
 
@@ -188,57 +190,65 @@ def _clock(seconds: float) -> str:
 
 
 @contextmanager
-def _bar(step: Step) -> Iterator[Show]:
+def _show_bar(initial: ProgressReport) -> Iterator[ShowProgress]:
     """A bar at a terminal, with the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        TimeElapsedColumn(),
         TextColumn("left: {task.fields[left]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task(step.where, total=None, left=step.left)
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(initial.position, total=None, left=initial.time_left)
 
-        def show(told: Step) -> None:
-            known = not math.isnan(told.share)
-            bars.update(
-                bar, description=told.where, left=told.left,
-                total=1.0 if known else None, completed=told.share if known else 0.0,
-            )  # fmt: skip
+        def show(progress: ProgressReport) -> None:
+            has_share = not math.isnan(progress.share)
+            display.update(
+                task,
+                description=progress.position,
+                left=progress.time_left,
+                total=1.0 if has_share else None,
+                completed=progress.share if has_share else 0.0,
+            )
 
         yield show
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
+def _catch_interrupt() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed; pressed again it interrupts at once."""
-    stop = False
+    interrupted = False
 
-    def asked(*_: object) -> None:
-        nonlocal stop
-        stop = True
+    def handle_interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, asked)
+    previous_handler = signal.signal(signal.SIGINT, handle_interrupt)
     try:
-        yield lambda: stop
+        yield lambda: interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
-def _counted(show: Show) -> Callable[[str, int, int | None], None]:
+def _count_progress(show: ShowProgress) -> Callable[[str, int, int | None], None]:
     """What is told as numbers, as steps with the time that is left, at the speed of late."""
-    begun, reports = time.monotonic(), dict[str, deque[tuple[float, int]]]()
+    start_time, histories = time.monotonic(), dict[str, deque[tuple[float, int]]]()
 
-    def progress(name: str, done: int, total: int | None) -> None:
-        known = reports.setdefault(name, deque([(begun, 0)], RECENT))
-        known.append((time.monotonic(), done))
-        (since, before), (now, _) = known[0], known[-1]
-        share = about = math.nan
-        if total and done > before:
-            share, about = done / total, (now - since) * (total - done) / (done - before)
-        counted = f"{done} of {total} done" if total else f"{done} done"
-        show(Step(name, counted, share=share, about=about))
+    def report_count(name: str, done: int, total: int | None) -> None:
+        history = histories.setdefault(name, deque([(start_time, 0)], RECENT_SWEEPS))
+        history.append((time.monotonic(), done))
+        (first_time, first_done), (now, _) = history[0], history[-1]
+        share = seconds_left = math.nan
+        if total and done > first_done:
+            share, seconds_left = (
+                done / total,
+                (now - first_time) * (total - done) / (done - first_done),
+            )
+        count_text = f"{done} of {total} done" if total else f"{done} done"
+        show(ProgressReport(name, count_text, share=share, seconds_left=seconds_left))
 
-    return progress
+    return report_count

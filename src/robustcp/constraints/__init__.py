@@ -5,8 +5,8 @@ from robustcp.constraints.base import (
     Constraints,
     Free,
     as_constraint,
-    by_mode,
-    feasible,
+    constraints_by_mode,
+    project_factors,
 )
 from robustcp.constraints.nonnegative import Nonnegative
 from robustcp.constraints.smooth import Smooth
@@ -20,6 +20,6 @@ __all__ = [
     "Smooth",
     "Unimodal",
     "as_constraint",
-    "by_mode",
-    "feasible",
+    "constraints_by_mode",
+    "project_factors",
 ]

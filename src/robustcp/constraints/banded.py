@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 #: Rounds of pivoting in which the number of wrong entries may fail to fall.
-PATIENCE = 10
+PIVOTING_PATIENCE = 10
 #: Slopes below this share of the largest are roundings.
-SLACK = 1e-12
+GRADIENT_SLACK = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Banded:
+class BandedMatrix:
     """A symmetric positive definite matrix: bands[k, j] is its entry (j + k, j)."""
 
     bands: np.ndarray
@@ -21,10 +21,10 @@ class Banded:
     def solve(self, b: np.ndarray) -> np.ndarray:
         from scipy.linalg import solveh_banded
 
-        found: np.ndarray = solveh_banded(self.bands, b, lower=True, check_finite=False)
-        return found
+        solution: np.ndarray = solveh_banded(self.bands, b, lower=True, check_finite=False)
+        return solution
 
-    def times(self, v: np.ndarray) -> np.ndarray:
+    def multiply(self, v: np.ndarray) -> np.ndarray:
         out: np.ndarray = self.bands[0] * v
         for k in range(1, min(len(self.bands), v.size)):
             band = self.bands[k, :-k]
@@ -32,69 +32,69 @@ class Banded:
             out[:-k] += band * v[k:]
         return out
 
-    def among(self, kept: np.ndarray) -> Banded:
+    def restrict(self, active: np.ndarray) -> BandedMatrix:
         """The matrix with the rows and columns of the other entries those of the identity."""
-        bands = self.bands * kept
-        for k in range(1, min(len(bands), kept.size)):
-            bands[k, :-k] *= kept[k:]
-        bands[0, ~kept] = 1.0
-        return Banded(bands)
+        bands = self.bands * active
+        for k in range(1, min(len(bands), active.size)):
+            bands[k, :-k] *= active[k:]
+        bands[0, ~active] = 1.0
+        return BandedMatrix(bands)
 
-    def raised(self, factor: float) -> Banded:
+    def scale_diagonal(self, factor: float) -> BandedMatrix:
         """The matrix with its diagonal times a factor; 1 where it is 0."""
         bands = self.bands.copy()
         bands[0] *= factor
         bands[0, bands[0] <= 0] = 1.0
-        return Banded(bands)
+        return BandedMatrix(bands)
 
 
-def nonnegative_minimum(H: Banded, b: np.ndarray, start: np.ndarray) -> np.ndarray:
+def nonnegative_minimum(H: BandedMatrix, b: np.ndarray, start: np.ndarray) -> np.ndarray:
     """The v >= 0 that minimises v'Hv/2 - b'v, where its KKT conditions hold.
 
     By block principal pivoting, which is fast but may go round in circles; if it seems to, by
     active sets from the start on, one entry at a time.
     """
-    found = _pivoted(H, b, start > 0)
-    return _descended(H, b, start) if found is None else found
+    minimum = _pivot_blocks(H, b, start > 0)
+    return _descend_active_set(H, b, start) if minimum is None else minimum
 
 
-def _pivoted(H: Banded, b: np.ndarray, positive: np.ndarray) -> np.ndarray | None:
+def _pivot_blocks(H: BandedMatrix, b: np.ndarray, positive: np.ndarray) -> np.ndarray | None:
     """Solve for the entries taken to be positive, move all that turn out wrong, and again."""
-    fewest, patience = b.size + 1, PATIENCE
-    slack = SLACK * float(np.abs(b).max(initial=0.0))
+    fewest_wrong, patience = b.size + 1, PIVOTING_PATIENCE
+    slack = GRADIENT_SLACK * float(np.abs(b).max(initial=0.0))
     while patience > 0:
-        v = H.among(positive).solve(np.where(positive, b, 0.0))
-        y = H.times(v) - b
+        v = H.restrict(positive).solve(np.where(positive, b, 0.0))
+        y = H.multiply(v) - b
         wrong = np.where(positive, v < 0, y < -slack)
         count = int(wrong.sum())
         if count == 0:
             return v
-        patience = PATIENCE if count < fewest else patience - 1
-        fewest = min(fewest, count)
+        patience = PIVOTING_PATIENCE if count < fewest_wrong else patience - 1
+        fewest_wrong = min(fewest_wrong, count)
         positive = positive ^ wrong
     return None
 
 
-def _descended(H: Banded, b: np.ndarray, start: np.ndarray) -> np.ndarray:
+def _descend_active_set(H: BandedMatrix, b: np.ndarray, start: np.ndarray) -> np.ndarray:
     """As Lawson and Hanson: always allowed, and never higher than at the start."""
     v, positive = start.copy(), start > 0
-    slack = SLACK * float(np.abs(b).max(initial=0.0))
+    slack = GRADIENT_SLACK * float(np.abs(b).max(initial=0.0))
     for _ in range(3 * b.size + 10):
-        v, positive = _towards(H, b, v, positive)
-        downhill = np.where(positive, -np.inf, b - H.times(v))
-        best = int(np.argmax(downhill))
-        if downhill[best] <= slack:
+        v, positive = _move_to_minimum(H, b, v, positive)
+        negative_gradient = np.where(positive, -np.inf, b - H.multiply(v))
+        best = int(np.argmax(negative_gradient))
+        if negative_gradient[best] <= slack:
             break
         positive[best] = True
     return v
 
 
-def _towards(
-    H: Banded, b: np.ndarray, v: np.ndarray, positive: np.ndarray
+def _move_to_minimum(
+    H: BandedMatrix, b: np.ndarray, v: np.ndarray, positive: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Go to the minimum over the positive entries; those that reach 0 on the way stay there."""
     while True:
-        z = H.among(positive).solve(np.where(positive, b, 0.0))
+        z = H.restrict(positive).solve(np.where(positive, b, 0.0))
         below = np.flatnonzero(positive & (z < 0))
         if not below.size:
             return z, positive

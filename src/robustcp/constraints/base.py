@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from robustcp import _checks
-from robustcp._typing import Array, Factors
+from robustcp._util import checks
+from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra
-from robustcp.normal import NormalEquations
+from robustcp.engines.normal_equations import NormalEquations
 
 
 class Constraint:
@@ -58,7 +58,7 @@ class Constraint:
         They must be allowed, and must not raise the majorizer plus mu/2 |u|^2 plus
         sum_r price_r penalty_r. `price` is passed only to constraints that have a penalty.
         """
-        return algebra.solved(equations, rows, mu)
+        return algebra.solve_rows(equations, rows, mu)
 
     def project(self, factor: Array) -> Array:
         """The nearest factor that is allowed, for starts and extrapolated steps."""
@@ -111,7 +111,7 @@ class Free(Constraint):
 
 
 @dataclass(frozen=True)
-class Adapted(Constraint):
+class ConstraintAdapter(Constraint):
     """A constraint that has only some of the methods."""
 
     original: Any
@@ -148,37 +148,37 @@ def as_constraint(given: Any) -> Constraint:
         return given
     if isinstance(given, type):
         raise ValueError(f"constraints: must be values such as Nonnegative(), got {given!r}")
-    lacks = [name for name in ("solve", "project") if not callable(getattr(given, name, None))]
-    if lacks:
-        raise ValueError(f"constraints: {given!r} is no constraint, it has no {', '.join(lacks)}")
-    return Adapted(given)
+    missing = [name for name in ("solve", "project") if not callable(getattr(given, name, None))]
+    if missing:
+        raise ValueError(f"constraints: {given!r} is no constraint, it has no {', '.join(missing)}")
+    return ConstraintAdapter(given)
 
 
-def by_mode(given: Any, names: Sequence[str], order: int) -> Constraints:
+def constraints_by_mode(given: Any, names: Sequence[str], order: int) -> Constraints:
     """One constraint for each mode, from a mapping of some modes, as numbers or names."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
         raise ValueError(f"constraints: must map modes to constraints, got {given!r}")
-    found: dict[int, Constraint] = {}
+    constraints: dict[int, Constraint] = {}
     for key, value in given.items():
-        mode = _mode(key, names, order)
-        if mode in found:
+        mode = _mode_number(key, names, order)
+        if mode in constraints:
             raise ValueError(f"constraints: mode {mode} has two, one of them as {key!r}")
-        found[mode] = as_constraint(value)
-    return tuple(found.get(mode, Free()) for mode in range(order))
+        constraints[mode] = as_constraint(value)
+    return tuple(constraints.get(mode, Free()) for mode in range(order))
 
 
-def _mode(key: Any, names: Sequence[str], order: int) -> int:
+def _mode_number(key: Any, names: Sequence[str], order: int) -> int:
     if not isinstance(key, str):
-        return _checks.whole_number("constraints: a mode", key, 0, most=order - 1)
+        return checks.whole_number("constraints: a mode", key, 0, maximum=order - 1)
     if key not in names:
-        known = f"; there are {', '.join(map(repr, names))}" if names else "; modes have no names"
-        raise ValueError(f"constraints: no mode is named {key!r}{known}")
+        hint = f"; there are {', '.join(map(repr, names))}" if names else "; modes have no names"
+        raise ValueError(f"constraints: no mode is named {key!r}{hint}")
     return list(names).index(key)
 
 
-def feasible(factors: Factors, constraints: Constraints, modes: Collection[int]) -> Factors:
+def project_factors(factors: Factors, constraints: Constraints, modes: Collection[int]) -> Factors:
     """The nearest factors that are allowed; those of other modes stay as they are."""
     return tuple(
         constraints[mode].project(A) if mode in modes else A for mode, A in enumerate(factors)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from robustcp._typing import Array
+from robustcp._util.typing import Array
 from robustcp.constraints.base import Constraint
 from robustcp.engines.algebra import Algebra
-from robustcp.normal import NormalEquations
+from robustcp.engines.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ class Nonnegative(Constraint):
         algebra: Algebra,
         price: np.ndarray | None = None,
     ) -> Array:
-        return algebra.nonnegative(equations, rows, mu)
+        return algebra.solve_nonnegative_rows(equations, rows, mu)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from robustcp import _checks
-from robustcp._typing import Array
-from robustcp.constraints.banded import Banded, nonnegative_minimum
+from robustcp._util import checks
+from robustcp._util.typing import Array
+from robustcp.constraints.banded import BandedMatrix, nonnegative_minimum
 from robustcp.constraints.base import Constraint, Free
 from robustcp.constraints.nonnegative import Nonnegative
 from robustcp.engines import to_host
-from robustcp.engines.algebra import Algebra, lift
-from robustcp.normal import NormalEquations, unpack_indices
+from robustcp.engines.algebra import Algebra, diagonal_shift
+from robustcp.engines.normal_equations import NormalEquations, unpack_indices
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Smooth(Constraint):
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        set_(self, "strength", _checks.real_number("strength", self.strength, 0.0, above=True))
+        set_(self, "strength", checks.real_number("strength", self.strength, 0.0, strict=True))
         if not isinstance(self.nonnegative, bool | np.bool_):
             raise ValueError(f"nonnegative: must be True or False, got {self.nonnegative!r}")
         set_(self, "nonnegative", bool(self.nonnegative))
         if self.unit is not None:
-            set_(self, "unit", _checks.real_number("unit", self.unit, 0.0, above=True))
+            set_(self, "unit", checks.real_number("unit", self.unit, 0.0, strict=True))
         if self.coordinates is not None:
-            set_(self, "coordinates", _distinct(self.coordinates))
+            set_(self, "coordinates", _distinct_coordinates(self.coordinates))
 
     @property
     def signed(self) -> bool:
@@ -94,14 +94,18 @@ class Smooth(Constraint):
         return Nonnegative() if self.nonnegative else Free()
 
     def bound(self, size: int, labels: Sequence[Any] | None) -> Smooth:
-        at = self.coordinates
-        if at is None:
-            found = positions(labels)
-            at = tuple(map(float, range(size))) if found is None else _distinct(found)
-        if len(at) != size:
-            raise ValueError(f"coordinates: {len(at)} of them for a mode of size {size}")
-        spread = (max(at) - min(at)) / max(1, size - 1)
-        return replace(self, coordinates=at, unit=self.unit or spread or 1.0)
+        coordinates = self.coordinates
+        if coordinates is None:
+            label_values = numeric_labels(labels)
+            coordinates = (
+                tuple(map(float, range(size)))
+                if label_values is None
+                else _distinct_coordinates(label_values)
+            )
+        if len(coordinates) != size:
+            raise ValueError(f"coordinates: {len(coordinates)} of them for a mode of size {size}")
+        spread = (max(coordinates) - min(coordinates)) / max(1, size - 1)
+        return replace(self, coordinates=coordinates, unit=self.unit or spread or 1.0)
 
     def on(self, indices: np.ndarray) -> Smooth:
         if self.coordinates is None:
@@ -114,8 +118,8 @@ class Smooth(Constraint):
     def penalty(self, factor: Array) -> np.ndarray:
         A = np.asarray(to_host(factor), dtype=np.float64)
         D = self._differences(len(A))
-        found: np.ndarray = self.strength * np.sum(D.of(A[D.order]) ** 2, axis=0)
-        return found
+        penalties: np.ndarray = self.strength * np.sum(D.apply(A[D.order]) ** 2, axis=0)
+        return penalties
 
     def solve(
         self,
@@ -136,33 +140,37 @@ class Smooth(Constraint):
         G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank)
         G = np.broadcast_to(G, (count, rank, rank))[D.order]
         u = U[D.order]
-        downhill = (gradient[D.order] - mu * u - cost * D.back(D.of(u))).ravel()
+        negative_gradient = (
+            gradient[D.order] - mu * u - cost * D.apply_transpose(D.apply(u))
+        ).ravel()
         # A little steeper, so that rounding does not make it singular: it still descends.
-        H = Banded(_bands(G, mu, cost, D)).raised(1 + lift(rows))
+        H = BandedMatrix(_hessian_bands(G, mu, cost, D)).scale_diagonal(1 + diagonal_shift(rows))
         new = np.empty_like(U)
-        new[D.order] = self._solved(H, downhill, u.ravel()).reshape(count, rank)
+        new[D.order] = self._solve(H, negative_gradient, u.ravel()).reshape(count, rank)
         xp = array_namespace(rows)
         return xp.asarray(new, dtype=rows.dtype, device=device(rows))
 
-    def _solved(self, H: Banded, downhill: np.ndarray, u: np.ndarray) -> np.ndarray:
-        for more in (0.0, 1e-9, 1e-5, 1e-1):
+    def _solve(self, H: BandedMatrix, negative_gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
+        for relative_ridge in (0.0, 1e-9, 1e-5, 1e-1):
             try:
-                steeper = H.raised(1 + more)
+                regularized = H.scale_diagonal(1 + relative_ridge)
                 if self.nonnegative:
-                    return nonnegative_minimum(steeper, downhill + steeper.times(u), u)
-                return np.asarray(u + steeper.solve(downhill))
+                    return nonnegative_minimum(
+                        regularized, negative_gradient + regularized.multiply(u), u
+                    )
+                return np.asarray(u + regularized.solve(negative_gradient))
             except np.linalg.LinAlgError:
                 continue
         return u
 
-    def _differences(self, count: int) -> Differences:
-        at = np.arange(count) if self.coordinates is None else np.array(self.coordinates)
-        spread = float(np.ptp(at)) / max(1, count - 1) if self.unit is None else self.unit
-        return Differences.along(at / (spread or 1.0))
+    def _differences(self, count: int) -> SecondDifferences:
+        coordinates = np.arange(count) if self.coordinates is None else np.array(self.coordinates)
+        spread = float(np.ptp(coordinates)) / max(1, count - 1) if self.unit is None else self.unit
+        return SecondDifferences.from_coordinates(coordinates / (spread or 1.0))
 
 
 @dataclass(frozen=True, eq=False)
-class Differences:
+class SecondDifferences:
     """Second differences along some positions.
 
     Attributes
@@ -177,20 +185,20 @@ class Differences:
     weights: np.ndarray
 
     @classmethod
-    def along(cls, at: np.ndarray) -> Differences:
-        order = np.argsort(at, kind="stable")
-        h = np.diff(at[order])
-        one, two = h[:-1], h[1:]
-        both = one + two
-        return cls(order, np.stack([2 / (one * both), -2 / (one * two), 2 / (two * both)]))
+    def from_coordinates(cls, coordinates: np.ndarray) -> SecondDifferences:
+        order = np.argsort(coordinates, kind="stable")
+        h = np.diff(coordinates[order])
+        left, right = h[:-1], h[1:]
+        total = left + right
+        return cls(order, np.stack([2 / (left * total), -2 / (left * right), 2 / (right * total)]))
 
-    def of(self, A: np.ndarray) -> np.ndarray:
+    def apply(self, A: np.ndarray) -> np.ndarray:
         """D A, for rows in order."""
         p, q, r = self.weights[:, :, None]
-        found: np.ndarray = p * A[:-2] + q * A[1:-1] + r * A[2:]
-        return found
+        differences: np.ndarray = p * A[:-2] + q * A[1:-1] + r * A[2:]
+        return differences
 
-    def back(self, B: np.ndarray) -> np.ndarray:
+    def apply_transpose(self, B: np.ndarray) -> np.ndarray:
         """D' B."""
         p, q, r = self.weights[:, :, None]
         A = np.zeros((len(self.order), B.shape[1]))
@@ -199,7 +207,7 @@ class Differences:
         A[2:] += r * B
         return A
 
-    def squared(self) -> list[np.ndarray]:
+    def gram_bands(self) -> list[np.ndarray]:
         """The diagonal of D'D, and the two below it."""
         p, q, r = self.weights
         count = len(self.order)
@@ -212,7 +220,7 @@ class Differences:
         return [diagonal, first, p * r]
 
 
-def _bands(G: np.ndarray, mu: float, cost: np.ndarray, D: Differences) -> np.ndarray:
+def _hessian_bands(G: np.ndarray, mu: float, cost: np.ndarray, D: SecondDifferences) -> np.ndarray:
     """blockdiag(G_i + mu I) + D'D (x) diag(cost), entries of a row side by side."""
     count, rank, _ = G.shape
     bands = np.zeros((2 * rank + 1, count, rank))
@@ -220,29 +228,29 @@ def _bands(G: np.ndarray, mu: float, cost: np.ndarray, D: Differences) -> np.nda
         for r in range(rank - k):
             bands[k, :, r] = G[:, r + k, r]
     bands[0] += mu
-    for k, band in enumerate(D.squared()):
+    for k, band in enumerate(D.gram_bands()):
         bands[k * rank, : len(band), :] += band[:, None] * cost
     return bands.reshape(2 * rank + 1, count * rank)
 
 
-def _distinct(at: Any) -> tuple[float, ...]:
+def _distinct_coordinates(coordinates: Any) -> tuple[float, ...]:
     """Coordinates, if differences can be divided by their distances."""
     try:
-        numbers = np.array(at, dtype=np.float64).ravel()
+        numbers = np.array(coordinates, dtype=np.float64).ravel()
     except (TypeError, ValueError):
-        raise ValueError(f"coordinates: must be numbers, got {at!r}") from None
+        raise ValueError(f"coordinates: must be numbers, got {coordinates!r}") from None
     if not np.isfinite(numbers).all() or np.unique(numbers).size < numbers.size:
         raise ValueError("coordinates: a smooth mode needs finite labels that differ")
     return tuple(map(float, numbers))
 
 
-def positions(labels: Sequence[Any] | None) -> np.ndarray | None:
+def numeric_labels(labels: Sequence[Any] | None) -> np.ndarray | None:
     """Labels as numbers, where they are numbers, dates or durations; else None.
 
-    >>> positions(["2024-01-01", "2024-01-02"]) is None
+    >>> numeric_labels(["2024-01-01", "2024-01-02"]) is None
     True
     >>> import datetime
-    >>> positions([datetime.date(2024, 1, 1), datetime.date(2024, 1, 3)])
+    >>> numeric_labels([datetime.date(2024, 1, 1), datetime.date(2024, 1, 3)])
     array([     0., 172800.])
     """
     if labels is None or not len(labels):

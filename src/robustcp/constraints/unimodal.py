@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from robustcp._typing import Array
+from robustcp._util.typing import Array
 from robustcp.constraints.base import Constraint
 from robustcp.constraints.nonnegative import Nonnegative
 from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra
-from robustcp.normal import NormalEquations, unpack_indices
+from robustcp.engines.normal_equations import NormalEquations, unpack_indices
 
 #: How often the columns take turns before the next factor's turn.
-CYCLES = 5
+COLUMN_CYCLES = 5
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,10 @@ class Unimodal(Constraint):
 
     def project(self, factor: Array) -> Array:
         A = np.asarray(to_host(factor), dtype=np.float64)
-        one = np.ones(len(A))
-        return _like(np.stack([unimodal(column, one) for column in A.T], axis=1), factor)
+        ones = np.ones(len(A))
+        return _as_array_like(
+            np.stack([unimodal_regression(column, ones) for column in A.T], axis=1), factor
+        )
 
     def solve(
         self,
@@ -73,44 +75,48 @@ class Unimodal(Constraint):
             np.asarray(to_host(a), dtype=np.float64) for a in (equations.gram, equations.gradient)
         )
         G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank) + mu * np.eye(rank)
-        downhill = gradient - mu * U
-        for _ in range(CYCLES):
-            before = U.copy()
+        negative_gradient = gradient - mu * U
+        for _ in range(COLUMN_CYCLES):
+            previous = U.copy()
             for r in range(rank):
                 weights = np.broadcast_to(G[:, r, r], len(U))
-                known = weights > 0
-                if not known.any():
+                observed = weights > 0
+                if not observed.any():
                     continue
-                target = U[known, r] + downhill[known, r] / weights[known]
-                at = np.flatnonzero(known)  # rows without data lie between their neighbours
-                new = np.interp(np.arange(len(U)), at, unimodal(target, weights[known]))
-                downhill -= G[:, :, r] * (new - U[:, r])[:, None]
+                target = U[observed, r] + negative_gradient[observed, r] / weights[observed]
+                observed_rows = np.flatnonzero(
+                    observed
+                )  # rows without data lie between their neighbours
+                new = np.interp(
+                    np.arange(len(U)), observed_rows, unimodal_regression(target, weights[observed])
+                )
+                negative_gradient -= G[:, :, r] * (new - U[:, r])[:, None]
                 U[:, r] = new
-            if np.array_equal(U, before):
+            if np.array_equal(U, previous):
                 break
-        return _like(U, rows)
+        return _as_array_like(U, rows)
 
 
-def _like(A: np.ndarray, rows: Array) -> Array:
+def _as_array_like(A: np.ndarray, rows: Array) -> Array:
     xp = array_namespace(rows)
     return xp.asarray(A, dtype=rows.dtype, device=device(rows))
 
 
-def unimodal(target: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def unimodal_regression(target: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The nonnegative v with one peak that minimises sum_i weights_i (v_i - target_i)^2.
 
-    >>> unimodal(np.array([1.0, 3.0, 2.0, 4.0, -1.0]), np.ones(5))
+    >>> unimodal_regression(np.array([1.0, 3.0, 2.0, 4.0, -1.0]), np.ones(5))
     array([1. , 2.5, 2.5, 4. , 0. ])
     """
-    up = isotonic(target, weights)[1]
-    down = isotonic(target[::-1], weights[::-1])[1][::-1]
-    top = int(np.argmin(up + down))
-    rise = isotonic(target[:top], weights[:top])[0]
-    fall = isotonic(target[top:][::-1], weights[top:][::-1])[0][::-1]
-    return np.concatenate([rise, fall])
+    rising_errors = isotonic_regression(target, weights)[1]
+    falling_errors = isotonic_regression(target[::-1], weights[::-1])[1][::-1]
+    top = int(np.argmin(rising_errors + falling_errors))
+    rising = isotonic_regression(target[:top], weights[:top])[0]
+    falling = isotonic_regression(target[top:][::-1], weights[top:][::-1])[0][::-1]
+    return np.concatenate([rising, falling])
 
 
-def isotonic(target: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def isotonic_regression(target: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The nonnegative v that never falls and is nearest; also how near, for each beginning.
 
     By pooling adjacent violators. The pools of a beginning are known when it has been gone
@@ -124,10 +130,12 @@ def isotonic(target: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nd
     for mean, size in zip(target.tolist(), weights.tolist(), strict=True):
         spread, count = 0.0, 1
         while means and means[-1] >= mean:
-            other, more = means.pop(), sizes.pop()
-            spread += spreads.pop() + size * more / (size + more) * (mean - other) ** 2
-            mean += more / (size + more) * (other - mean)
-            size += more
+            pool_mean, pool_weight = means.pop(), sizes.pop()
+            spread += (
+                spreads.pop() + size * pool_weight / (size + pool_weight) * (mean - pool_mean) ** 2
+            )
+            mean += pool_weight / (size + pool_weight) * (pool_mean - mean)
+            size += pool_weight
             count += counts.pop()
         means.append(mean)
         sizes.append(size)

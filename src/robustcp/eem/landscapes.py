@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from robustcp import _checks
+from robustcp._util import checks
 from robustcp.engines import as_array, axes_of, to_host
-from robustcp.files.errors import FileError
 from robustcp.io.reading import Loaded
 from robustcp.io.reading import read as read_tensor
+from robustcp.persist.errors import FileError
 
 #: What the modes are called where they have no names.
-MODES = ("sample", "emission", "excitation")
+DEFAULT_MODES = ("sample", "emission", "excitation")
 #: Total widths, in nm, of the bands of scatter of the first and of the second order.
-RAYLEIGH, RAMAN = (20.0, 30.0), (10.0, 10.0)
+RAYLEIGH_WIDTHS, RAMAN_WIDTHS = (20.0, 30.0), (10.0, 10.0)
 #: The Raman shift of water, in 1/cm.
-WATER = 3600.0
+WATER_RAMAN_SHIFT = 3600.0
 
 #: A width for both orders, one for each, or None to leave the scatter in.
 Widths = float | Sequence[float] | None
@@ -57,11 +57,11 @@ class Landscapes(Loaded):
 
     @property
     def emission_mode(self) -> int:
-        return mode_called(self.modes, "em")
+        return mode_starting_with(self.modes, "em")
 
     @property
     def excitation_mode(self) -> int:
-        return mode_called(self.modes, "ex")
+        return mode_starting_with(self.modes, "ex")
 
     @property
     def sample_mode(self) -> int:
@@ -88,7 +88,7 @@ class Landscapes(Loaded):
         normalised = "" if self.norms is None else ", samples normalised"
         return f"Landscapes({sizes}, {missing:.1%} missing{normalised})"
 
-    def along(self, mask: np.ndarray) -> np.ndarray:
+    def broadcast_mask(self, mask: np.ndarray) -> np.ndarray:
         """A mask (emission, excitation) in the modes of the data."""
         em, ex = self.emission_mode, self.excitation_mode
         shape = [n if mode in (em, ex) else 1 for mode, n in enumerate(self.shape)]
@@ -98,21 +98,23 @@ class Landscapes(Loaded):
         """The landscapes without some samples, by name or position."""
         mode = self.sample_mode
         axes, size = axes_of(self), self.shape[mode]
-        left_out = {axes.index("samples", mode, sample, size) for sample in samples}
-        kept = [k for k in range(size) if k not in left_out]
-        labels = [None if each is None else list(each) for each in self.labels]
-        own = labels[mode]
-        labels[mode] = None if own is None else [own[k] for k in kept]
+        removed = {axes.index_position("samples", mode, sample, size) for sample in samples}
+        remaining = [k for k in range(size) if k not in removed]
+        labels = [None if mode_labels is None else list(mode_labels) for mode_labels in self.labels]
+        sample_labels = labels[mode]
+        labels[mode] = None if sample_labels is None else [sample_labels[k] for k in remaining]
         return replace(
-            self, data=np.take(self.data, kept, axis=mode), labels=tuple(labels),
-            norms=None if self.norms is None else self.norms[kept],
-        )  # fmt: skip
+            self,
+            data=np.take(self.data, remaining, axis=mode),
+            labels=tuple(labels),
+            norms=None if self.norms is None else self.norms[remaining],
+        )
 
     def sample_name(self, number: int) -> str:
         labels = self.labels[self.sample_mode]
         return repr(number if labels is None else labels[number])
 
-    def _with(self, data: np.ndarray, norms: np.ndarray | None = None) -> Landscapes:
+    def _replace_data(self, data: np.ndarray, norms: np.ndarray | None = None) -> Landscapes:
         return replace(self, data=data, norms=self.norms if norms is None else norms)
 
 
@@ -148,26 +150,34 @@ def landscapes(
                 f"X: must be sample x emission x excitation, or have modes whose names begin with "
                 f"'em' and 'ex', got shape {data.shape} and names {names}"
             )
-        names = MODES
+        names = DEFAULT_MODES
     labels = labels or (None,) * order
-    at_em, at_ex = mode_called(names, "em"), mode_called(names, "ex")
-    found = list(labels)
-    for mode, name, given in ((at_em, "emission", emission), (at_ex, "excitation", excitation)):
-        found[mode] = _wavelengths(name, labels[mode] if given is None else given, data.shape[mode])
+    emission_mode, excitation_mode = (
+        mode_starting_with(names, "em"),
+        mode_starting_with(names, "ex"),
+    )
+    new_labels = list(labels)
+    for mode, name, given in (
+        (emission_mode, "emission", emission),
+        (excitation_mode, "excitation", excitation),
+    ):
+        new_labels[mode] = _check_wavelengths(
+            name, labels[mode] if given is None else given, data.shape[mode]
+        )
     norms = getattr(X, "norms", None)
-    units = tuple("nm" if mode in (at_em, at_ex) else "" for mode in range(order))
-    made = Landscapes(_floats(data), names, tuple(found), units=units, norms=norms)
+    units = tuple("nm" if mode in (emission_mode, excitation_mode) else "" for mode in range(order))
+    eems = Landscapes(_as_floats(data), names, tuple(new_labels), units=units, norms=norms)
     if samples is not None:
-        listed = list(samples)
-        if len(listed) != made.shape[made.sample_mode]:
-            raise _checks.ArgumentError(
+        sample_names = list(samples)
+        if len(sample_names) != eems.shape[eems.sample_mode]:
+            raise checks.ArgumentError(
                 "samples",
-                f"must be {made.shape[made.sample_mode]} names, got {len(listed)}",
+                f"must be {eems.shape[eems.sample_mode]} names, got {len(sample_names)}",
             )
-        found[made.sample_mode] = listed
-        made = replace(made, labels=tuple(found))
-    _check_order(made)
-    return made
+        new_labels[eems.sample_mode] = sample_names
+        eems = replace(eems, labels=tuple(new_labels))
+    _check_order(eems)
+    return eems
 
 
 def read(
@@ -206,14 +216,14 @@ def read(
     >>> robustcp.eem.read(folder).labels[0]
     ['lake', 'river']
     """
-    _checks.choice("rows", rows, ("emission", "excitation"))
+    checks.choice("rows", rows, ("emission", "excitation"))
     loaded = read_tensor(folder, **options)
     try:
         if not has_wavelengths(loaded.modes) and len(loaded.modes) == 3:
-            others = (
+            spectral_modes = (
                 ("emission", "excitation") if rows == "emission" else ("excitation", "emission")
             )
-            loaded = replace(loaded, modes=("sample", *others))
+            loaded = replace(loaded, modes=("sample", *spectral_modes))
         return landscapes(loaded, emission=emission, excitation=excitation)
     except ValueError as error:
         raise FileError(folder, str(error)) from None
@@ -223,9 +233,9 @@ def scatter_mask(
     emission: Any,
     excitation: Any,
     *,
-    rayleigh: Widths = RAYLEIGH,
-    raman: Widths = RAMAN,
-    shift: float = WATER,
+    rayleigh: Widths = RAYLEIGH_WIDTHS,
+    raman: Widths = RAMAN_WIDTHS,
+    shift: float = WATER_RAMAN_SHIFT,
 ) -> np.ndarray:
     """Where light is scattered: True in bands about the lines of Rayleigh and Raman scatter.
 
@@ -252,14 +262,17 @@ def scatter_mask(
     array([ True, False, False,  True])
     """
     em, ex = (
-        np.array(_wavelengths(name, given))
+        np.array(_check_wavelengths(name, given))
         for name, given in (("emission", emission), ("excitation", excitation))
     )
-    shift = _checks.real_number("shift", shift, 0.0, above=True)
+    shift = checks.real_number("shift", shift, 0.0, strict=True)
     inverse = 1 / ex - shift * 1e-7  # nm in a cm
     shifted = np.divide(1, inverse, out=np.full(ex.shape, np.inf), where=inverse > 0)
     mask = np.zeros((em.size, ex.size), dtype=bool)
-    for line, widths in ((ex, _pair("rayleigh", rayleigh)), (shifted, _pair("raman", raman))):
+    for line, widths in (
+        (ex, _width_pair("rayleigh", rayleigh)),
+        (shifted, _width_pair("raman", raman)),
+    ):
         for order, width in enumerate(widths, start=1):
             if width > 0:
                 mask |= np.abs(em[:, None] - order * line[None, :]) <= width / 2
@@ -269,9 +282,9 @@ def scatter_mask(
 def mask_scatter(
     X: Any,
     *,
-    rayleigh: Widths = RAYLEIGH,
-    raman: Widths = RAMAN,
-    shift: float = WATER,
+    rayleigh: Widths = RAYLEIGH_WIDTHS,
+    raman: Widths = RAMAN_WIDTHS,
+    shift: float = WATER_RAMAN_SHIFT,
     below: str = "missing",
     emission: Any = None,
     excitation: Any = None,
@@ -298,16 +311,16 @@ def mask_scatter(
     >>> mask_scatter(np.ones((4, 41, 13)), emission=em, excitation=ex)
     Landscapes(sample (4) x emission (41) x excitation (13), 22.0% missing)
     """
-    _checks.choice("below", below, ("missing", "zero", "kept"))
-    made = landscapes(X, emission=emission, excitation=excitation)
-    em, ex = made.emission, made.excitation
+    checks.choice("below", below, ("missing", "zero", "kept"))
+    eems = landscapes(X, emission=emission, excitation=excitation)
+    em, ex = eems.emission, eems.excitation
     mask = scatter_mask(em, ex, rayleigh=rayleigh, raman=raman, shift=shift)
-    data = made.data
+    data = eems.data
     if below != "kept":
-        under = made.along(em[:, None] < ex[None, :])
+        below_excitation = eems.broadcast_mask(em[:, None] < ex[None, :])
         value = 0.0 if below == "zero" else np.nan
-        data = np.where(under & ~np.isnan(data), value, data)
-    return made._with(np.where(made.along(mask), np.nan, data))
+        data = np.where(below_excitation & ~np.isnan(data), value, data)
+    return eems._replace_data(np.where(eems.broadcast_mask(mask), np.nan, data))
 
 
 def normalise(X: Any, by: str = "rms") -> Landscapes:
@@ -332,81 +345,85 @@ def normalise(X: Any, by: str = "rms") -> Landscapes:
     >>> normalise(X).norms
     array([0.5, 1.5])
     """
-    _checks.choice("by", by, tuple(SIZES))
-    made = landscapes(X)
-    rows = np.moveaxis(np.asarray(made.data, dtype=np.float64), made.sample_mode, 0)
-    sizes = np.array([SIZES[by](row[~np.isnan(row)]) for row in rows])
+    checks.choice("by", by, tuple(SIZE_FUNCTIONS))
+    eems = landscapes(X)
+    rows = np.moveaxis(np.asarray(eems.data, dtype=np.float64), eems.sample_mode, 0)
+    sizes = np.array([SIZE_FUNCTIONS[by](row[~np.isnan(row)]) for row in rows])
     if (sizes < 0).any():
-        at = int(np.argmin(sizes))
-        raise ValueError(f"X: sample {made.sample_name(at)} has a total below 0; normalise by rms")
-    known = sizes[sizes > 0]
-    sizes = np.where(sizes > 0, sizes / (known.mean() if known.size else 1.0), 1.0)
-    by_sample = [-1 if n == made.sample_mode else 1 for n in range(len(made.shape))]
-    before = np.ones(sizes.size) if made.norms is None else made.norms
-    return made._with(made.data / sizes.reshape(by_sample).astype(made.data.dtype), before * sizes)
+        worst = int(np.argmin(sizes))
+        raise ValueError(
+            f"X: sample {eems.sample_name(worst)} has a total below 0; normalise by rms"
+        )
+    positive = sizes[sizes > 0]
+    sizes = np.where(sizes > 0, sizes / (positive.mean() if positive.size else 1.0), 1.0)
+    sample_shape = [-1 if n == eems.sample_mode else 1 for n in range(len(eems.shape))]
+    previous_norms = np.ones(sizes.size) if eems.norms is None else eems.norms
+    return eems._replace_data(
+        eems.data / sizes.reshape(sample_shape).astype(eems.data.dtype), previous_norms * sizes
+    )
 
 
-SIZES: dict[str, Callable[[np.ndarray], float]] = {
+SIZE_FUNCTIONS: dict[str, Callable[[np.ndarray], float]] = {
     "rms": lambda x: math.sqrt(float(np.mean(x * x))) if x.size else 0.0,
     "total": lambda x: float(x.sum()),
     "largest": lambda x: float(np.abs(x).max(initial=0.0)),
 }
 
 
-def _floats(data: np.ndarray) -> np.ndarray:
+def _as_floats(data: np.ndarray) -> np.ndarray:
     return data if data.dtype.kind == "f" else data.astype(np.float64)
 
 
-def mode_called(names: Sequence[str], beginning: str) -> int:
+def mode_starting_with(names: Sequence[str], prefix: str) -> int:
     """The only mode whose name begins so; -1 if there is none, or more than one."""
-    found = [n for n, name in enumerate(names) if name.lower().startswith(beginning)]
-    return found[0] if len(found) == 1 else -1
+    matches = [n for n, name in enumerate(names) if name.lower().startswith(prefix)]
+    return matches[0] if len(matches) == 1 else -1
 
 
 def has_wavelengths(names: Sequence[str]) -> bool:
     """Whether names tell which modes are emission and excitation."""
-    return mode_called(names, "em") >= 0 and mode_called(names, "ex") >= 0
+    return mode_starting_with(names, "em") >= 0 and mode_starting_with(names, "ex") >= 0
 
 
-def _wavelengths(name: str, given: Any, size: int | None = None) -> list[float]:
+def _check_wavelengths(name: str, given: Any, size: int | None = None) -> list[float]:
     """Wavelengths in nm, checked."""
     if given is None:
-        raise _checks.ArgumentError(name, "must be given: X has no wavelengths in nm for it")
+        raise checks.ArgumentError(name, "must be given: X has no wavelengths in nm for it")
     try:
-        found = np.array([float(_without_unit(value)) for value in np.ravel(given)])
+        wavelengths = np.array([float(_strip_unit(value)) for value in np.ravel(given)])
     except (TypeError, ValueError):
-        raise _checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}") from None
-    if not found.size or not np.isfinite(found).all() or (found <= 0).any():
-        raise _checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}")
-    if np.unique(found).size != found.size:
-        raise _checks.ArgumentError(name, "has a wavelength twice")
-    if size is not None and found.size != size:
-        raise _checks.ArgumentError(name, f"must be {size} wavelengths, got {found.size}")
-    return [float(value) for value in found]
+        raise checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}") from None
+    if not wavelengths.size or not np.isfinite(wavelengths).all() or (wavelengths <= 0).any():
+        raise checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}")
+    if np.unique(wavelengths).size != wavelengths.size:
+        raise checks.ArgumentError(name, "has a wavelength twice")
+    if size is not None and wavelengths.size != size:
+        raise checks.ArgumentError(name, f"must be {size} wavelengths, got {wavelengths.size}")
+    return [float(value) for value in wavelengths]
 
 
-def _without_unit(value: Any) -> Any:
+def _strip_unit(value: Any) -> Any:
     """What stands before "nm" in a text such as "240 nm"."""
     return str(value).strip().removesuffix("nm") if isinstance(value, str) else value
 
 
-def _check_order(made: Landscapes) -> None:
+def _check_order(eems: Landscapes) -> None:
     """Refuse landscapes whose modes must have been mistaken for each other."""
-    em, ex = made.emission, made.excitation
+    em, ex = eems.emission, eems.excitation
     if em.max() < ex.max() and em.min() < ex.min():
-        raise _checks.ArgumentError(
+        raise checks.ArgumentError(
             "emission",
             f"is at {em.min():g} to {em.max():g} nm and excitation at {ex.min():g} to "
             f"{ex.max():g} nm: emission has the longer wavelengths; are the two mistaken?",
         )
 
 
-def _pair(name: str, widths: Widths) -> tuple[float, float]:
+def _width_pair(name: str, widths: Widths) -> tuple[float, float]:
     """Widths of the first and second order."""
     if widths is None:
         return 0.0, 0.0
-    listed = [widths, widths] if np.ndim(widths) == 0 else list(np.ravel(widths))
-    if len(listed) != 2:
-        raise _checks.ArgumentError(name, f"must be a width or two of them, got {widths!r}")
-    first, second = (_checks.real_number(name, 0.0 if w is None else w, 0.0) for w in listed)
+    width_list = [widths, widths] if np.ndim(widths) == 0 else list(np.ravel(widths))
+    if len(width_list) != 2:
+        raise checks.ArgumentError(name, f"must be a width or two of them, got {widths!r}")
+    first, second = (checks.real_number(name, 0.0 if w is None else w, 0.0) for w in width_list)
     return first, second

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from robustcp import _checks
-from robustcp._version import __version__
+from robustcp._util import checks
+from robustcp._util.version import __version__
 from robustcp.eem.spectra import Spectra
-from robustcp.files.errors import FileError, reason
-from robustcp.files.writing import Outputs, write_bytes
+from robustcp.persist.errors import FileError, reason
+from robustcp.persist.writing import Outputs, write_bytes
 
 #: What OpenFluor asks of a model, in the order of its form.
-FIELDS = (
+INFO_FIELDS = (
     "name", "creator", "date", "email", "doi", "reference", "unit", "toolbox", "fluorometer",
     "nSample", "constraints", "validation", "methods", "preprocess", "sources", "ecozones",
     "description",
 )  # fmt: skip
 #: How the rows of each kind begin.
-KINDS = ("Ex", "Em", "Score")
+ROW_KINDS = ("Ex", "Em", "Score")
 
 
 def write_openfluor(
@@ -62,20 +62,20 @@ def write_openfluor(
     path = Path(path)
     Outputs(force=force).add("path", path)
     lines = ["#", "# Fluorescence Model", "#"]
-    lines += [f"{key}\t{value}" for key, value in _described(spectra, info or {}).items()]
+    lines += [f"{key}\t{value}" for key, value in _complete_info(spectra, info or {}).items()]
     lines += ["#", "# Excitation/Emission (Ex, Em), wavelength [nm], component_n [intensity]", "#"]
     for kind, nm, loadings in (
         ("Ex", spectra.excitation, spectra.excitation_loadings),
         ("Em", spectra.emission, spectra.emission_loadings),
     ):
-        lines += [_row(kind, f"{w:.10g}", row) for w, row in zip(nm, loadings, strict=True)]
+        lines += [_format_row(kind, f"{w:.10g}", row) for w, row in zip(nm, loadings, strict=True)]
     if scores:
         if spectra.scores is None:
-            raise _checks.ArgumentError("scores", "there are none")
+            raise checks.ArgumentError("scores", "there are none")
         names = spectra.samples or tuple(range(1, len(spectra.scores) + 1))
         lines += ["#", "# sample, component_n [Score]", "#"]
         lines += [
-            _row("Score", _plain("samples", str(name)), row)
+            _format_row("Score", _check_text("samples", str(name)), row)
             for name, row in zip(names, spectra.scores, strict=True)
         ]
     else:  # after scores eem-python waits for the end at once
@@ -110,64 +110,72 @@ def read_openfluor(path: str | Path) -> Spectra:
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(path, f"cannot be read ({reason(error)})") from None
     info: dict[str, str] = {}
-    rows: dict[str, list[tuple[str, list[float]]]] = {kind: [] for kind in KINDS}
+    rows: dict[str, list[tuple[str, list[float]]]] = {kind: [] for kind in ROW_KINDS}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         key, _, rest = line.partition("\t")
         if key in rows:
-            rows[key].append(_parsed(path, number, rest))
+            rows[key].append(_parse_row(path, number, rest))
         else:
             info[key.strip()] = rest.strip()
-    lengths = {len(values) for each in rows.values() for _, values in each}
+    lengths = {len(values) for kind_rows in rows.values() for _, values in kind_rows}
     if not rows["Ex"] or not rows["Em"]:
         raise FileError(path, "is no file of OpenFluor: it has no rows that begin with Ex and Em")
     if len(lengths) != 1 or 0 in lengths:
-        found = " and ".join(map(str, sorted(lengths)))
-        raise FileError(path, f"must have one number for each component, has rows with {found}")
-    wavelengths = {kind: [_wavelength(path, at) for at, _ in rows[kind]] for kind in ("Ex", "Em")}
-    loadings = {kind: np.array([values for _, values in rows[kind]]) for kind in KINDS}
-    named = tuple(name for name, _ in rows["Score"])
+        counts = " and ".join(map(str, sorted(lengths)))
+        raise FileError(path, f"must have one number for each component, has rows with {counts}")
+    wavelengths = {
+        kind: [_parse_wavelength(path, wavelength) for wavelength, _ in rows[kind]]
+        for kind in ("Ex", "Em")
+    }
+    loadings = {kind: np.array([values for _, values in rows[kind]]) for kind in ROW_KINDS}
+    sample_names = tuple(name for name, _ in rows["Score"])
     return Spectra(
-        np.array(wavelengths["Em"]), np.array(wavelengths["Ex"]), loadings["Em"], loadings["Ex"],
-        loadings["Score"] if named else None, named or None, info,
-    )  # fmt: skip
+        np.array(wavelengths["Em"]),
+        np.array(wavelengths["Ex"]),
+        loadings["Em"],
+        loadings["Ex"],
+        loadings["Score"] if sample_names else None,
+        sample_names or None,
+        info,
+    )
 
 
-def _described(spectra: Spectra, info: Mapping[str, Any]) -> dict[str, str]:
+def _complete_info(spectra: Spectra, info: Mapping[str, Any]) -> dict[str, str]:
     """All that OpenFluor asks for, empty where it is not known."""
-    known = {"toolbox": f"robustcp {__version__}"}
+    values = {"toolbox": f"robustcp {__version__}"}
     if spectra.scores is not None:
-        known["nSample"] = str(len(spectra.scores))
-    known |= {**spectra.info, **{key: str(value) for key, value in info.items()}}
-    listed = {key: known.get(key, "") for key in (*FIELDS, *known)}
-    return {_plain("info", key): _plain("info", value) for key, value in listed.items()}
+        values["nSample"] = str(len(spectra.scores))
+    values |= {**spectra.info, **{key: str(value) for key, value in info.items()}}
+    ordered = {key: values.get(key, "") for key in (*INFO_FIELDS, *values)}
+    return {_check_text("info", key): _check_text("info", value) for key, value in ordered.items()}
 
 
-def _plain(argument: str, text: str) -> str:
+def _check_text(argument: str, text: str) -> str:
     """Text that cannot be taken for anything else in such a file."""
-    if any(mark in text for mark in "\t\r\n#") or text in KINDS:
-        raise _checks.ArgumentError(
+    if any(mark in text for mark in "\t\r\n#") or text in ROW_KINDS:
+        raise checks.ArgumentError(
             argument,
-            f"must be one line without tabs and #, and not {', '.join(KINDS)}, got {text!r}",
+            f"must be one line without tabs and #, and not {', '.join(ROW_KINDS)}, got {text!r}",
         )
     return text
 
 
-def _row(kind: str, at: str, values: np.ndarray) -> str:
-    return "\t".join([kind, at, *(f"{value:.10g}" for value in values)])
+def _format_row(kind: str, label: str, values: np.ndarray) -> str:
+    return "\t".join([kind, label, *(f"{value:.10g}" for value in values)])
 
 
-def _parsed(path: str | Path, number: int, rest: str) -> tuple[str, list[float]]:
-    at, *values = rest.rstrip().split("\t")
+def _parse_row(path: str | Path, number: int, rest: str) -> tuple[str, list[float]]:
+    label, *values = rest.rstrip().split("\t")
     try:
-        return at, [float(value) for value in values]
+        return label, [float(value) for value in values]
     except ValueError:
         raise FileError(path, f"line {number} has something else than numbers: {rest!r}") from None
 
 
-def _wavelength(path: str | Path, at: str) -> float:
+def _parse_wavelength(path: str | Path, text: str) -> float:
     try:
-        return float(at)
+        return float(text)
     except ValueError:
-        raise FileError(path, f"{at!r} is not a wavelength in nm") from None
+        raise FileError(path, f"{text!r} is not a wavelength in nm") from None

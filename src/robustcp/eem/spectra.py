@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from robustcp import _checks
-from robustcp.eem.landscapes import Landscapes, has_wavelengths, landscapes, mode_called
+from robustcp._util import checks
+from robustcp.eem.landscapes import Landscapes, has_wavelengths, landscapes, mode_starting_with
 from robustcp.engines import to_host
-from robustcp.fitted import Fit
+from robustcp.results.fit import Fit
 
 #: Spectra are compared at so many common wavelengths at least.
-LEAST = 3
+MIN_COMMON_WAVELENGTHS = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,15 +61,17 @@ class Spectra:
         if self.scores is None:
             raise ValueError("fmax: there are no scores, as in most files of OpenFluor")
         loadings = (self.emission_loadings, self.excitation_loadings)
-        peak = np.prod([_extremes(each) for each in loadings], axis=0)
+        peak = np.prod([_column_extremes(A) for A in loadings], axis=0)
         return np.asarray(self.scores * peak)
 
     @property
     def peaks(self) -> np.ndarray:
         """The wavelengths (emission, excitation) at which each component is largest."""
-        pairs = ((self.emission, self.emission_loadings), (self.excitation,
-                 self.excitation_loadings))  # fmt: skip
-        return np.stack([nm[np.abs(each).argmax(axis=0)] for nm, each in pairs], axis=1)
+        pairs = (
+            (self.emission, self.emission_loadings),
+            (self.excitation, self.excitation_loadings),
+        )
+        return np.stack([nm[np.abs(A).argmax(axis=0)] for nm, A in pairs], axis=1)
 
     def similarity(self, other: Spectra) -> np.ndarray:
         """How much each component is like each one of another model: array (rank, other.rank).
@@ -77,19 +79,19 @@ class Spectra:
         The product of Tucker's congruence coefficients of the emission and of the excitation
         spectra, over the wavelengths that both have; the other's are interpolated.
         """
-        parts = []
+        congruences = []
         for name in ("emission", "excitation"):
-            nm, theirs = getattr(self, name), getattr(other, name)
-            common = (nm >= theirs.min()) & (nm <= theirs.max())
-            if common.sum() < LEAST:
+            nm, other_nm = getattr(self, name), getattr(other, name)
+            common = (nm >= other_nm.min()) & (nm <= other_nm.max())
+            if common.sum() < MIN_COMMON_WAVELENGTHS:
                 raise ValueError(f"other: has {int(common.sum())} wavelengths of {name} in common")
-            order = np.argsort(theirs)
+            order = np.argsort(other_nm)
             B = getattr(other, f"{name}_loadings")[order]
-            at = [np.interp(nm[common], theirs[order], column) for column in B.T]
-            A, B = getattr(self, f"{name}_loadings")[common], np.stack(at, axis=1)
+            interpolated = [np.interp(nm[common], other_nm[order], column) for column in B.T]
+            A, B = getattr(self, f"{name}_loadings")[common], np.stack(interpolated, axis=1)
             norms = np.outer(np.linalg.norm(A, axis=0), np.linalg.norm(B, axis=0))
-            parts.append(np.divide(A.T @ B, norms, out=np.zeros_like(norms), where=norms > 0))
-        return np.asarray(parts[0] * parts[1])
+            congruences.append(np.divide(A.T @ B, norms, out=np.zeros_like(norms), where=norms > 0))
+        return np.asarray(congruences[0] * congruences[1])
 
     def plot(
         self,
@@ -104,8 +106,8 @@ class Spectra:
         return draw(self, *others, labels=labels, axes=axes, figsize=figsize)
 
     def __repr__(self) -> str:
-        at = ", ".join(f"{ex:g}/{em:g}" for em, ex in self.peaks)
-        return f"Spectra(rank {self.rank}, excitation/emission peaks at {at} nm)"
+        peaks = ", ".join(f"{ex:g}/{em:g}" for em, ex in self.peaks)
+        return f"Spectra(rank {self.rank}, excitation/emission peaks at {peaks} nm)"
 
 
 def spectra(fit: Fit, X: Any = None) -> Spectra:
@@ -131,37 +133,41 @@ def spectra(fit: Fit, X: Any = None) -> Spectra:
     >>> found.fmax.round(1).ravel()
     array([7., 1., 4.])
     """
-    made = _wavelengths_of(fit, X)
-    if made.shape != fit.shape:
-        raise _checks.ArgumentError("X", f"has shape {made.shape}, the fit has {fit.shape}")
+    eems = _landscapes_of_fit(fit, X)
+    if eems.shape != fit.shape:
+        raise checks.ArgumentError("X", f"has shape {eems.shape}, the fit has {fit.shape}")
     factors = [np.asarray(to_host(A), dtype=np.float64) for A in fit.factors]
-    scores = factors[made.sample_mode] * np.asarray(to_host(fit.weights), dtype=np.float64)
+    scores = factors[eems.sample_mode] * np.asarray(to_host(fit.weights), dtype=np.float64)
     scaled = []
     for mode, A in enumerate(factors):
-        extremes = _extremes(A)
+        extremes = _column_extremes(A)
         scaled.append(A / np.where(extremes == 0, 1.0, extremes))
-        if mode != made.sample_mode:
+        if mode != eems.sample_mode:
             scores = scores * extremes
-    if made.norms is not None:
-        scores = scores * made.norms[:, None]
-    names = made.labels[made.sample_mode]
+    if eems.norms is not None:
+        scores = scores * eems.norms[:, None]
+    names = eems.labels[eems.sample_mode]
     return Spectra(
-        made.emission, made.excitation, scaled[made.emission_mode], scaled[made.excitation_mode],
-        scores, None if names is None else tuple(names),
-    )  # fmt: skip
+        eems.emission,
+        eems.excitation,
+        scaled[eems.emission_mode],
+        scaled[eems.excitation_mode],
+        scores,
+        None if names is None else tuple(names),
+    )
 
 
-def _wavelengths_of(fit: Fit, X: Any) -> Landscapes:
+def _landscapes_of_fit(fit: Fit, X: Any) -> Landscapes:
     """The landscapes of a fit; without them, ones that have its names and labels."""
     if X is not None:
         return landscapes(X)
-    at = [mode_called(fit.modes, kind) for kind in ("em", "ex")]
-    if not has_wavelengths(fit.modes) or any(fit.labels[mode] is None for mode in at):
-        raise _checks.ArgumentError("X", "must be given: the fit does not know the wavelengths")
-    nothing = np.broadcast_to(np.float64(0.0), fit.shape)
-    return Landscapes(nothing, fit.modes, fit.labels)
+    spectral_modes = [mode_starting_with(fit.modes, kind) for kind in ("em", "ex")]
+    if not has_wavelengths(fit.modes) or any(fit.labels[mode] is None for mode in spectral_modes):
+        raise checks.ArgumentError("X", "must be given: the fit does not know the wavelengths")
+    zeros = np.broadcast_to(np.float64(0.0), fit.shape)
+    return Landscapes(zeros, fit.modes, fit.labels)
 
 
-def _extremes(A: np.ndarray) -> np.ndarray:
+def _column_extremes(A: np.ndarray) -> np.ndarray:
     """The entry of largest magnitude of each column, with its sign."""
     return np.asarray(A[np.abs(A).argmax(axis=0), np.arange(A.shape[1])])

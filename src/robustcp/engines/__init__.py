@@ -7,75 +7,81 @@ from __future__ import annotations
 
 from typing import Any
 
-from robustcp._checks import ArgumentError
-from robustcp._typing import Array
+from robustcp._util.checks import ArgumentError
+from robustcp._util.typing import Array
 from robustcp.engines.arrays import (
     check_device,
     plain_array,
     to_host,
 )
 from robustcp.engines.axes import Arrangement, Axes
-from robustcp.engines.base import Engine, Sample, Sweeping, View
-from robustcp.engines.chunked import ChunkedEngine
-from robustcp.engines.chunks import ChunkError, Transposed, chunked_source
+from robustcp.engines.base import Engine, Sample, View, WholeSweep
+from robustcp.engines.blocks.chunked import ChunkedEngine
+from robustcp.engines.blocks.chunks import ChunkError, ReversedModesArray, chunked_source
+from robustcp.engines.blocks.partitioned import PartitionedEngine
+from robustcp.engines.blocks.schedulers import SchedulerError, connect
+from robustcp.engines.blocks.streamed import StreamedEngine, engine_on_device
+from robustcp.engines.blocks.tables import PartitionedTable, open_parquet
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.fibres import BEYOND, Fibres, fibre_length, some_indices
-from robustcp.engines.labelled import Labelled, axes_of, in_modes_of, labelled, unlabelled
-from robustcp.engines.observed import Observed, ObservedEngine, at_entries_of
-from robustcp.engines.partitioned import PartitionedEngine
-from robustcp.engines.parts import HostData, host_data, on_host
+from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
+from robustcp.engines.labelled import (
+    LabelledTensor,
+    align_to_axes,
+    as_labelled,
+    axes_of,
+    without_labels,
+)
+from robustcp.engines.observed import Observed, ObservedEngine, values_at_entries
 from robustcp.engines.scales import Scales, Signal
-from robustcp.engines.schedulers import SchedulerError, connect
-from robustcp.engines.streamed import StreamedEngine, engine_on
-from robustcp.engines.tables import Partitioned, in_parquet
+from robustcp.engines.subsets import HostData, host_data, is_on_host
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
-from robustcp.engines.weights import Listed, Weights, as_weights
+from robustcp.engines.weights import CoordinateWeights, Weights, as_weights
 
 __all__ = [
-    "BEYOND",
+    "FIBRES_NOT_EXCLUDED",
     "Arrangement",
     "Axes",
     "ChunkError",
     "ChunkedEngine",
+    "CoordinateWeights",
     "DenseEngine",
     "Engine",
     "Fibres",
     "HostData",
-    "Labelled",
-    "Listed",
+    "LabelledTensor",
     "Observed",
     "ObservedEngine",
-    "Partitioned",
     "PartitionedEngine",
+    "PartitionedTable",
     "Sample",
     "Scales",
     "SchedulerError",
     "Signal",
-    "Sweeping",
     "Tiling",
     "View",
     "Weights",
+    "WholeSweep",
+    "align_to_axes",
     "as_array",
     "as_engine",
+    "as_labelled",
     "as_weights",
-    "at_entries_of",
     "axes_of",
     "check_device",
     "connect",
     "fibre_length",
     "host_data",
-    "in_chunks",
-    "in_modes_of",
-    "in_parquet",
+    "is_chunked",
+    "is_on_host",
     "khatri_rao",
-    "labelled",
-    "on_host",
+    "open_parquet",
+    "reverse_modes",
+    "sample_indices",
     "single_blas_thread",
-    "some_indices",
     "to_host",
-    "transposed",
-    "unlabelled",
+    "values_at_entries",
+    "without_labels",
 ]
 
 
@@ -118,19 +124,19 @@ def as_engine(
     """
     if isinstance(data, Engine):
         return data
-    given = labelled(data)
-    named = isinstance(given, Labelled)
-    engine = _engine(given.data if named else given, threads, compiled, device, memory)
-    return engine.named(given.axes) if named else engine
+    tensor = as_labelled(data)
+    has_axes = isinstance(tensor, LabelledTensor)
+    engine = _engine_for(tensor.data if has_axes else tensor, threads, compiled, device, memory)
+    return engine.with_axes(tensor.axes) if has_axes else engine
 
 
-def _engine(
+def _engine_for(
     data: Any, threads: int | None, compiled: bool, device: Any, memory: int | str | None
 ) -> Engine:
     """The engine for data without names."""
     if isinstance(data, Engine):
         return data
-    if isinstance(data, Partitioned):
+    if isinstance(data, PartitionedTable):
         if device is not None:
             raise ArgumentError("device", "is for dense data; listed entries stay on the host")
         return PartitionedEngine(data, threads=threads, compiled=compiled, memory=memory)
@@ -145,23 +151,23 @@ def _engine(
             raise TypeError("device: is for dense data; listed entries stay on the host")
         return ObservedEngine(data, threads=threads, compiled=compiled)
     if on_device:
-        return engine_on(plain_array(data), device, memory, compiled=compiled)
+        return engine_on_device(plain_array(data), device, memory, compiled=compiled)
     return DenseEngine(plain_array(data), threads=threads, compiled=compiled)
 
 
-def in_chunks(data: Any) -> bool:
+def is_chunked(data: Any) -> bool:
     """Whether passes read data by chunks, or parts, from where it is."""
-    return isinstance(data, Partitioned) or chunked_source(data) is not None
+    return isinstance(data, PartitionedTable) or chunked_source(data) is not None
 
 
-def transposed(array: Any) -> Any:
+def reverse_modes(array: Any) -> Any:
     """A data set of h5py with its modes in reverse, read when it is asked for."""
-    return Transposed(array)
+    return ReversedModesArray(array)
 
 
 def as_array(data: Any) -> Array:
     """Data as an array of all its entries, of one of the array API libraries."""
-    data = unlabelled(data)
+    data = without_labels(data)
     if isinstance(data, DenseEngine | StreamedEngine):
         return data.array
     if isinstance(data, Observed | ObservedEngine):

@@ -7,8 +7,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from robustcp._checks import ArgumentError
-from robustcp._typing import Array
+from robustcp._util.checks import ArgumentError
+from robustcp._util.typing import Array
 
 
 def to_host(array: Array) -> np.ndarray:
@@ -29,21 +29,21 @@ def is_lazy(array: Any) -> bool:
     return bool(array_api_compat.is_dask_array(array))
 
 
-def taken(array: Array, at: np.ndarray, mode: int) -> Array:
+def take_indices(array: Array, indices: np.ndarray, mode: int) -> Array:
     """An array at some indices of a mode."""
     if is_lazy(array):
-        return array[(slice(None),) * mode + (at,)]
+        return array[(slice(None),) * mode + (indices,)]
     xp, device = array_api_compat.array_namespace(array), array_api_compat.device(array)
-    return xp.take(array, xp.asarray(at, device=device), axis=mode)
+    return xp.take(array, xp.asarray(indices, device=device), axis=mode)
 
 
 def check_device(name: str, array: Any, device: Any) -> None:
     """Refuse what is on another device of PyTorch than the data; other arrays may go anywhere."""
     if not array_api_compat.is_torch_array(array):
         return
-    data = device if hasattr(device, "type") else "cpu"
-    if str(array.device) != str(data):
-        raise ArgumentError(name, f"is on {array.device}, the data on {data}")
+    data_device = device if hasattr(device, "type") else "cpu"
+    if str(array.device) != str(data_device):
+        raise ArgumentError(name, f"is on {array.device}, the data on {data_device}")
 
 
 def check_dtype(array: Array) -> None:
@@ -64,14 +64,14 @@ def working_dtype(array: Array) -> Any:
     """
     xp = array_api_compat.array_namespace(array)
     if isinstance(array, np.ndarray):
-        short = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+        single_precision = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     elif xp.isdtype(array.dtype, "real floating"):
-        short = xp.finfo(array.dtype).bits <= 32
+        single_precision = xp.finfo(array.dtype).bits <= 32
     elif getattr(array_api_compat.device(array), "type", "cpu") == "cuda":
-        short = xp.isdtype(array.dtype, "bool") or xp.iinfo(array.dtype).bits <= 16
+        single_precision = xp.isdtype(array.dtype, "bool") or xp.iinfo(array.dtype).bits <= 16
     else:
-        short = False
-    return xp.float32 if short else xp.float64
+        single_precision = False
+    return xp.float32 if single_precision else xp.float64
 
 
 def storage_order(array: Array) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ def storage_order(array: Array) -> tuple[int, ...]:
     return tuple(sorted(range(array.ndim), key=lambda mode: (-abs(strides[mode]), mode)))
 
 
-def _plain_tensor(data: Any) -> Array:
+def _strided_tensor(data: Any) -> Array:
     """A dense tensor of PyTorch with entries of its own, out of any graph."""
     if data.is_nested:
         raise TypeError("X: is a nested tensor; pass torch.nested.to_padded_tensor(X, math.nan)")
@@ -117,7 +117,7 @@ def plain_array(data: Any) -> Array:
         check_dtype(data.data)
         return np.ma.filled(data.astype(working_dtype(data.data)), np.nan)
     if array_api_compat.is_torch_array(data):
-        return _plain_tensor(data)
+        return _strided_tensor(data)
     if array_api_compat.is_array_api_obj(data) and not isinstance(data, np.ndarray):
         return data
     try:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from robustcp import _checks
-from robustcp._checks import ArgumentError
+from robustcp._util import checks
+from robustcp._util.checks import ArgumentError
 
 #: Labels of one mode: a list, or None where indices are all there is.
 Labels = list[Any] | None
 
 #: Numbers that differ by less, relatively, are the same label.
-CLOSE = 1e-6
+LABEL_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ class Axes:
     Examples
     --------
     >>> axes = Axes(("sample", "nm"), (["a", "b"], [350.0, 352.0]))
-    >>> axes.mode("mode", "nm"), axes.index("index", 1, 352.0), axes.index("index", 0, 1)
-    (1, 1, 1)
+    >>> axes.mode_number("mode", "nm")
+    1
+    >>> axes.index_position("index", 1, 352.0), axes.index_position("index", 0, 1)
+    (1, 1)
     """
 
     modes: tuple[str, ...] = ()
@@ -46,19 +48,21 @@ class Axes:
     units: tuple[str, ...] = ()
 
     @property
-    def named(self) -> bool:
+    def has_names(self) -> bool:
         """Whether the names were given by somebody."""
         order = len(self.modes)
-        made_up = [tuple(f"{word}{n}" for n in range(order)) for word in ("mode ", "dim_")]
-        return bool(order) and self.modes not in made_up and len(set(self.modes)) == order
+        default_names = [tuple(f"{word}{n}" for n in range(order)) for word in ("mode ", "dim_")]
+        return bool(order) and self.modes not in default_names and len(set(self.modes)) == order
 
-    def part(self, indices: Sequence[np.ndarray | None]) -> Axes:
+    def subset(self, indices: Sequence[np.ndarray | None]) -> Axes:
         """The names and labels of a part of the data; None takes a mode whole."""
         if not self.modes:
             return self
         labels = tuple(
-            each if each is None or at is None else [each[int(k)] for k in at]
-            for each, at in zip(self.labels, indices, strict=True)
+            mode_labels
+            if mode_labels is None or index is None
+            else [mode_labels[int(k)] for k in index]
+            for mode_labels, index in zip(self.labels, indices, strict=True)
         )
         return Axes(self.modes, labels, self.notes, self.units)
 
@@ -71,25 +75,27 @@ class Axes:
         unit = self.units[mode] if self.units else ""
         return f"{self.modes[mode]} ({unit})" if unit else self.modes[mode]
 
-    def told(self, sentence: str) -> str:
+    def name_modes(self, sentence: str) -> str:
         """A sentence that has modes by number, with their names.
 
-        >>> Axes(("sample", "nm"), (None, None)).told("neighbours along mode 1 correlate")
+        >>> Axes(("sample", "nm"), (None, None)).name_modes("neighbours along mode 1 correlate")
         'neighbours along nm correlate'
         """
-        if not self.named:
+        if not self.has_names:
             return sentence
         return re.sub(
             r"\bmode (\d+)\b",
-            lambda at: self.modes[int(at[1])] if int(at[1]) < len(self.modes) else at[0],
+            lambda match: (
+                self.modes[int(match[1])] if int(match[1]) < len(self.modes) else match[0]
+            ),
             sentence,
         )
 
-    def mode(self, argument: str, given: Any, order: int | None = None) -> int:
+    def mode_number(self, argument: str, given: Any, order: int | None = None) -> int:
         """The number of a mode that an argument gives by number or name."""
-        return _checks.mode_number(argument, given, self.modes, order or len(self.modes))
+        return checks.mode_number(argument, given, self.modes, order or len(self.modes))
 
-    def index(self, argument: str, mode: int, given: Any, size: int | None = None) -> int:
+    def index_position(self, argument: str, mode: int, given: Any, size: int | None = None) -> int:
         """The position of an index of a mode; what is not an integer is a label."""
         labels = self.labels[mode] if self.labels else None
         size = size if labels is None else len(labels)
@@ -100,25 +106,28 @@ class Axes:
                     f"must be a position from 0 to {size - 1}, got {given}; the label {given} is "
                     f"at position {labels.index(given)}",
                 )
-            return _checks.whole_number(argument, given, 0, most=None if size is None else size - 1)
+            return checks.whole_number(
+                argument, given, 0, maximum=None if size is None else size - 1
+            )
         name = self.modes[mode] if self.modes else f"mode {mode}"
         if labels is None:
             raise ArgumentError(
                 argument, f"must be a position, as {name} has no labels, got {given!r}"
             )
-        found = [k for k, label in enumerate(labels) if _is(label, given)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise ArgumentError(argument, f"{given!r} is the label of {len(found)} of {name}")
+        matches = [k for k, label in enumerate(labels) if _matches(label, given)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise ArgumentError(argument, f"{given!r} is the label of {len(matches)} of {name}")
         raise ArgumentError(
-            argument, f"must be a position or a label of {name} ({some(labels)}), got {given!r}"
+            argument,
+            f"must be a position or a label of {name} ({format_labels(labels)}), got {given!r}",
         )
 
-    def arranged(self, data: Axes, free: Collection[int] = ()) -> Arrangement | None:
+    def arrangement_for(self, data: Axes, free_modes: Collection[int] = ()) -> Arrangement | None:
         """How a model with these names is to be turned so that it agrees with some data.
 
-        None if it agrees as it is, or if either has no names or labels. Modes that are `free`
+        None if it agrees as it is, or if either has no names or labels. Modes that are `free_modes`
         may have other labels than the model's.
 
         Raises
@@ -129,35 +138,51 @@ class Axes:
         if not self.modes or len(self.modes) != len(data.modes):
             return None
         order = tuple(range(len(self.modes)))
-        if self.named and data.named:
+        if self.has_names and data.has_names:
             if set(self.modes) != set(data.modes):
                 raise ArgumentError(
-                    "X", f"has the modes {', '.join(data.modes)}, the fit has "
+                    "X",
+                    f"has the modes {', '.join(data.modes)}, the fit has "
                     f"{', '.join(self.modes)}; rename those of X",
-                )  # fmt: skip
+                )
             order = tuple(self.modes.index(name) for name in data.modes)
         rows = tuple(
-            self._rows(n, have, n in free) for n, have in zip(order, data.labels, strict=True)
+            self._matching_rows(n, data_labels, n in free_modes)
+            for n, data_labels in zip(order, data.labels, strict=True)
         )
-        if order == tuple(range(len(order))) and all(at is None for at in rows):
+        if order == tuple(range(len(order))) and all(index is None for index in rows):
             return None
         return Arrangement(order, rows)
 
-    def _rows(self, mode: int, have: Labels, free: bool) -> np.ndarray | None:
+    def _matching_rows(self, mode: int, data_labels: Labels, may_differ: bool) -> np.ndarray | None:
         """The rows of the model that go with labels of the data; None for all in their order."""
-        want = self.labels[mode]
-        if have is None or want is None or len(have) != len(want) or same_labels(have, want):
+        model_labels = self.labels[mode]
+        if (
+            data_labels is None
+            or model_labels is None
+            or len(data_labels) != len(model_labels)
+            or same_labels(data_labels, model_labels)
+        ):
             return None  # those of another size are refused as such
-        keys, known = [key(label) for label in have], [key(label) for label in want]
-        places = {label: k for k, label in enumerate(known)}
-        if len(places) == len(want) and set(keys) == set(places):
-            return np.array([places[label] for label in keys])
-        if free:
+        data_keys, model_keys = (
+            [label_key(label) for label in data_labels],
+            [label_key(label) for label in model_labels],
+        )
+        positions = {label: k for k, label in enumerate(model_keys)}
+        if len(positions) == len(model_labels) and set(data_keys) == set(positions):
+            return np.array([positions[label] for label in data_keys])
+        if may_differ:
             return None
-        new = [label for label, k in zip(have, keys, strict=True) if k not in places]
-        said = f"has {_shown(new[0])}, which the fit has not" if new else "has a label twice"
+        unknown = [
+            label for label, k in zip(data_labels, data_keys, strict=True) if k not in positions
+        ]
+        problem = (
+            f"has {_format_label(unknown[0])}, which the fit has not"
+            if unknown
+            else "has a label twice"
+        )
         raise ArgumentError(
-            "X", f"{self.modes[mode]} {said}; both must have the same labels, in any order"
+            "X", f"{self.modes[mode]} {problem}; both must have the same labels, in any order"
         )
 
 
@@ -168,19 +193,19 @@ class Arrangement:
     order: tuple[int, ...]
     rows: tuple[np.ndarray | None, ...]
 
-    def of(self, parts: Sequence[Any]) -> tuple[Any, ...]:
+    def reorder(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """What there is for each mode of the model, for each mode of the data."""
-        return tuple(parts[n] for n in self.order)
+        return tuple(values[n] for n in self.order)
 
-    def rows_of(self, parts: Sequence[Any]) -> tuple[Any, ...]:
+    def reorder_rows(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The same for parts that have something for each index, such as vectors or factors."""
         return tuple(
-            part if part is None or at is None else part[at]
-            for part, at in zip(self.of(parts), self.rows, strict=True)
+            value if value is None or index is None else value[index]
+            for value, index in zip(self.reorder(values), self.rows, strict=True)
         )
 
 
-def key(label: Any) -> Any:
+def label_key(label: Any) -> Any:
     """What equal labels have in common, whatever their type."""
     if isinstance(label, np.generic) and label.dtype.kind not in "mM":
         label = label.item()
@@ -197,21 +222,21 @@ def same_labels(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Whether labels are the same in the same order; of numbers, but for rounding."""
     if len(a) != len(b):
         return False
-    x, y = [key(label) for label in a], [key(label) for label in b]
+    x, y = [label_key(label) for label in a], [label_key(label) for label in b]
     if x == y:
         return True
     if not all(_is_number(label) for label in (*x, *y)):
         return False
-    return bool(np.allclose(np.array(x, float), np.array(y, float), rtol=CLOSE, atol=0))
+    return bool(np.allclose(np.array(x, float), np.array(y, float), rtol=LABEL_TOLERANCE, atol=0))
 
 
 def _is_number(label: Any) -> bool:
     return isinstance(label, int | float) and not isinstance(label, bool)
 
 
-def _is(label: Any, given: Any) -> bool:
+def _matches(label: Any, given: Any) -> bool:
     """Whether a label is what somebody gave; dates may be given as text."""
-    label, given = key(label), key(given)
+    label, given = label_key(label), label_key(given)
     if isinstance(label, datetime) and isinstance(given, str):
         try:
             return label == datetime.fromisoformat(given)
@@ -220,17 +245,19 @@ def _is(label: Any, given: Any) -> bool:
     if isinstance(label, datetime) and isinstance(given, np.datetime64):
         return bool(np.datetime64(label.replace(tzinfo=None)) == given)
     if _is_number(label) and _is_number(given):
-        return bool(abs(label - given) <= CLOSE * abs(label)) if label != given else True
-    same = label == given
-    return bool(same) if isinstance(same, bool | np.bool_) else False
+        return bool(abs(label - given) <= LABEL_TOLERANCE * abs(label)) if label != given else True
+    equal = label == given
+    return bool(equal) if isinstance(equal, bool | np.bool_) else False
 
 
-def some(labels: Iterable[Any], most: int = 4) -> str:
+def format_labels(labels: Iterable[Any], limit: int = 4) -> str:
     """A few labels in words."""
-    listed = list(labels)
-    return ", ".join(map(_shown, listed[:most])) + (", ..." if len(listed) > most else "")
+    all_labels = list(labels)
+    return ", ".join(map(_format_label, all_labels[:limit])) + (
+        ", ..." if len(all_labels) > limit else ""
+    )
 
 
-def _shown(label: Any) -> str:
-    label = key(label)
+def _format_label(label: Any) -> str:
+    label = label_key(label)
     return repr(label) if isinstance(label, str | float | int) else str(label)

@@ -11,51 +11,55 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from robustcp._typing import Array, Factors
-from robustcp.engines.algebra import Algebra, algebra
+from robustcp._util.typing import Array, Factors
+from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_device, to_host
 from robustcp.engines.axes import Axes
 from robustcp.engines.fibres import Fibres
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
-from robustcp.engines.threads import Tiles
-from robustcp.engines.weights import Listed, Weights, as_weights
+from robustcp.engines.threads import TileExecutor
+from robustcp.engines.weights import CoordinateWeights, Weights, as_weights
 from robustcp.losses import Loss, Tail
-from robustcp.normal import NormalEquations
 
 E = TypeVar("E", bound="Engine")
 
 
-class Sweeping(ABC):
+class WholeSweep(ABC):
     """Whole sweeps over data, for one loss and without constraints."""
 
     @abstractmethod
-    def swept(
-        self, factors: Factors, modes: tuple[int, ...], mu: float, ahead: NormalEquations | None
+    def update_factors(
+        self,
+        factors: Factors,
+        modes: tuple[int, ...],
+        mu: float,
+        cached_equations: NormalEquations | None,
     ) -> Factors:
         """All factors, with those of some modes updated in turn.
 
-        `mu` is the weight of their squared norms, `ahead` are the first one's normal equations,
-        if they are known.
+        `mu` is the weight of their squared norms, `cached_equations` are the first one's normal
+        equations, if they are known.
         """
 
     @abstractmethod
-    def equations(self, factors: Factors, mode: int) -> NormalEquations:
-        """As `Engine.normal`."""
+    def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
+        """As `Engine.normal_equations`."""
 
 
 @dataclass(frozen=True)
 class View:
     """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
 
-    Entries count by their weights, those of weight 0 as missing; so do magnitudes beyond `wild`,
-    before the cut. Residuals are in units of the scales. `axes` say what modes and indices are
-    called.
+    Entries count by their weights, those of weight 0 as missing; so do magnitudes beyond
+    `mask_limit`, before the cut. Residuals are in units of the scales. `axes` say what modes and
+    indices are called.
     """
 
     exponent: int = 0
-    limit: float = math.inf
-    weights: Weights | Listed | None = None
-    wild: float = math.inf
+    clip_limit: float = math.inf
+    weights: Weights | CoordinateWeights | None = None
+    mask_limit: float = math.inf
     scales: Scales | None = None
     axes: Axes = field(default=Axes(), compare=False)
 
@@ -64,30 +68,30 @@ class View:
         if self.exponent:  # in two steps: 2^144 is beyond float32, which goes down to 2^-149
             half = self.exponent // 2
             x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - self.exponent)
-        if self.wild < math.inf:
-            x = xp.where(xp.abs(x) > self.wild, xp.full_like(x, math.nan), x)
-        return x if self.limit == math.inf else xp.clip(x, -self.limit, self.limit)
+        if self.mask_limit < math.inf:
+            x = xp.where(xp.abs(x) > self.mask_limit, xp.full_like(x, math.nan), x)
+        return x if self.clip_limit == math.inf else xp.clip(x, -self.clip_limit, self.clip_limit)
 
     @property
-    def plain(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether the data is seen as it is, but for weights and scales."""
-        return self.exponent == 0 and self.limit == self.wild == math.inf
+        return self.exponent == 0 and self.clip_limit == self.mask_limit == math.inf
 
-    def size(self, size: float) -> float:
+    def apply_to_magnitude(self, magnitude: float) -> float:
         """A magnitude as it is seen, or what bounds it."""
-        return min(math.ldexp(size, -self.exponent), self.limit, self.wild)
+        return min(math.ldexp(magnitude, -self.exponent), self.clip_limit, self.mask_limit)
 
-    def leaves_out(self, size: float) -> bool:
+    def masks(self, magnitude: float) -> bool:
         """Whether a magnitude counts as missing."""
-        return math.ldexp(size, -self.exponent) > self.wild
+        return math.ldexp(magnitude, -self.exponent) > self.mask_limit
 
-    def part(self, indices: Sequence[np.ndarray | None]) -> View:
+    def subset(self, indices: Sequence[np.ndarray | None]) -> View:
         """The view of a part of the data, which weights follow, and scales; see `subtensor`."""
         weights, scales = self.weights, self.scales
         if isinstance(weights, Weights):
-            weights = weights.part(indices)
-        scales = None if scales is None else scales.part(indices)
-        return replace(self, weights=weights, scales=scales, axes=self.axes.part(indices))
+            weights = weights.subset(indices)
+        scales = None if scales is None else scales.subset(indices)
+        return replace(self, weights=weights, scales=scales, axes=self.axes.subset(indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +134,11 @@ class Engine(ABC):
         Their floating point type.
     view : View
         How the data is looked at.
-    tiles : Tiles
+    executor : Tiles
         The threads that passes over the data share.
     takes_weights : bool
         Whether the engine heeds `view.weights`: losses and what is made of them count by the
-        weights; an entry of weight 0 is missing, in everything but `entrywise`.
+        weights; an entry of weight 0 is missing, in everything but `map_residuals`.
     takes_scales : bool
         Whether the engine heeds `view.scales`: with u the scale of an entry, whatever is asked
         with factors is about (x - model) / u, normal equations included; the rest about x.
@@ -144,7 +148,7 @@ class Engine(ABC):
     xp: Any
     dtype: Any
     view: View = View()
-    tiles: Tiles = Tiles(1)
+    executor: TileExecutor = TileExecutor(1)
     takes_weights: bool = False
     takes_scales: bool = False
 
@@ -152,7 +156,7 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def largest(self) -> float:
+    def max_abs(self) -> float:
         """The largest magnitude in the data."""
 
     @property
@@ -165,11 +169,11 @@ class Engine(ABC):
         """A host array as one of this engine's, on its device."""
 
     @abstractmethod
-    def viewed(self: E, view: View) -> E:
+    def with_view(self: E, view: View) -> E:
         """The same data, looked at in another way; nothing is copied."""
 
     @abstractmethod
-    def normal(
+    def normal_equations(
         self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
     ) -> NormalEquations:
         """The normal equations of a mode's factor, or of some of its rows."""
@@ -183,30 +187,32 @@ class Engine(ABC):
         if factors is None:
             values = self.unfolding(0, slice(0, self.shape[0])).reshape(self.shape)
         else:
-            values = np.array(to_host(self.entrywise(lambda r: r, factors)), dtype=np.float64)
+            values = np.array(to_host(self.map_residuals(lambda r: r, factors)), dtype=np.float64)
         weights = self.view.weights
-        found = None
+        entry_weights = None
         if isinstance(weights, Weights):
-            found = weights.at(np.indices(self.shape).reshape(self.order, -1))
-            values[found.reshape(self.shape) == 0] = np.nan
-        at = np.nonzero(~np.isnan(values))
-        found = None if found is None else found.reshape(self.shape)[at]
-        scales = None if self.view.scales is None else self.view.scales.at(at)
-        return Sample(values[at], lambda: at, found, scales)
+            entry_weights = weights.values_at(np.indices(self.shape).reshape(self.order, -1))
+            values[entry_weights.reshape(self.shape) == 0] = np.nan
+        indices = np.nonzero(~np.isnan(values))
+        entry_weights = (
+            None if entry_weights is None else entry_weights.reshape(self.shape)[indices]
+        )
+        scales = None if self.view.scales is None else self.view.scales.values_at(indices)
+        return Sample(values[indices], lambda: indices, entry_weights, scales)
 
-    def leaving_out(self: E, fibres: Fibres) -> E:
+    def without_fibres(self: E, fibres: Fibres) -> E:
         """The same data without some fibres, which count as missing."""
         if not fibres:
             return self
         weights = self.view.weights
-        assert not isinstance(weights, Listed)
-        return self.viewed(replace(self.view, weights=fibres.weights(weights)))
+        assert not isinstance(weights, CoordinateWeights)
+        return self.with_view(replace(self.view, weights=fibres.mask_weights(weights)))
 
-    def leaving_out_slabs(self: E, mode: int, rows: np.ndarray) -> E:
+    def without_slabs(self: E, mode: int, rows: np.ndarray) -> E:
         """The same data without some slabs of a mode, which count as missing."""
         weights = self.view.weights or Weights(self.shape, (None,) * self.order)
         assert isinstance(weights, Weights)
-        return self.viewed(replace(self.view, weights=weights.without(mode, rows)))
+        return self.with_view(replace(self.view, weights=weights.without_slabs(mode, rows)))
 
     @abstractmethod
     def slab_sums(
@@ -224,7 +230,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
         """work(x - model) of every entry, an array of the data's shape and library.
 
         Entries of weight 0 have residuals like any other.
@@ -247,7 +253,7 @@ class Engine(ABC):
         return "cpu"
 
     @property
-    def at_hand(self) -> Engine:
+    def in_memory(self) -> Engine:
         """The same data where many small fits of it are fastest: small data is in memory."""
         return self
 
@@ -257,7 +263,7 @@ class Engine(ABC):
         return self
 
     @property
-    def listable(self) -> bool:
+    def entries_fit_in_memory(self) -> bool:
         """Whether there is room for all entries with their indices, as `entries` gives them."""
         return True
 
@@ -273,34 +279,43 @@ class Engine(ABC):
         return len(self.shape)
 
     @cached_property
-    def precision(self) -> float:
+    def machine_epsilon(self) -> float:
         """The machine epsilon of `dtype`."""
         return float(self.xp.finfo(self.dtype).eps)
 
     @property
     def algebra(self) -> Algebra:
         """Linear algebra on the rows of factors."""
-        return algebra(self.xp)
+        return algebra_for(self.xp)
 
     def scaled(self: E, exponent: int) -> E:
         """The same data times 2**-exponent, before any scales by signal."""
         view = self.view
         if view.scales is not None and view.scales.signal is not None:
             raise ValueError("scales: a signal is in the units of the data; scale the data first")
-        limit, wild = (math.ldexp(size, -exponent) for size in (view.limit, view.wild))
-        return self.viewed(replace(view, exponent=view.exponent + exponent, limit=limit, wild=wild))
+        clip_limit, mask_limit = (
+            math.ldexp(magnitude, -exponent) for magnitude in (view.clip_limit, view.mask_limit)
+        )
+        return self.with_view(
+            replace(
+                view,
+                exponent=view.exponent + exponent,
+                clip_limit=clip_limit,
+                mask_limit=mask_limit,
+            )
+        )
 
-    def named(self: E, axes: Axes) -> E:
+    def with_axes(self: E, axes: Axes) -> E:
         """The same data with names of its modes and labels of their indices."""
-        return self.viewed(replace(self.view, axes=axes)) if axes != self.view.axes else self
+        return self.with_view(replace(self.view, axes=axes)) if axes != self.view.axes else self
 
-    def saturated(self: E, limit: float) -> E:
+    def clipped(self: E, limit: float) -> E:
         """The same data with larger magnitudes cut to a limit."""
-        return self.viewed(replace(self.view, limit=min(limit, self.view.limit)))
+        return self.with_view(replace(self.view, clip_limit=min(limit, self.view.clip_limit)))
 
-    def without(self: E, wild: float) -> E:
+    def masked_above(self: E, limit: float) -> E:
         """The same data with larger magnitudes counted as missing."""
-        return self.viewed(replace(self.view, wild=min(wild, self.view.wild)))
+        return self.with_view(replace(self.view, mask_limit=min(limit, self.view.mask_limit)))
 
     def weighted(self: E, weights: Any) -> E:
         """The same data with weights of the entries, in place of any that it has.
@@ -313,7 +328,7 @@ class Engine(ABC):
             raise TypeError(f"entry_weights: {type(self).__name__} does not take any")
         for part in weights if isinstance(weights, list | tuple) else (weights,):
             check_device("entry_weights", part, self.device)
-        return self.viewed(replace(self.view, weights=as_weights(weights, self.shape)))
+        return self.with_view(replace(self.view, weights=as_weights(weights, self.shape)))
 
     def standardized(self: E, scales: Scales | None) -> E:
         """The same data with residuals in units of scales, in place of any; None for none."""
@@ -321,37 +336,37 @@ class Engine(ABC):
             raise TypeError(f"scales: {type(self).__name__} does not take any")
         if scales is self.view.scales:
             return self
-        return self.viewed(replace(self.view, scales=scales))
+        return self.with_view(replace(self.view, scales=scales))
 
     def entry_scales(self) -> Array:
         """The scale of every entry, an array of the data's shape and library; 1 without any."""
         if self.view.scales is not None:
-            every = np.indices(self.shape).reshape(self.order, -1)
-            return self.asarray(self.view.scales.at(every).reshape(self.shape))
+            indices = np.indices(self.shape).reshape(self.order, -1)
+            return self.asarray(self.view.scales.values_at(indices).reshape(self.shape))
         zeros = tuple(self.asarray(np.zeros((size, 1))) for size in self.shape)
-        return self.entrywise(self.xp.ones_like, zeros)
+        return self.map_residuals(self.xp.ones_like, zeros)
 
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the data."""
-        return self._total(loss.value, factors)
+        return self._total_cost(loss.value, factors)
 
-    def _total(self, cost: Callable[[Array], Array], factors: Factors | None = None) -> float:
+    def _total_cost(self, cost: Callable[[Array], Array], factors: Factors | None = None) -> float:
         """An elementwise cost of x, or of x - model, summed over the data by its weights."""
-        work = self._observed_only(cost)
+        work = self._ignore_missing(cost)
         weights = {} if self.view.weights is None else {"weighted": True}
         return math.fsum(self.slab_sums(work, factors, **weights)[0])
 
-    def _observed_only(self, cost: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    def _ignore_missing(self, cost: Callable[[Array], Array]) -> Callable[[Array], Array]:
         """An elementwise cost in float64, with 0 for missing entries."""
         xp = self.xp
 
         def work(x: Array) -> Array:
-            found = cost(xp.astype(x, xp.float64))
-            return xp.where(xp.isnan(x), xp.zeros_like(found), found)
+            costs = cost(xp.astype(x, xp.float64))
+            return xp.where(xp.isnan(x), xp.zeros_like(costs), costs)
 
         return work
 
-    def sweep(self, loss: Loss) -> Sweeping | None:
+    def whole_sweep(self, loss: Loss) -> WholeSweep | None:
         """Whole sweeps, where they are faster than the updates of one factor after the other."""
         return None
 
@@ -361,30 +376,30 @@ class Engine(ABC):
 
     def excess(self, limit: float, tail: Tail) -> float:
         """What entries beyond a limit cost more, under a loss of some tail, than the limit."""
-        if tail.flat or self.largest <= limit:
+        if tail.flat or self.max_abs <= limit:
             return 0.0
-        return self._total(lambda x: tail.excess(x, limit))
+        return self._total_cost(lambda x: tail.excess(x, limit))
 
-    def counts(self, mode: int) -> np.ndarray:
+    def slab_counts(self, mode: int) -> np.ndarray:
         """How many entries each slab of a mode holds, missing ones left out; host."""
         if self.complete:
             return np.full(self.shape[mode], math.prod(self.shape) // self.shape[mode])
-        return self._observed[mode]
+        return self._all_slab_counts[mode]
 
     @cached_property
-    def _observed(self) -> list[np.ndarray]:
+    def _all_slab_counts(self) -> list[np.ndarray]:
         xp = self.xp
         return self.slab_sums(lambda x: ~xp.isnan(x))
 
     @cached_property
     def count(self) -> float:
         """How many entries there are, missing ones left out."""
-        return float(self.counts(0).sum())
+        return float(self.slab_counts(0).sum())
 
     @cached_property
-    def weight(self) -> float:
+    def total_weight(self) -> float:
         """The sum of the entries' weights: without any, how many entries there are."""
-        return self.count if self.view.weights is None else self._total(self.xp.ones_like)
+        return self.count if self.view.weights is None else self._total_cost(self.xp.ones_like)
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
         """x - model where some modes are fixed at an index; the others keep their order.
@@ -392,15 +407,15 @@ class Engine(ABC):
         On the host, float64, NaN where an entry is missing; entries of weight 0 have residuals
         like any other.
         """
-        at = [np.array([fixed[n]]) if n in fixed else None for n in range(self.order)]
+        indices = [np.array([fixed[n]]) if n in fixed else None for n in range(self.order)]
         rows = tuple(
             A[fixed[n] : fixed[n] + 1, :] if n in fixed else A for n, A in enumerate(factors)
         )
-        found = self.subtensor(at).entrywise(lambda r: r, rows)
-        host = np.asarray(to_host(found), dtype=np.float64)
+        residuals = self.subtensor(indices).map_residuals(lambda r: r, rows)
+        host = np.asarray(to_host(residuals), dtype=np.float64)
         return host.reshape([size for n, size in enumerate(self.shape) if n not in fixed])
 
-    def flagged(self, factors: Factors, threshold: float) -> list[np.ndarray]:
+    def count_large_residuals(self, factors: Factors, threshold: float) -> list[np.ndarray]:
         """How many residuals are larger than a threshold in each slab of each mode; host."""
         xp = self.xp
         return self.slab_sums(lambda r: xp.abs(r) > threshold, factors)
@@ -409,17 +424,17 @@ class Engine(ABC):
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
         """X_n X_n', or its product with a basis."""
-        X = self._unfolded(mode)
+        X = self._zero_filled_unfolding(mode)
         return np.asarray(X @ X.T if basis is None else X @ (X.T @ basis))
 
     def cogram(self, mode: int) -> np.ndarray:
         """X_n' X_n, for a mode that is longer than all others together."""
-        X = self._unfolded(mode)
+        X = self._zero_filled_unfolding(mode)
         return np.asarray(X.T @ X)
 
     def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
         """X_n times a basis of prod(other sizes) rows."""
-        return np.asarray(self._unfolded(mode) @ basis)
+        return np.asarray(self._zero_filled_unfolding(mode) @ basis)
 
-    def _unfolded(self, mode: int) -> Any:
+    def _zero_filled_unfolding(self, mode: int) -> Any:
         return np.nan_to_num(self.unfolding(mode, slice(0, self.shape[mode])))

@@ -10,26 +10,26 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from robustcp import _checks
-from robustcp._typing import Array, Factors
-from robustcp.engines.algebra import Algebra, FusedAlgebra, algebra
+from robustcp._util import checks
+from robustcp._util.typing import Array, Factors
+from robustcp.engines.algebra import Algebra, TritonAlgebra, algebra_for
 from robustcp.engines.arrays import to_host
-from robustcp.engines.base import Engine, Sample, Sweeping, View
-from robustcp.engines.memory import as_words, free_memory
+from robustcp.engines.base import Engine, Sample, View, WholeSweep
+from robustcp.engines.memory import format_bytes, free_memory
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes import Passes
-from robustcp.engines.storage import Extent, Storage
-from robustcp.engines.threads import Tiles, available_threads
-from robustcp.engines.tiles import Tile, Tiling, length, ranges
-from robustcp.engines.unfolded import Unfolded
+from robustcp.engines.storage import DataSummary, Storage
+from robustcp.engines.threads import TileExecutor, available_threads
+from robustcp.engines.tiles import Tile, Tiling, slice_length, split_range
+from robustcp.engines.unfoldings import UnfoldingProducts
 from robustcp.losses import Loss
-from robustcp.normal import NormalEquations
 
 #: Normal equations of one block of rows may take this many bytes, or this share of the data.
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
 #: Data on a device with no more entries is faster on the host, where calls cost less.
-AT_HAND = 1 << 19
+MAX_HOST_ENTRIES = 1 << 19
 #: What a fit takes of a GPU's memory, as a share of the data; of small data more, up to a bound.
-NEEDED, NEEDED_SMALL, NEEDED_MOST = 0.1, 7.0, 250e6
+FIT_MEMORY_SHARE, SMALL_FIT_MEMORY_SHARE, MAX_SMALL_FIT_BYTES = 0.1, 7.0, 250e6
 
 
 class DenseEngine(Engine):
@@ -52,7 +52,7 @@ class DenseEngine(Engine):
     takes_weights = True
     takes_scales = True
     #: Where the data was given, if it was brought here from there.
-    _home: Any
+    _given_device: Any
 
     def __init__(
         self,
@@ -64,29 +64,29 @@ class DenseEngine(Engine):
         view: View = View(),  # noqa: B008
     ) -> None:
         if threads is not None:
-            threads = _checks.whole_number("threads", threads, 1)
+            threads = checks.whole_number("threads", threads, 1)
         on_host = array_api_compat.is_numpy_array(data)
-        tiles = Tiles((threads or available_threads()) if on_host else 1)
-        self._compiled, self._home = compiled, None
-        self._look(Storage(data, tiling, tiles, view))
+        tiles = TileExecutor((threads or available_threads()) if on_host else 1)
+        self._compiled, self._given_device = compiled, None
+        self._set_storage(Storage(data, tiling, tiles, view))
 
-    def _look(self, storage: Storage) -> None:
+    def _set_storage(self, storage: Storage) -> None:
         """Look at a stored array."""
         self._storage = storage
         self._passes = Passes(storage, compiled=self._compiled)
         self.xp, self.dtype, self.view = storage.xp, storage.dtype, storage.view
         self.shape = tuple(int(size) for size in storage.array.shape)
-        self.tiles = storage.tiles
+        self.executor = storage.executor
 
-    def _like(self, storage: Storage) -> DenseEngine:
+    def _with_storage(self, storage: Storage) -> DenseEngine:
         other = object.__new__(type(self))
-        other._compiled, other._home = self._compiled, self._home
-        other._look(storage)
+        other._compiled, other._given_device = self._compiled, self._given_device
+        other._set_storage(storage)
         return other
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
-        return f"DenseEngine({size}, {self.array.dtype}, {self.tiles.threads} threads)"
+        return f"DenseEngine({size}, {self.array.dtype}, {self.executor.threads} threads)"
 
     # What the data is
 
@@ -96,164 +96,173 @@ class DenseEngine(Engine):
         return self._storage.array
 
     @property
-    def largest(self) -> float:
-        return self._storage.largest
+    def max_abs(self) -> float:
+        return self._storage.max_abs
 
     @property
     def complete(self) -> bool:
-        return not self._storage.gaps
+        return not self._storage.has_missing
 
     @property
     def algebra(self) -> Algebra:
-        if self._passes.fused:
-            return FusedAlgebra()
-        return algebra(self.xp, self._compiled, self._storage.tiles.threads)
+        if self._passes.uses_triton:
+            return TritonAlgebra()
+        return algebra_for(self.xp, self._compiled, self._storage.executor.threads)
 
     @property
-    def extent(self) -> Extent:
+    def summary(self) -> DataSummary:
         """What there is in the data, whatever its scaling; an error if it cannot be fitted."""
-        return self._storage.extent
+        return self._storage.summary
 
-    def looked_at(self) -> Extent:
+    def compute_summary(self) -> DataSummary:
         """The same, whatever is found."""
-        return self._storage.looked_at()
+        return self._storage.compute_summary()
 
-    def known_to_be(self, extent: Extent) -> DenseEngine:
+    def with_summary(self, summary: DataSummary) -> DenseEngine:
         """This, which need not look at its data any more."""
-        self._storage.extent = extent
+        self._storage.summary = summary
         return self
 
     @property
     def device(self) -> Any:
-        return self._home or self._storage.device
+        return self._given_device or self._storage.device
 
     def asarray(self, array: Any) -> Array:
         host = np.ascontiguousarray(array)
         return self.xp.asarray(host, dtype=self.dtype, device=self._storage.device)
 
-    def viewed(self, view: View) -> DenseEngine:
-        return self._like(self._storage.viewed(view))
+    def with_view(self, view: View) -> DenseEngine:
+        return self._with_storage(self._storage.with_view(view))
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> DenseEngine:
         storage = self._storage
-        part = storage.array
-        if isinstance(part, np.ndarray):  # at once: taking mode by mode makes larger arrays first
+        subset = storage.array
+        if isinstance(subset, np.ndarray):  # at once: taking mode by mode makes larger arrays first
             grid = [
-                np.arange(n) if at is None else at
-                for n, at in zip(self.shape, indices, strict=True)
+                np.arange(n) if index is None else index
+                for n, index in zip(self.shape, indices, strict=True)
             ]
-            part = part[np.ix_(*grid)]
+            subset = subset[np.ix_(*grid)]
         else:
-            for mode, chosen in enumerate(indices):
-                if chosen is not None:
-                    at = self.xp.asarray(chosen, device=storage.device)
-                    part = self.xp.take(part, at, axis=mode)
-        view = storage.view.part(indices)
-        return self._like(Storage(part, storage.tiling, storage.tiles, view))
+            for mode, selection in enumerate(indices):
+                if selection is not None:
+                    index = self.xp.asarray(selection, device=storage.device)
+                    subset = self.xp.take(subset, index, axis=mode)
+        view = storage.view.subset(indices)
+        return self._with_storage(Storage(subset, storage.tiling, storage.executor, view))
 
     @property
-    def at_hand(self) -> DenseEngine:
+    def in_memory(self) -> DenseEngine:
         return self.off_device
 
     @property
     def off_device(self) -> DenseEngine:
         storage = self._storage
-        if storage.on_host or math.prod(self.shape) > AT_HAND:
+        if storage.on_host or math.prod(self.shape) > MAX_HOST_ENTRIES:
             return self
         data = to_host(self.array)
         if data.dtype.kind == "f":  # there, single precision saves nothing
             data = data.astype(np.float64)
         host = DenseEngine(data, compiled=self._compiled, tiling=storage.tiling)
-        host._home = storage.device
-        return host.viewed(self.view)
+        host._given_device = storage.device
+        return host.with_view(self.view)
 
     def check_memory(self) -> None:
-        if not self._passes.fused or self.device.type != "cuda":
+        if not self._passes.uses_triton or self.device.type != "cuda":
             return
-        data = math.prod(self.shape) * self._storage.array.element_size()
+        data_bytes = math.prod(self.shape) * self._storage.array.element_size()
         needed, free = (
-            max(NEEDED * data, min(NEEDED_SMALL * data, NEEDED_MOST)),
+            max(
+                FIT_MEMORY_SHARE * data_bytes,
+                min(SMALL_FIT_MEMORY_SHARE * data_bytes, MAX_SMALL_FIT_BYTES),
+            ),
             free_memory(self.device),
         )
         if free < needed:
-            raise _checks.ArgumentError(
+            raise checks.ArgumentError(
                 "X",
-                f"a fit takes about {as_words(needed)} of {self.device} beside the data, "
-                f"and {as_words(free)} are free",
+                f"a fit takes about {format_bytes(needed)} of {self.device} beside the data, "
+                f"and {format_bytes(free)} are free",
             )
 
     # Passes
 
-    def normal(
+    def normal_equations(
         self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
     ) -> NormalEquations:
-        every = slice(0, self.shape[mode])
-        rows = every if rows is None else rows
-        how = self._passes.of(loss, whole=rows == every)
+        all_rows = slice(0, self.shape[mode])
+        rows = all_rows if rows is None else rows
+        selected_pass = self._passes.for_loss(loss, whole_mode=rows == all_rows)
         n = self._storage.order.index(mode)
-        return how.normal(self._storage.in_order(factors), n, loss, rows)
+        return selected_pass.normal_equations(
+            self._storage.in_storage_order(factors), n, loss, rows
+        )
 
     def value(self, factors: Factors, loss: Loss) -> float:
-        return self._passes.of(loss).value(self._storage.in_order(factors), loss)
+        return self._passes.for_loss(loss).value(self._storage.in_storage_order(factors), loss)
 
-    def sweep(self, loss: Loss) -> Sweeping | None:
-        return self._passes.sweep(loss)
+    def whole_sweep(self, loss: Loss) -> WholeSweep | None:
+        return self._passes.whole_sweep(loss)
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
-        if self._passes.of(loss).shares_gram(loss, self._storage.order.index(mode)):
+        if self._passes.for_loss(loss).shares_gram(loss, self._storage.order.index(mode)):
             return [slice(0, self.shape[mode])]
         itemsize = self.xp.finfo(self.dtype).bits // 8
         row = (rank * (rank + 1) // 2 + rank) * itemsize
         data = math.prod(self.shape) * itemsize
         limit = max(BLOCK_BYTES, int(BLOCK_SHARE * data))
-        return ranges(self.shape[mode], max(1, limit // row))
+        return split_range(self.shape[mode], max(1, limit // row))
 
     # Samples and reductions
 
     def sample(self, factors: Factors | None = None) -> Sample:
-        places = self._storage.places
-        flat = places.sampled
-        parts = self._all(factors) if flat is None else self._some(factors, flat)
+        sample_indices = self._storage.sample_indices
+        flat = sample_indices.flat_indices
+        parts = self._all_values(factors) if flat is None else self._sampled_values(factors, flat)
         values = np.concatenate([np.asarray(to_host(r), dtype=np.float64) for r in parts])
-        known = ~np.isnan(values) if self._storage.gaps else None
+        observed = ~np.isnan(values) if self._storage.has_missing else None
 
         def locate() -> tuple[np.ndarray, ...]:
-            every = places.located
-            return every if known is None else tuple(index[known] for index in every)
+            indices = sample_indices.indices
+            return indices if observed is None else tuple(index[observed] for index in indices)
 
-        return Sample(values if known is None else values[known], locate)
+        return Sample(values if observed is None else values[observed], locate)
 
     def entries(self, factors: Factors | None = None) -> Sample:
         plain = self._storage.weights is None and self.view.scales is None
-        if plain and self._storage.places.sampled is None:  # a sample is all of them
+        if plain and self._storage.sample_indices.flat_indices is None:  # a sample is all of them
             return self.sample(factors)
         return super().entries(factors)
 
-    def _all(self, factors: Factors | None) -> Iterator[Array]:
-        read = self._reader(factors)
+    def _all_values(self, factors: Factors | None) -> Iterator[Array]:
+        read = self._tile_reader(factors)
         for tile in self._storage.pass_tiles():
             yield self.xp.reshape(read(tile), (-1,))
 
-    def _some(self, factors: Factors | None, flat: np.ndarray) -> Iterator[Array]:
+    def _sampled_values(self, factors: Factors | None, flat: np.ndarray) -> Iterator[Array]:
         xp, storage = self.xp, self._storage
-        for here in storage.sampled(flat):
-            r = storage.converted(storage.array[tuple(here)], self.dtype)
+        for indices in storage.sample_positions(flat):
+            r = storage.convert(storage.array[tuple(indices)], self.dtype)
             if factors is not None:
-                rows = (xp.take(A, i, axis=0) for A, i in zip(factors, here, strict=True))
+                rows = (xp.take(A, i, axis=0) for A, i in zip(factors, indices, strict=True))
                 r = r - xp.sum(math.prod(rows, start=1.0), axis=-1)
             if factors is not None and storage.scales is not None:
-                r = r / storage.scales.at([here[mode] for mode in storage.order])
-            if storage.weights is not None and storage.weights.zeros:
-                w = storage.weights.at([here[mode] for mode in storage.order])
+                r = r / storage.scales.values_at([indices[mode] for mode in storage.order])
+            if storage.weights is not None and storage.weights.has_zeros:
+                w = storage.weights.values_at([indices[mode] for mode in storage.order])
                 r = xp.where(w == 0, xp.full_like(r, math.nan), r)
             yield r
 
-    def _reader(self, factors: Factors | None, *, whole: bool = False) -> Callable[[Tile], Array]:
+    def _tile_reader(
+        self, factors: Factors | None, *, unmasked: bool = False
+    ) -> Callable[[Tile], Array]:
         storage = self._storage
         if factors is None:
-            return storage.matrix
-        held = storage.tile_factors(storage.in_order(factors))
-        return lambda tile: storage.residual(tile, held, storage.scale(tile), whole=whole)
+            return storage.tile_matrix
+        tile_factors = storage.tile_factors(storage.in_storage_order(factors))
+        return lambda tile: storage.residual(
+            tile, tile_factors, storage.tile_scales(tile), unmasked=unmasked
+        )
 
     def slab_sums(
         self,
@@ -263,44 +272,46 @@ class DenseEngine(Engine):
         weighted: bool = False,
     ) -> list[np.ndarray]:
         xp, storage = self.xp, self._storage
-        shape, read = storage.shape, self._reader(factors)
+        shape, read = storage.shape, self._tile_reader(factors)
 
         def sums(tile: Tile) -> tuple[Tile, list[np.ndarray]]:
-            box = xp.reshape(work(read(tile)), tuple(map(length, tile)))
-            counted = xp.isdtype(box.dtype, "bool") and not weighted
-            box = xp.astype(box, xp.int64 if counted else xp.float64)
-            (box,) = storage.weighed(tile, box) if weighted else (box,)
-            every = range(len(shape))
-            return tile, [to_host(xp.sum(box, axis=tuple(set(every) - {n}))) for n in every]
+            box = xp.reshape(work(read(tile)), tuple(map(slice_length, tile)))
+            is_count = xp.isdtype(box.dtype, "bool") and not weighted
+            box = xp.astype(box, xp.int64 if is_count else xp.float64)
+            (box,) = storage.apply_weights(tile, box) if weighted else (box,)
+            modes = range(len(shape))
+            return tile, [to_host(xp.sum(box, axis=tuple(set(modes) - {n}))) for n in modes]
 
         totals: list[np.ndarray] = []
         for tile, parts in storage.map(sums, storage.pass_tiles()):
             totals = totals or [
                 np.zeros(size, dtype=part.dtype) for size, part in zip(shape, parts, strict=True)
             ]
-            for total, at, part in zip(totals, tile, parts, strict=True):
-                total[at] += part
+            for total, rows, part in zip(totals, tile, parts, strict=True):
+                total[rows] += part
         return [totals[storage.order.index(mode)] for mode in range(self.order)]
 
-    def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        read = self._reader(factors, whole=True)
-        return self._gathered(lambda tile: work(read(tile)))
+    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+        read = self._tile_reader(factors, unmasked=True)
+        return self._assemble_tiles(lambda tile: work(read(tile)))
 
     def entry_scales(self) -> Array:
         storage = self._storage
         if storage.scales is None:
             return self.xp.ones(self.shape, dtype=self.dtype, device=storage.device)
-        return self._gathered(storage.scales.box)
+        return self._assemble_tiles(storage.scales.tile_values)
 
-    def _gathered(self, part_of: Callable[[Tile], Array]) -> Array:
+    def _assemble_tiles(self, tile_values: Callable[[Tile], Array]) -> Array:
         """An array of the data's shape from what there is for each tile."""
         xp, storage = self.xp, self._storage
 
         def box(tile: Tile) -> tuple[Tile, Array]:
-            return tile, xp.reshape(part_of(tile), tuple(map(length, tile)))
+            return tile, xp.reshape(tile_values(tile), tuple(map(slice_length, tile)))
 
         out = None
-        for tile, part in storage.tiles.map(box, storage.pass_tiles()):  # whatever gaps there are
+        for tile, part in storage.executor.map(
+            box, storage.pass_tiles()
+        ):  # whatever gaps there are
             if out is None:
                 out = xp.empty(storage.shape, dtype=part.dtype, device=storage.device)
             out[tile] = part
@@ -311,20 +322,20 @@ class DenseEngine(Engine):
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         storage = self._storage
         tile = tuple(rows if m == mode else slice(0, self.shape[m]) for m in storage.order)
-        x = storage.seen(tile, self.dtype)
+        x = storage.read_masked(tile, self.dtype)
         x = self.xp.permute_dims(x, tuple(storage.order.index(m) for m in range(self.order)))
         x = self.xp.reshape(self.xp.moveaxis(x, mode, 0), (x.shape[mode], -1))
         return np.asarray(to_host(x), dtype=np.float64)
 
     @cached_property
-    def _products(self) -> Unfolded:
-        return Unfolded(self._storage)
+    def _unfolding_products(self) -> UnfoldingProducts:
+        return UnfoldingProducts(self._storage)
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
-        return self._products.gram(mode, basis)
+        return self._unfolding_products.gram(mode, basis)
 
     def cogram(self, mode: int) -> np.ndarray:
-        return self._products.cogram(mode)
+        return self._unfolding_products.cogram(mode)
 
     def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
-        return self._products.project(mode, basis)
+        return self._unfolding_products.project(mode, basis)

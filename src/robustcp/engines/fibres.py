@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from robustcp.engines.base import Engine
 
 #: What is said of fibres in data of which not all entries can be listed.
-BEYOND = (
+FIBRES_NOT_EXCLUDED = (
     "X: some fibres {}; they are not left out, since that would take all entries in memory at "
     "once (as_engine(X, memory=...) may allow more)"
 )
@@ -43,56 +43,58 @@ class Fibres:
 
     def __or__(self, other: Fibres) -> Fibres:
         """Those and others."""
-        found = dict(self.along)
-        for mode, hit in other.along:
-            found[mode] = found[mode] | hit if mode in found else hit
-        return Fibres(self.shape, tuple(sorted(found.items())))
+        masks = dict(self.along)
+        for mode, mask in other.along:
+            masks[mode] = masks[mode] | mask if mode in masks else mask
+        return Fibres(self.shape, tuple(sorted(masks.items())))
 
     @property
     def count(self) -> int:
-        return sum(int(np.count_nonzero(hit)) for _, hit in self.along)
+        return sum(int(np.count_nonzero(mask)) for _, mask in self.along)
 
     @staticmethod
-    def numbered(
+    def fibre_numbers(
         shape: tuple[int, ...], mode: int, indices: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         """In which fibre along a mode each entry is, and the shape of an array of those fibres."""
         sizes = tuple(1 if n == mode else size for n, size in enumerate(shape))
         number: Any = 0
-        for n, (size, at) in enumerate(zip(sizes, indices, strict=True)):
+        for n, (size, index) in enumerate(zip(sizes, indices, strict=True)):
             if n != mode:
-                number = number * size + at
+                number = number * size + index
         return np.asarray(number), sizes
 
-    def at(self, indices: Sequence[np.ndarray]) -> np.ndarray:
+    def contains(self, indices: Sequence[np.ndarray]) -> np.ndarray:
         """Whether some entries are in one of the fibres."""
         inside = np.zeros(len(indices[0]), dtype=bool)
-        for mode, hit in self.along:
-            inside |= hit.ravel()[self.numbered(self.shape, mode, indices)[0]]
+        for mode, mask in self.along:
+            inside |= mask.ravel()[self.fibre_numbers(self.shape, mode, indices)[0]]
         return inside
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What they are, in a sentence."""
         parts = []
-        for mode, hit in self.along:
-            count = int(np.count_nonzero(hit))
+        for mode, mask in self.along:
+            count = int(np.count_nonzero(mask))
             parts.append(f"{count} fibre{'s' * (count != 1)} along mode {mode}")
         return " and ".join(parts)
 
-    def weights(self, others: Weights | None) -> Weights:
+    def mask_weights(self, weights: Weights | None) -> Weights:
         """Weights that are 0 in the fibres, and elsewhere as others say, or 1."""
-        kept = np.ones((1,) * len(self.shape), dtype=np.float32)
-        for _, hit in self.along:
-            kept = kept * ~hit
-        if others is not None:
-            array = np.float64(1.0) if others.array is None else others.array
+        product = np.ones((1,) * len(self.shape), dtype=np.float32)
+        for _, mask in self.along:
+            product = product * ~mask
+        if weights is not None:
+            array = np.float64(1.0) if weights.array is None else weights.array
             array = array if is_lazy(array) else to_host(array)
-            for n, vector in enumerate(others.vectors):
+            for n, vector in enumerate(weights.vectors):
                 if vector is not None:
-                    array = array * vector.reshape([-1 if m == n else 1 for m in range(kept.ndim)])
-            kept = kept * array
-        return Weights(self.shape, (None,) * kept.ndim, kept, zeros=True)
+                    array = array * vector.reshape(
+                        [-1 if m == n else 1 for m in range(product.ndim)]
+                    )
+            product = product * array
+        return Weights(self.shape, (None,) * product.ndim, product, has_zeros=True)
 
 
 def fibre_length(engine: Engine) -> float:
@@ -100,12 +102,12 @@ def fibre_length(engine: Engine) -> float:
     return engine.count * max(engine.shape) / math.prod(engine.shape)
 
 
-def some_indices(shape: tuple[int, ...], most: int) -> list[np.ndarray]:
+def sample_indices(shape: tuple[int, ...], max_entries: int) -> list[np.ndarray]:
     """Random indices of each mode, of not more entries together; long modes are cut first."""
     sizes = list(shape)
-    while math.prod(sizes) > most:
+    while math.prod(sizes) > max_entries:
         longest = sizes.index(max(sizes))
         sizes[longest] = sizes[longest] * 3 // 4
     rng = np.random.default_rng(0)
     pairs = zip(shape, sizes, strict=True)
-    return [np.sort(rng.permutation(whole)[:size]) for whole, size in pairs]
+    return [np.sort(rng.permutation(full_size)[:size]) for full_size, size in pairs]

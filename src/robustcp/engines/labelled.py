@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from robustcp._checks import ArgumentError
-from robustcp.engines.axes import Axes, Labels, some
+from robustcp._util.checks import ArgumentError
+from robustcp.engines.axes import Axes, Labels, format_labels
 from robustcp.engines.base import Engine
 from robustcp.engines.observed import Observed
 
 #: Listed entries are kept as such where they are fewer than this share of all.
-SPARSE = 0.5
+MAX_SPARSE_DENSITY = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class LabelledTensor:
     """A tensor with names of its modes and labels of their indices.
 
     Attributes
@@ -56,15 +56,17 @@ class Labelled:
             parts.append(f"{self.data.values.size} entries listed")
         elif hasattr(self.data, "dtype"):
             parts.append(str(self.data.dtype))
-        given = [name for name, each in zip(self.modes, self.labels, strict=True) if each]
-        if given:
-            parts.append(f"labels of {', '.join(given)}")
+        labelled_modes = [
+            name for name, mode_labels in zip(self.modes, self.labels, strict=True) if mode_labels
+        ]
+        if labelled_modes:
+            parts.append(f"labels of {', '.join(labelled_modes)}")
         return f"{type(self).__name__}({'; '.join((*parts, *self.notes))})"
 
 
-def labelled(data: Any) -> Any:
-    """Data as it is, or as a `Labelled` if it comes from pandas or xarray."""
-    if isinstance(data, Labelled):
+def as_labelled(data: Any) -> Any:
+    """Data as it is, or as a `LabelledTensor` if it comes from pandas or xarray."""
+    if isinstance(data, LabelledTensor):
         return data
     library = type(data).__module__.split(".")[0]
     if library == "xarray":
@@ -74,30 +76,30 @@ def labelled(data: Any) -> Any:
     return data
 
 
-def unlabelled(data: Any) -> Any:
+def without_labels(data: Any) -> Any:
     """The data alone."""
-    data = labelled(data)
-    return data.data if isinstance(data, Labelled) else data
+    data = as_labelled(data)
+    return data.data if isinstance(data, LabelledTensor) else data
 
 
 def axes_of(data: Any) -> Axes:
     """What the modes and indices of some data are called."""
-    data = labelled(data)
+    data = as_labelled(data)
     if isinstance(data, Engine):
         return data.view.axes
-    return data.axes if isinstance(data, Labelled) else Axes()
+    return data.axes if isinstance(data, LabelledTensor) else Axes()
 
 
-def in_modes_of(axes: Axes, other: Any) -> Any:
+def align_to_axes(axes: Axes, other: Any) -> Any:
     """Weights or standard deviations for data with some names, in the order of its modes.
 
     Dimensions that they do not have get size 1. Their labels must be the data's, in any order.
     What has no names stays as it is.
     """
-    other = labelled(other)
-    if not isinstance(other, Labelled):
+    other = as_labelled(other)
+    if not isinstance(other, LabelledTensor):
         return other
-    if not axes.named or not other.axes.named:
+    if not axes.has_names or not other.axes.has_names:
         return other.data
     unknown = [name for name in other.modes if name not in axes.modes]
     if unknown:
@@ -105,13 +107,13 @@ def in_modes_of(axes: Axes, other: Any) -> Any:
     values = np.asarray(other.data)
     for k, name in enumerate(other.modes):
         n = axes.modes.index(name)
-        here = Axes((name,), (other.labels[k],))
+        own_axes = Axes((name,), (other.labels[k],))
         try:
-            how = here.arranged(Axes((name,), (axes.labels[n],)))
+            arrangement = own_axes.arrangement_for(Axes((name,), (axes.labels[n],)))
         except ArgumentError:
             raise ValueError(f"entry_weights: other labels than X in dimension {name!r}") from None
-        if how is not None and how.rows[0] is not None:
-            values = np.take(values, how.rows[0], axis=k)
+        if arrangement is not None and arrangement.rows[0] is not None:
+            values = np.take(values, arrangement.rows[0], axis=k)
     shared = [name for name in axes.modes if name in other.modes]
     values = np.transpose(values, [other.modes.index(name) for name in shared])
     sizes = iter(values.shape)
@@ -126,23 +128,25 @@ def _from_xarray(array: Any) -> Any:
     if type(array).__name__ == "Dataset":
         names = list(array.data_vars)
         if len(names) != 1:
-            raise TypeError(f"X: give one variable of the Dataset; there are {some(names)}")
+            raise TypeError(
+                f"X: give one variable of the Dataset; there are {format_labels(names)}"
+            )
         array = array[names[0]]
     if type(array).__name__ != "DataArray":
         return array
     labels = tuple(
-        listed(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims
+        label_list(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims
     )
     units = tuple(
         str(array.coords[dim].attrs.get("units", "")) if dim in array.coords else ""
         for dim in array.dims
     )
-    at_hand = array.chunks is not None or array.variable._in_memory
+    has_array = array.chunks is not None or array.variable._in_memory
     modes = tuple(map(str, array.dims))
-    return Labelled(array.data if at_hand else array, modes, labels, units=units)
+    return LabelledTensor(array.data if has_array else array, modes, labels, units=units)
 
 
-def listed(index: Any) -> list[Any]:
+def label_list(index: Any) -> list[Any]:
     """Labels as a list; dates and durations as such, and NumPy's where Python's are too coarse."""
     values = np.asarray(getattr(index, "values", index))
     kind = values.dtype.kind
@@ -155,33 +159,35 @@ def listed(index: Any) -> list[Any]:
     return list(coarse.tolist() if exact else values)
 
 
-def _from_pandas(table: Any) -> Labelled | np.ndarray:
+def _from_pandas(table: Any) -> LabelledTensor | np.ndarray:
     """A Series with an index of several levels, a long table, or a matrix.
 
     What a table does not list is missing, as it is to pandas.
     """
     import pandas
 
-    several = isinstance(table.index, pandas.MultiIndex)
+    multi_indexed = isinstance(table.index, pandas.MultiIndex)
     if table.ndim == 1:
-        if not several:
+        if not multi_indexed:
             raise TypeError(
                 "X: a Series needs an index with a level for each mode, "
                 "such as table.set_index(['sensor', 'day'])['value']"
             )
         return from_series(table)
-    if several:
+    if multi_indexed:
         if table.shape[1] != 1:
             raise TypeError(f"X: give one column of the DataFrame, such as X[{table.columns[0]!r}]")
         return from_series(table.iloc[:, 0])
     kinds = {getattr(kind, "kind", "O") for kind in table.dtypes}
-    named = table.index.name is not None or table.index.dtype.kind not in "iu"
-    if kinds <= set("f") or (named and kinds <= set("fiub")):
+    has_row_labels = table.index.name is not None or table.index.dtype.kind not in "iu"
+    if kinds <= set("f") or (has_row_labels and kinds <= set("fiub")):
         names = tuple(
             str(axis.name) if axis.name is not None else f"mode {n}"
             for n, axis in enumerate(table.axes)
         )
-        return Labelled(table.to_numpy(), names, tuple(listed(axis) for axis in table.axes))
+        return LabelledTensor(
+            table.to_numpy(), names, tuple(label_list(axis) for axis in table.axes)
+        )
     if kinds <= set("iub"):
         raise TypeError(
             "X: is the DataFrame a matrix or a long table? Give X.to_numpy(), or "
@@ -192,7 +198,7 @@ def _from_pandas(table: Any) -> Labelled | np.ndarray:
     return from_series(table.set_index(list(table.columns[:-1])).iloc[:, 0])
 
 
-def from_series(series: Any) -> Labelled:
+def from_series(series: Any) -> LabelledTensor:
     """The tensor of a Series with a level of its index for each mode; the rest is missing.
 
     Examples
@@ -200,97 +206,105 @@ def from_series(series: Any) -> Labelled:
     >>> import pandas
     >>> at = pandas.MultiIndex.from_product([["a", "b"], [0, 1]], names=["sensor", "hour"])
     >>> from_series(pandas.Series([1.0, 2.0, 3.0, 4.0], index=at))
-    Labelled(sensor (2) x hour (2); float64; labels of sensor, hour)
+    LabelledTensor(sensor (2) x hour (2); float64; labels of sensor, hour)
     """
     index = series.index
     modes = tuple(f"mode {n}" if name is None else str(name) for n, name in enumerate(index.names))
-    values = numbers(series, "the values")
+    values = numeric_values(series, "the values")
     codes, labels = [], []
     for n, name in enumerate(modes):
-        code, own = coded(index.get_level_values(n), f"the level {name!r}")
+        code, mode_labels = factorize_column(index.get_level_values(n), f"the level {name!r}")
         codes.append(code)
-        labels.append(own)
-    known = ~np.isnan(values)
-    at = np.stack(codes, axis=1)[known]
-    return from_entries(at, values[known], modes, tuple(labels))
+        labels.append(mode_labels)
+    observed = ~np.isnan(values)
+    indices = np.stack(codes, axis=1)[observed]
+    return from_entries(indices, values[observed], modes, tuple(labels))
 
 
-def numbers(column: Any, what: str) -> np.ndarray:
+def numeric_values(column: Any, description: str) -> np.ndarray:
     """A column of values as float64, NaN for gaps; text, dates and durations are refused."""
     import pandas
 
     if column.dtype.kind in "mM" or isinstance(column.dtype, pandas.DatetimeTZDtype):
-        raise ValueError(f"X: {what} are {'durations' if column.dtype.kind == 'm' else 'dates'}")
-    found = pandas.to_numeric(column, errors="coerce")
-    bad = np.asarray(found.isna() & column.notna())
+        raise ValueError(
+            f"X: {description} are {'durations' if column.dtype.kind == 'm' else 'dates'}"
+        )
+    values = pandas.to_numeric(column, errors="coerce")
+    bad = np.asarray(values.isna() & column.notna())
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        raise ValueError(f"X: {what} have {column.iloc[row]!r} in row {row}")
-    return np.asarray(found.to_numpy(dtype=np.float64, na_value=np.nan))
+        raise ValueError(f"X: {description} have {column.iloc[row]!r} in row {row}")
+    return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
-def coded(column: Any, what: str) -> tuple[np.ndarray, list[Any]]:
+def factorize_column(column: Any, description: str) -> tuple[np.ndarray, list[Any]]:
     """The number of each entry's label, and the labels, in order where they have one."""
     import pandas
 
     if (gaps := np.asarray(column.isna())).any():
-        raise ValueError(f"X: {what} has a gap in row {int(np.flatnonzero(gaps)[0])}")
+        raise ValueError(f"X: {description} has a gap in row {int(np.flatnonzero(gaps)[0])}")
     try:
-        code, own = pandas.factorize(column, sort=True)
+        code, labels = pandas.factorize(column, sort=True)
     except TypeError:  # text among numbers, say
-        code, own = pandas.factorize(column)
-    return np.asarray(code, dtype=np.int64), listed(own)
+        code, labels = pandas.factorize(column)
+    return np.asarray(code, dtype=np.int64), label_list(labels)
 
 
 def from_entries(
-    at: np.ndarray, values: np.ndarray, modes: tuple[str, ...], labels: tuple[Labels, ...]
-) -> Labelled:
+    indices: np.ndarray, values: np.ndarray, modes: tuple[str, ...], labels: tuple[Labels, ...]
+) -> LabelledTensor:
     """Listed entries: an array with NaN for the others, or `Observed` where those are most."""
-    shape = tuple(len(each or ()) for each in labels)
-    repeated = duplicates(at, shape)
-    if repeated is not None:
-        raise ValueError(f"X: given more than once: {place(repeated, modes, labels)}")
-    notes = constant_slabs(at, values, modes, labels)
-    if len(values) < SPARSE * math.prod(map(float, shape)):
-        return Labelled(Observed(at, values, shape), modes, labels, notes)
+    shape = tuple(len(mode_labels or ()) for mode_labels in labels)
+    duplicate = first_duplicate(indices, shape)
+    if duplicate is not None:
+        raise ValueError(f"X: given more than once: {describe_entry(duplicate, modes, labels)}")
+    notes = note_constant_slabs(indices, values, modes, labels)
+    if len(values) < MAX_SPARSE_DENSITY * math.prod(map(float, shape)):
+        return LabelledTensor(Observed(indices, values, shape), modes, labels, notes)
     data = np.full(shape, np.nan)
-    data[tuple(at.T)] = values
-    return Labelled(data, modes, labels, notes)
+    data[tuple(indices.T)] = values
+    return LabelledTensor(data, modes, labels, notes)
 
 
-def duplicates(at: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
+def first_duplicate(indices: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
     """The first entry, in the order of indices, that is given twice."""
-    order = np.lexsort(at.T[::-1])
-    twice = np.flatnonzero((at[order[1:]] == at[order[:-1]]).all(axis=1))
-    return at[order[twice[0]]] if twice.size else None
+    order = np.lexsort(indices.T[::-1])
+    repeats = np.flatnonzero((indices[order[1:]] == indices[order[:-1]]).all(axis=1))
+    return indices[order[repeats[0]]] if repeats.size else None
 
 
-def place(index: Iterable[int], modes: Sequence[str], labels: Sequence[Labels]) -> str:
+def describe_entry(index: Iterable[int], modes: Sequence[str], labels: Sequence[Labels]) -> str:
     """Where an entry is, in words."""
     return ", ".join(
-        f"{name} {k if each is None else each[k]}"
-        for name, each, k in zip(modes, labels, index, strict=True)
+        f"{name} {k if mode_labels is None else mode_labels[k]}"
+        for name, mode_labels, k in zip(modes, labels, index, strict=True)
     )
 
 
 #: Slabs with fewer entries may hold one value by chance.
-FEW = 6
+MIN_SLAB_ENTRIES = 6
 
 
-def constant_slabs(
-    at: np.ndarray, values: np.ndarray, modes: Sequence[str], labels: Sequence[Labels]
+def note_constant_slabs(
+    indices: np.ndarray, values: np.ndarray, modes: Sequence[str], labels: Sequence[Labels]
 ) -> tuple[str, ...]:
     """What to say of slabs that hold one value throughout, such as a dead sensor."""
-    found = []
-    for n, (name, each) in enumerate(zip(modes, labels, strict=True)):
-        size = len(each or ())
+    notes = []
+    for n, (name, mode_labels) in enumerate(zip(modes, labels, strict=True)):
+        size = len(mode_labels or ())
         low, high = np.full(size, np.inf), np.full(size, -np.inf)
-        np.minimum.at(low, at[:, n], values)
-        np.maximum.at(high, at[:, n], values)
-        count = np.bincount(at[:, n], minlength=size)
-        dead = np.flatnonzero((low == high) & (count >= FEW))
-        if 0 < dead.size < size:
-            told = some([(each or [])[k] for k in dead])
-            held = f" ({low[dead[0]]:g} in all {count[dead[0]]} entries)" if dead.size == 1 else ""
-            found.append(f"{name} {told} never {'varies' if dead.size == 1 else 'vary'}{held}")
-    return tuple(found)
+        np.minimum.at(low, indices[:, n], values)
+        np.maximum.at(high, indices[:, n], values)
+        count = np.bincount(indices[:, n], minlength=size)
+        constant = np.flatnonzero((low == high) & (count >= MIN_SLAB_ENTRIES))
+        if 0 < constant.size < size:
+            names = format_labels([(mode_labels or [])[k] for k in constant])
+            value_note = (
+                f" ({low[constant[0]]:g} in all {count[constant[0]]} entries)"
+                if constant.size == 1
+                else ""
+            )
+            notes.append(
+                f"{name} {names} never {'varies' if constant.size == 1 else 'vary'}{value_note}"
+            )
+    return tuple(notes)

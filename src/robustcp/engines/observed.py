@@ -12,28 +12,28 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from robustcp import _checks
-from robustcp._typing import Array, Factors
-from robustcp.engines.algebra import Algebra, algebra
+from robustcp._util import checks
+from robustcp._util.typing import Array, Factors
+from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_dtype, working_dtype
 from robustcp.engines.base import Engine, Sample, View
-from robustcp.engines.fibres import Fibres
-from robustcp.engines.listing import (
-    Column,
-    Entries,
-    ListedPass,
-    ListedPasses,
-    Listing,
-    index_type,
+from robustcp.engines.blocks.tables import PartitionedTable, open_dask_frame, open_parquet
+from robustcp.engines.coordinates import (
+    CoordinateEntries,
+    CoordinateList,
+    CoordinatePass,
+    CoordinatePasses,
+    EntryValues,
+    index_dtype,
     lexicographic_order,
 )
+from robustcp.engines.fibres import Fibres
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
-from robustcp.engines.tables import Partitioned, in_frame, in_parquet
-from robustcp.engines.threads import Tiles, available_threads
-from robustcp.engines.tiles import ranges
-from robustcp.engines.weights import Listed, as_weights, listed_weights
+from robustcp.engines.threads import TileExecutor, available_threads
+from robustcp.engines.tiles import split_range
+from robustcp.engines.weights import CoordinateWeights, as_weights, coordinate_weights
 from robustcp.losses import Loss
-from robustcp.normal import NormalEquations
 
 #: Entries of a sample.
 SAMPLE_ENTRIES = 1 << 16
@@ -63,7 +63,7 @@ class Observed:
     def __init__(self, indices: Any, values: Any, shape: Sequence[int]) -> None:
         if np.ma.is_masked(values) or np.ma.is_masked(indices):
             raise ValueError("values: masked entries; leave them out of indices and values")
-        at, x = np.asarray(indices), np.asarray(values)
+        index_array, x = np.asarray(indices), np.asarray(values)
         if not x.size:
             raise ValueError("values: all entries are missing")
         if not isinstance(shape, Sequence) or any(int(size) != size for size in shape):
@@ -71,31 +71,39 @@ class Observed:
         self.shape: tuple[int, ...] = tuple(int(size) for size in shape)
         if len(self.shape) < 2 or min(self.shape) < 1:
             raise ValueError(f"shape: must have at least 2 modes, none empty, got {shape!r}")
-        if at.ndim != 2 or at.shape[1] != len(self.shape) or at.dtype.kind not in "iu":
+        if (
+            index_array.ndim != 2
+            or index_array.shape[1] != len(self.shape)
+            or index_array.dtype.kind not in "iu"
+        ):
             raise ValueError(
                 f"indices: must be integers of shape (count, {len(self.shape)}), "
-                f"got {at.dtype} of shape {at.shape}"
+                f"got {index_array.dtype} of shape {index_array.shape}"
             )
-        if x.shape != at.shape[:1]:
-            raise ValueError(f"values: must have shape {at.shape[:1]}, got {x.shape}")
-        columns = np.ascontiguousarray(at.T)
-        outside = np.zeros(len(at), dtype=bool)
+        if x.shape != index_array.shape[:1]:
+            raise ValueError(f"values: must have shape {index_array.shape[:1]}, got {x.shape}")
+        columns = np.ascontiguousarray(index_array.T)
+        outside = np.zeros(len(index_array), dtype=bool)
         for column, size in zip(columns, self.shape, strict=True):
             outside |= (column < 0) | (column >= size)
         if outside.any():
-            raise ValueError(f"indices: outside of {self.shape}: {_some(at, outside)}")
-        columns = columns.astype(index_type(self.shape), copy=False)
+            raise ValueError(
+                f"indices: outside of {self.shape}: {_format_indices(index_array, outside)}"
+            )
+        columns = columns.astype(index_dtype(self.shape), copy=False)
         order = lexicographic_order(columns, self.shape)
         ordered = np.take(columns, order, axis=1)
-        twice = np.zeros(len(at), dtype=bool)
-        twice[1:] = (ordered[:, 1:] == ordered[:, :-1]).all(axis=0)
-        if twice.any():
-            raise ValueError(f"indices: given more than once: {_some(ordered.T, twice)}")
+        duplicate = np.zeros(len(index_array), dtype=bool)
+        duplicate[1:] = (ordered[:, 1:] == ordered[:, :-1]).all(axis=0)
+        if duplicate.any():
+            raise ValueError(
+                f"indices: given more than once: {_format_indices(ordered.T, duplicate)}"
+            )
         check_dtype(x)
-        wild = np.asarray(~np.isfinite(x))
-        if wild.any():
-            raise ValueError(f"values: not finite at {_some(at, wild)}")
-        self.indices = at.astype(np.int64)
+        not_finite = np.asarray(~np.isfinite(x))
+        if not_finite.any():
+            raise ValueError(f"values: not finite at {_format_indices(index_array, not_finite)}")
+        self.indices = index_array.astype(np.int64)
         self.values = x.astype(working_dtype(x))
         # Sorted, so that the order in which entries are given makes no difference to a fit.
         self.sorting = order
@@ -105,7 +113,7 @@ class Observed:
     @staticmethod
     def from_parquet(
         path: Any, shape: Sequence[int] | None = None, columns: Sequence[str] | None = None
-    ) -> Partitioned:
+    ) -> PartitionedTable:
         """Entries that are listed in Parquet files, and are read part by part in every pass.
 
         Parameters
@@ -124,33 +132,35 @@ class Observed:
         Partitioned
             What estimators take as they do an `Observed`.
         """
-        return in_parquet(path, shape, columns)
+        return open_parquet(path, shape, columns)
 
     @staticmethod
     def from_dask(
         frame: Any, shape: Sequence[int] | None = None, columns: Sequence[str] | None = None
-    ) -> Partitioned:
+    ) -> PartitionedTable:
         """Entries that are listed in a DataFrame of Dask, one partition after the other.
 
         As `from_parquet`.
         """
-        return in_frame(frame, shape, columns)
+        return open_dask_frame(frame, shape, columns)
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
-    def kept(self, places: np.ndarray) -> Observed:
+    def take(self, positions: np.ndarray) -> Observed:
         """Some of the sorted entries, in their order."""
-        at = np.take(self.sorted_indices, places, axis=1)
-        return self.like(at, self.sorted_values[places], self.shape)
+        indices = np.take(self.sorted_indices, positions, axis=1)
+        return self.with_sorted_entries(indices, self.sorted_values[positions], self.shape)
 
-    def like(self, at: np.ndarray, values: np.ndarray, shape: Sequence[int]) -> Observed:
-        """Other entries, which are in order; `at` has an array of indices for each mode."""
+    def with_sorted_entries(
+        self, indices: np.ndarray, values: np.ndarray, shape: Sequence[int]
+    ) -> Observed:
+        """Other entries, which are in order; `indices` has an array of indices for each mode."""
         other = copy(self)
         other.shape = tuple(shape)
-        other.sorted_indices, other.sorted_values = at, values
-        other.indices, other.values, other.sorting = at.T, values, np.arange(values.size)
+        other.sorted_indices, other.sorted_values = indices, values
+        other.indices, other.values, other.sorting = indices.T, values, np.arange(values.size)
         return other
 
     def __repr__(self) -> str:
@@ -159,38 +169,38 @@ class Observed:
         return f"Observed({size}, {self.values.size} entries, {100 * share:.3g}% of all)"
 
 
-def _some(indices: np.ndarray, bad: np.ndarray) -> str:
+def _format_indices(indices: np.ndarray, bad: np.ndarray) -> str:
     """A few of the bad indices, in words."""
     rows = indices[bad]
-    shown = ", ".join(str(tuple(row)) for row in rows[:3].tolist())
-    return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
+    text = ", ".join(str(tuple(row)) for row in rows[:3].tolist())
+    return text + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
-def _weights(data: Observed, view: View) -> np.ndarray | None:
+def _sorted_weights(data: Observed, view: View) -> np.ndarray | None:
     """The weights of the sorted entries."""
     weights = view.weights
     if weights is None:
         return None
-    shape = data.values.shape if isinstance(weights, Listed) else data.shape
+    shape = data.values.shape if isinstance(weights, CoordinateWeights) else data.shape
     if weights.shape != shape:
         raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
-    if isinstance(weights, Listed):
+    if isinstance(weights, CoordinateWeights):
         w = weights.values[data.sorting]
     else:
-        w = weights.at(data.sorted_indices)
+        w = weights.values_at(data.sorted_indices)
     return np.asarray(w).astype(data.values.dtype)
 
 
 #: Scales of the entries, and their inverses, if there are any.
-_InUnits = tuple[np.ndarray | None, Column | None]
+_EntryScales = tuple[np.ndarray | None, EntryValues | None]
 
 
-class _Kept:
+class _UnmaskedEntries:
     """The entries that a view does not leave out: small magnitudes of positive weight.
 
     Attributes
     ----------
-    places : integer array, optional
+    positions : integer array, optional
         Where they are among the sorted ones; None if that is all.
     data : Observed
         Those alone.
@@ -198,21 +208,21 @@ class _Kept:
         Their weights.
     """
 
-    def __init__(self, whole: Observed, view: View) -> None:
-        w = _weights(whole, view)
-        keep = np.ones(whole.values.size, dtype=bool) if w is None else w > 0
+    def __init__(self, full_data: Observed, view: View) -> None:
+        w = _sorted_weights(full_data, view)
+        keep = np.ones(full_data.values.size, dtype=bool) if w is None else w > 0
         if not keep.any():
             raise ValueError("entry_weights: all observed entries have weight 0")
-        if view.leaves_out(float(np.abs(whole.sorted_values[keep]).max())):
-            keep &= ~np.isnan(view.apply(whole.sorted_values, np))
-        self.places = None if keep.all() else np.flatnonzero(keep)
-        self.data = whole if self.places is None else whole.kept(self.places)
-        self.listing = Listing(self.data.sorted_indices, self.data.shape)
-        w = w if w is None or self.places is None else w[self.places]
-        self.w = None if w is None else Column(self.listing, w)
+        if view.masks(float(np.abs(full_data.sorted_values[keep]).max())):
+            keep &= ~np.isnan(view.apply(full_data.sorted_values, np))
+        self.positions = None if keep.all() else np.flatnonzero(keep)
+        self.data = full_data if self.positions is None else full_data.take(self.positions)
+        self.coordinates = CoordinateList(self.data.sorted_indices, self.data.shape)
+        w = w if w is None or self.positions is None else w[self.positions]
+        self.w = None if w is None else EntryValues(self.coordinates, w)
 
     @cached_property
-    def sampled(self) -> np.ndarray | None:
+    def sample_positions(self) -> np.ndarray | None:
         """Which of the entries a sample is made of; None for all."""
         size = self.data.values.size
         if size <= SAMPLE_ENTRIES:
@@ -220,9 +230,13 @@ class _Kept:
         return np.sort(np.random.default_rng(0).integers(size, size=SAMPLE_ENTRIES))
 
     @cached_property
-    def sample(self) -> Listing:
+    def sample_coordinates(self) -> CoordinateList:
         """Where the entries of a sample are."""
-        return self.listing if self.sampled is None else self.listing.taken(self.sampled)
+        return (
+            self.coordinates
+            if self.sample_positions is None
+            else self.coordinates.take(self.sample_positions)
+        )
 
 
 def dense_slice(
@@ -238,7 +252,7 @@ def dense_slice(
     return part
 
 
-def at_entries_of(data: Any, values: np.ndarray) -> np.ndarray:
+def values_at_entries(data: Any, values: np.ndarray) -> np.ndarray:
     """Positive values for the entries of data on the host, from an array that broadcasts to it.
 
     Of an array of the same shape, those of listed entries, in the order given; or all, where
@@ -248,12 +262,12 @@ def at_entries_of(data: Any, values: np.ndarray) -> np.ndarray:
         return values
     if isinstance(data, Observed):
         return np.asarray(values[tuple(data.indices.T)])
-    none = np.nonzero(~(values > 0))
-    missing = np.isnan(data[none])
+    not_positive = np.nonzero(~(values > 0))
+    missing = np.isnan(data[not_positive])
     if missing.any() and missing.size < values.size:
         values = values.astype(np.float64)
-        usual = float(np.median(values[values > 0]))
-        values[tuple(index[missing] for index in none)] = usual
+        median = float(np.median(values[values > 0]))
+        values[tuple(index[missing] for index in not_positive)] = median
     return values
 
 
@@ -269,7 +283,7 @@ class ObservedEngine(Engine):
         Whether rows are solved by compiled code where there is any.
     view : View
         Weights and scales are those of entries as given, or of any entry of the shape.
-    like : ObservedEngine, optional
+    other_view : ObservedEngine, optional
         Another view of the same data: what both have in common is made once.
     """
 
@@ -283,75 +297,88 @@ class ObservedEngine(Engine):
         threads: int | None = None,
         compiled: bool = True,
         view: View = View(),  # noqa: B008 - it is frozen
-        like: ObservedEngine | None = None,
+        other_view: ObservedEngine | None = None,
     ) -> None:
         if threads is not None:
-            threads = _checks.whole_number("threads", threads, 1)
-        self._given: dict[str, Any] = {"threads": threads, "compiled": compiled}
-        self._whole, self.view = data, view
+            threads = checks.whole_number("threads", threads, 1)
+        self._options: dict[str, Any] = {"threads": threads, "compiled": compiled}
+        self._full_data, self.view = data, view
         self.xp: Any = xp
         self.shape = data.shape
         self.dtype: Any = data.values.dtype
-        self.tiles = Tiles(threads or available_threads())
-        kept, x, u = self._shared(view, like)
-        self._kept = kept if kept is not None else _Kept(data, view)
-        self._data, self._listing = self._kept.data, self._kept.listing
+        self.executor = TileExecutor(threads or available_threads())
+        unmasked, x, u = self._reusable_parts(view, other_view)
+        self._unmasked = unmasked if unmasked is not None else _UnmaskedEntries(data, view)
+        self._data, self._coordinates = self._unmasked.data, self._unmasked.coordinates
         if x is None:
-            seen = view.apply(self._data.sorted_values, np).astype(self.dtype, copy=False)
-            x = Column(self._listing, seen)
+            viewed_values = view.apply(self._data.sorted_values, np).astype(self.dtype, copy=False)
+            x = EntryValues(self._coordinates, viewed_values)
         self._x = x
-        self._u, self._h = u if u is not None else self._scales()
-        self._entries = Entries(self._listing, self._x, self._kept.w, self._h, self.tiles)
-        self._passes = ListedPasses(self._entries, compiled=compiled)
-        self._last: tuple[int, np.ndarray, Any] | None = None
+        self._u, self._h = u if u is not None else self._compute_scales()
+        self._entries = CoordinateEntries(
+            self._coordinates, self._x, self._unmasked.w, self._h, self.executor
+        )
+        self._passes = CoordinatePasses(self._entries, compiled=compiled)
+        self._last_split_gram: tuple[int, np.ndarray, Any] | None = None
 
     @staticmethod
-    def _shared(
-        view: View, like: ObservedEngine | None
-    ) -> tuple[_Kept | None, Column | None, _InUnits | None]:
+    def _reusable_parts(
+        view: View, other_view: ObservedEngine | None
+    ) -> tuple[_UnmaskedEntries | None, EntryValues | None, _EntryScales | None]:
         """Entries, data and scales of another view of the same, None where they differ."""
-        if like is None or view.weights is not like.view.weights:
+        if other_view is None or view.weights is not other_view.view.weights:
             return None, None, None
-        cut = (view.exponent, view.wild) == (like.view.exponent, like.view.wild)
-        if not cut and not view.wild == like.view.wild == math.inf:
+        same_magnitudes = (view.exponent, view.mask_limit) == (
+            other_view.view.exponent,
+            other_view.view.mask_limit,
+        )
+        if not same_magnitudes and not view.mask_limit == other_view.view.mask_limit == math.inf:
             return None, None, None
-        x = like._x if cut and view.limit == like.view.limit else None
-        same = view.scales is like.view.scales
-        return like._kept, x, (like._u, like._h) if same else None
+        x = (
+            other_view._x
+            if same_magnitudes and view.clip_limit == other_view.view.clip_limit
+            else None
+        )
+        same_scales = view.scales is other_view.view.scales
+        return other_view._unmasked, x, (other_view._u, other_view._h) if same_scales else None
 
-    def _scales(self) -> _InUnits:
+    def _compute_scales(self) -> _EntryScales:
         """The scales of the entries, and their inverses."""
         scales, data = self.view.scales, self._data
         if scales is None:
             return None, None
-        scales.check(self.shape, self._whole.values.shape)
+        scales.check(self.shape, self._full_data.values.shape)
         slabs, u = scales.slabs, None
-        if isinstance(slabs, Listed):
-            places = self._kept.places
-            u = slabs.values[self._whole.sorting if places is None else self._whole.sorting[places]]
+        if isinstance(slabs, CoordinateWeights):
+            positions = self._unmasked.positions
+            u = slabs.values[
+                self._full_data.sorting if positions is None else self._full_data.sorting[positions]
+            ]
         elif slabs is not None:
-            u = slabs.at(data.sorted_indices)
+            u = slabs.values_at(data.sorted_indices)
         if scales.signal is not None:
-            held = tuple(self.asarray(A) for A in scales.signal.factors)
-            nothing = Column(self._listing, np.zeros(data.values.size, self.dtype))
-            entries = Entries(self._listing, nothing, None, None, self.tiles)
-            passes = ListedPasses(entries, compiled=self._given["compiled"])
+            signal_factors = tuple(self.asarray(A) for A in scales.signal.factors)
+            zeros = EntryValues(self._coordinates, np.zeros(data.values.size, self.dtype))
+            entries = CoordinateEntries(self._coordinates, zeros, None, None, self.executor)
+            passes = CoordinatePasses(entries, compiled=self._options["compiled"])
             # Minus a model is as good as the model.
-            by_signal = scales.signal.deviation(passes.any.residuals(held), np)
+            by_signal = scales.signal.standard_deviation(
+                passes.any_pass.residuals(signal_factors), np
+            )
             u = by_signal if u is None else u * by_signal
-        u = scales.settled(u, data.values.size).astype(self.dtype, copy=False)
-        return u, Column(self._listing, 1 / u)
+        u = scales.apply_unit_and_floor(u, data.values.size).astype(self.dtype, copy=False)
+        return u, EntryValues(self._coordinates, 1 / u)
 
     def __repr__(self) -> str:
-        return f"ObservedEngine({self._whole!r}, {self.tiles.threads} threads)"
+        return f"ObservedEngine({self._full_data!r}, {self.executor.threads} threads)"
 
     @property
-    def given(self) -> Observed:
+    def data(self) -> Observed:
         """The data as given."""
-        return self._whole
+        return self._full_data
 
     @cached_property
-    def largest(self) -> float:
+    def max_abs(self) -> float:
         return float(np.abs(self._x.values).max())
 
     @property
@@ -360,65 +387,73 @@ class ObservedEngine(Engine):
 
     @property
     def algebra(self) -> Algebra:
-        return algebra(self.xp, self._given["compiled"], self.tiles.threads)
+        return algebra_for(self.xp, self._options["compiled"], self.executor.threads)
 
     def asarray(self, array: Any) -> Array:
         return np.ascontiguousarray(array, dtype=self.dtype)
 
-    def viewed(self, view: View) -> ObservedEngine:
-        return ObservedEngine(self._whole, **self._given, view=view, like=self)
+    def with_view(self, view: View) -> ObservedEngine:
+        return ObservedEngine(self._full_data, **self._options, view=view, other_view=self)
 
     def weighted(self, weights: Any) -> ObservedEngine:
         """The same data with weights of the entries; also one for each, in the order given."""
-        listed = listed_weights(weights, self._whole.values.size)
-        found = as_weights(weights, self.shape) if listed is None else listed
-        return self.viewed(replace(self.view, weights=found))
+        per_entry = coordinate_weights(weights, self._full_data.values.size)
+        new_weights = as_weights(weights, self.shape) if per_entry is None else per_entry
+        return self.with_view(replace(self.view, weights=new_weights))
 
     # Samples and reductions
 
     def sample(self, factors: Factors | None = None) -> Sample:
-        passes = self._sample
-        r = passes.entries.x.values if factors is None else passes.residuals(factors)
-        at = passes.listing.at
-        return Sample(r.astype(np.float64), lambda: tuple(at.astype(np.int64)))
+        sample_pass = self._sample_pass
+        r = sample_pass.entries.x.values if factors is None else sample_pass.residuals(factors)
+        indices = sample_pass.coordinates.indices
+        return Sample(r.astype(np.float64), lambda: tuple(indices.astype(np.int64)))
 
     @cached_property
-    def _sample(self) -> ListedPass:
+    def _sample_pass(self) -> CoordinatePass:
         """Over the entries that a sample is made of."""
-        picked, listing = self._kept.sampled, self._kept.sample
-        if picked is None:
-            return self._passes.any
-        x = Column(listing, self._x.values[picked])
-        h = None if self._h is None else Column(listing, self._h.values[picked])
-        entries = Entries(listing, x, None, h, self.tiles)
-        return ListedPasses(entries, compiled=self._given["compiled"]).any
+        positions, coordinates = self._unmasked.sample_positions, self._unmasked.sample_coordinates
+        if positions is None:
+            return self._passes.any_pass
+        x = EntryValues(coordinates, self._x.values[positions])
+        h = None if self._h is None else EntryValues(coordinates, self._h.values[positions])
+        entries = CoordinateEntries(coordinates, x, None, h, self.executor)
+        return CoordinatePasses(entries, compiled=self._options["compiled"]).any_pass
 
     def entries(self, factors: Factors | None = None) -> Sample:
         values = self._residuals(factors).astype(np.float64)
-        w, at = self._kept.w, self._listing.at
+        w, indices = self._unmasked.w, self._coordinates.indices
         weights = None if w is None else w.values.astype(np.float64)
         scales = None if self._u is None else self._u.astype(np.float64)
-        return Sample(values, lambda: tuple(at.astype(np.int64)), weights, scales)
+        return Sample(values, lambda: tuple(indices.astype(np.int64)), weights, scales)
 
-    def leaving_out(self, fibres: Fibres) -> ObservedEngine:
-        return self._leaving_out(fibres.at(tuple(self._whole.indices.T))) if fibres else self
+    def without_fibres(self, fibres: Fibres) -> ObservedEngine:
+        return (
+            self._without_entries(fibres.contains(tuple(self._full_data.indices.T)))
+            if fibres
+            else self
+        )
 
-    def leaving_out_slabs(self, mode: int, rows: np.ndarray) -> ObservedEngine:
-        return self._leaving_out(np.isin(self._whole.indices[:, mode], rows))
+    def without_slabs(self, mode: int, rows: np.ndarray) -> ObservedEngine:
+        return self._without_entries(np.isin(self._full_data.indices[:, mode], rows))
 
-    def _leaving_out(self, hit: np.ndarray) -> ObservedEngine:
+    def _without_entries(self, mask: np.ndarray) -> ObservedEngine:
         """Without some of the entries, in the order given."""
         weights = self.view.weights
         if weights is None:
             values: Any = 1.0
         else:
-            at = tuple(self._whole.indices.T)
-            values = weights.values if isinstance(weights, Listed) else weights.at(at)
-        return self.viewed(replace(self.view, weights=Listed(values * ~hit)))
+            indices = tuple(self._full_data.indices.T)
+            values = (
+                weights.values
+                if isinstance(weights, CoordinateWeights)
+                else weights.values_at(indices)
+            )
+        return self.with_view(replace(self.view, weights=CoordinateWeights(values * ~mask)))
 
     def _residuals(self, factors: Factors | None) -> np.ndarray:
         """Residuals, or data, of all entries in sorted order."""
-        return self._x.values if factors is None else self._passes.any.residuals(factors)
+        return self._x.values if factors is None else self._passes.any_pass.residuals(factors)
 
     def slab_sums(
         self,
@@ -428,122 +463,148 @@ class ObservedEngine(Engine):
         weighted: bool = False,
     ) -> list[np.ndarray]:
         cost = work(self._residuals(factors))
-        if weighted and self._kept.w is not None:
-            cost = cost * self._kept.w.values
+        if weighted and self._unmasked.w is not None:
+            cost = cost * self._unmasked.w.values
         return [
             np.bincount(index, weights=cost, minlength=size)
             for index, size in zip(self._data.sorted_indices, self.shape, strict=True)
         ]
 
-    def entrywise(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
         """One for each entry, in the order in which they were given."""
-        if self._kept.places is not None:
-            every = self.viewed(replace(self.view, weights=None, wild=math.inf))
-            return every.entrywise(work, factors)
-        found = work(self._residuals(factors))
-        return self._as_given(found)
+        if self._unmasked.positions is not None:
+            unmasked_engine = self.with_view(replace(self.view, weights=None, mask_limit=math.inf))
+            return unmasked_engine.map_residuals(work, factors)
+        values = work(self._residuals(factors))
+        return self._in_given_order(values)
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
-        r = self.entrywise(lambda r: r, factors)
-        return dense_slice(self._whole.indices, np.asarray(r), self.shape, fixed)
+        r = self.map_residuals(lambda r: r, factors)
+        return dense_slice(self._full_data.indices, np.asarray(r), self.shape, fixed)
 
     def entry_scales(self) -> Array:
         """One for each entry, in the order in which they were given."""
-        if self._kept.places is not None:
-            return self.viewed(replace(self.view, weights=None, wild=math.inf)).entry_scales()
-        return np.ones_like(self._whole.values) if self._u is None else self._as_given(self._u)
+        if self._unmasked.positions is not None:
+            return self.with_view(
+                replace(self.view, weights=None, mask_limit=math.inf)
+            ).entry_scales()
+        return (
+            np.ones_like(self._full_data.values)
+            if self._u is None
+            else self._in_given_order(self._u)
+        )
 
-    def _as_given(self, found: np.ndarray) -> np.ndarray:
+    def _in_given_order(self, values: np.ndarray) -> np.ndarray:
         """What there is for all sorted entries, in the order in which they were given."""
-        given = np.empty_like(found)
-        given[self._whole.sorting] = found
-        return given
+        reordered = np.empty_like(values)
+        reordered[self._full_data.sorting] = values
+        return reordered
 
-    def counts(self, mode: int) -> np.ndarray:
-        return np.diff(self._listing.order(mode).starts)
+    def slab_counts(self, mode: int) -> np.ndarray:
+        return np.diff(self._coordinates.row_order(mode).row_starts)
 
     # The pass
 
-    def normal(
+    def normal_equations(
         self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
     ) -> NormalEquations:
         rows = rows if rows is not None else slice(0, self.shape[mode])
-        return self._passes.of(loss).normal(factors, mode, loss, rows)
+        return self._passes.for_loss(loss).normal_equations(factors, mode, loss, rows)
 
     def value(self, factors: Factors, loss: Loss) -> float:
-        return self._passes.of(loss).value(factors, loss)
+        return self._passes.for_loss(loss).value(factors, loss)
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         row = (rank * (rank + 1) // 2 + rank) * self.dtype.itemsize
-        return ranges(self.shape[mode], max(1, BLOCK_BYTES // row))
+        return split_range(self.shape[mode], max(1, BLOCK_BYTES // row))
 
     # Parts
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
         keep = np.ones(self._x.values.size, dtype=bool)
-        places: list[np.ndarray | None] = []
-        for index, chosen, size in zip(self._listing.at, indices, self.shape, strict=True):
-            place = None
-            if chosen is not None:
-                place = np.full(size, -1, dtype=np.int64)
-                place[chosen] = np.arange(len(chosen))
-                keep &= (place >= 0)[index]
-            places.append(place)
-        at = np.take(self._listing.at, np.flatnonzero(keep), axis=1)
-        for index, place in zip(at, places, strict=True):
-            if place is not None:
-                index[:] = place[index]
+        new_indices: list[np.ndarray | None] = []
+        for index, selection, size in zip(
+            self._coordinates.indices, indices, self.shape, strict=True
+        ):
+            new_index = None
+            if selection is not None:
+                new_index = np.full(size, -1, dtype=np.int64)
+                new_index[selection] = np.arange(len(selection))
+                keep &= (new_index >= 0)[index]
+            new_indices.append(new_index)
+        sub_indices = np.take(self._coordinates.indices, np.flatnonzero(keep), axis=1)
+        for index, new_index in zip(sub_indices, new_indices, strict=True):
+            if new_index is not None:
+                index[:] = new_index[index]
         shape = [
-            size if at is None else len(at) for size, at in zip(self.shape, indices, strict=True)
+            size if sub_indices is None else len(sub_indices)
+            for size, sub_indices in zip(self.shape, indices, strict=True)
         ]
         values = self._data.sorted_values[keep]
-        if all(at is None or np.all(np.diff(at) > 0) for at in indices) and values.size:
-            part = self._data.like(at, values, shape)
+        if (
+            all(sub_indices is None or np.all(np.diff(sub_indices) > 0) for sub_indices in indices)
+            and values.size
+        ):
+            subset = self._data.with_sorted_entries(sub_indices, values, shape)
         else:
-            part = Observed(at.T, values, shape)
-        view = self.view.part(indices)
-        if self._kept.w is not None:
-            view = replace(view, weights=Listed(self._kept.w.values[keep]))
-        if self._u is not None and view.scales and isinstance(view.scales.slabs, Listed):
-            view = replace(view, scales=Scales(Listed(self._u[keep])))
-        return ObservedEngine(part, **self._given, view=view)
+            subset = Observed(sub_indices.T, values, shape)
+        view = self.view.subset(indices)
+        if self._unmasked.w is not None:
+            view = replace(view, weights=CoordinateWeights(self._unmasked.w.values[keep]))
+        if self._u is not None and view.scales and isinstance(view.scales.slabs, CoordinateWeights):
+            view = replace(view, scales=Scales(CoordinateWeights(self._u[keep])))
+        return ObservedEngine(subset, **self._options, view=view)
 
     # Singular vectors of an unfolding, missing entries taken as zero
 
-    def _unfolded(self, mode: int) -> Any:
+    def _zero_filled_unfolding(self, mode: int) -> Any:
         """The unfolding, without columns that hold nothing."""
         import scipy.sparse
 
-        order, others = self._listing.order(mode), [*self.shape[:mode], *self.shape[mode + 1 :]]
-        by_column = lexicographic_order(order.at, others)
-        at = np.take(order.at, by_column, axis=1)
-        new = np.concatenate(([False], (at[:, 1:] != at[:, :-1]).any(axis=0)))
-        number = np.cumsum(new, dtype=np.int32 if new.size < 2**31 else np.int64)
-        column = np.empty_like(number)
-        column[by_column] = number
-        x, starts = self._x.of(mode).astype(np.float64), order.starts.astype(column.dtype)
-        shape = self.shape[mode], int(number[-1]) + 1
+        order, others = (
+            self._coordinates.row_order(mode),
+            [*self.shape[:mode], *self.shape[mode + 1 :]],
+        )
+        by_column = lexicographic_order(order.other_indices, others)
+        column_indices = np.take(order.other_indices, by_column, axis=1)
+        is_new_column = np.concatenate(
+            ([False], (column_indices[:, 1:] != column_indices[:, :-1]).any(axis=0))
+        )
+        column_number = np.cumsum(
+            is_new_column, dtype=np.int32 if is_new_column.size < 2**31 else np.int64
+        )
+        column = np.empty_like(column_number)
+        column[by_column] = column_number
+        x, starts = (
+            self._x.in_row_order(mode).astype(np.float64),
+            order.row_starts.astype(column.dtype),
+        )
+        shape = self.shape[mode], int(column_number[-1]) + 1
         return scipy.sparse.csr_array((x, column, starts), shape=shape)
 
-    def _squared(self, mode: int) -> tuple[np.ndarray, Any]:
+    def _split_gram(self, mode: int) -> tuple[np.ndarray, Any]:
         """X_n X_n' as d and Y, so that it is diag(d) + Y Y'; those of the last mode are kept.
 
         Most columns of sparse data hold one entry, and give something to the diagonal alone.
         """
-        if self._last is None or self._last[0] != mode:
-            X = self._unfolded(mode)
-            alone = np.bincount(X.indices, minlength=X.shape[1]) == 1
-            self._last = mode, X.multiply(X) @ alone.astype(np.float64), X[:, ~alone]
-        return self._last[1:]
+        if self._last_split_gram is None or self._last_split_gram[0] != mode:
+            X = self._zero_filled_unfolding(mode)
+            single_entry = np.bincount(X.indices, minlength=X.shape[1]) == 1
+            self._last_split_gram = (
+                mode,
+                X.multiply(X) @ single_entry.astype(np.float64),
+                X[:, ~single_entry],
+            )
+        return self._last_split_gram[1:]
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
-        d, Y = self._squared(mode)
+        d, Y = self._split_gram(mode)
         if basis is None:
             return np.asarray((Y @ Y.T).toarray() + np.diag(d))
         return np.asarray(Y @ (Y.T @ basis) + d[:, None] * basis)
 
     def cogram(self, mode: int) -> np.ndarray:
-        X = self._unfolded(mode)
+        X = self._zero_filled_unfolding(mode)
         return np.asarray((X.T @ X).toarray())
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:

@@ -14,18 +14,18 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from robustcp._checks import ArgumentError, real_number
-from robustcp._typing import Array
+from robustcp._util.checks import ArgumentError, real_number
+from robustcp._util.typing import Array
 from robustcp.engines.arrays import to_host
-from robustcp.engines.installed import compiled_code
-from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, length, ranges
-from robustcp.engines.weights import Listed, MatrixWeights, TileWeights, Weights
+from robustcp.engines.installed import numba_kernels
+from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, slice_length, split_range
+from robustcp.engines.weights import CoordinateWeights, MatrixWeights, TileWeights, Weights
 
-_NAME = "scales"
+_ARGUMENT_NAME = "scales"
 #: Entries that are looked up at a time.
-PIECE = 1 << 16
+LOOKUP_ENTRIES = 1 << 16
 #: Inverse scales of tensors with no more entries are kept for all compiled passes.
-KEPT_ENTRIES = 1 << 21
+MAX_CACHED_ENTRIES = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,39 +47,43 @@ class Signal:
 
     def __post_init__(self) -> None:
         for name in ("constant", "linear", "quadratic"):
-            real_number(f"{_NAME}: {name}", getattr(self, name), 0.0)
+            real_number(f"{_ARGUMENT_NAME}: {name}", getattr(self, name), 0.0)
         if self.constant == self.linear == self.quadratic == 0:
-            raise ArgumentError(_NAME, "a signal without any variance")
+            raise ArgumentError(_ARGUMENT_NAME, "a signal without any variance")
         if len({np.shape(A)[1:] for A in self.factors}) != 1 or np.ndim(self.factors[0]) != 2:
             shapes = ", ".join(str(np.shape(A)) for A in self.factors)
-            raise ArgumentError(_NAME, f"factors of the signal must be (I_n, R), got {shapes}")
+            raise ArgumentError(
+                _ARGUMENT_NAME, f"factors of the signal must be (I_n, R), got {shapes}"
+            )
         if not all(np.isfinite(A).all() for A in self.factors):
-            raise ArgumentError(_NAME, "factors of the signal must be finite")
+            raise ArgumentError(_ARGUMENT_NAME, "factors of the signal must be finite")
 
     @property
     def shape(self) -> tuple[int, ...]:
         """That of the data."""
         return tuple(len(A) for A in self.factors)
 
-    def part(self, indices: Sequence[np.ndarray | None]) -> Signal:
+    def subset(self, indices: Sequence[np.ndarray | None]) -> Signal:
         """The signal at some indices of each mode; None takes a mode whole."""
-        rows = (A if at is None else A[at] for A, at in zip(self.factors, indices, strict=True))
+        rows = (
+            A if index is None else A[index] for A, index in zip(self.factors, indices, strict=True)
+        )
         return replace(self, factors=tuple(rows))
 
-    def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    def values_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The standard deviations of some entries, on the host."""
-        found = np.empty(len(indices[0]))
-        for piece in ranges(found.size, PIECE) if found.size else []:
+        deviations = np.empty(len(indices[0]))
+        for piece in split_range(deviations.size, LOOKUP_ENTRIES) if deviations.size else []:
             pairs = zip(self.factors, indices, strict=True)
             rows = [np.take(A, index[piece], axis=0) for A, index in pairs]
             product = math.prod(rows[1:], start=rows[0])
-            found[piece] = self.deviation(product.sum(axis=1), np)
-        return found
+            deviations[piece] = self.standard_deviation(product.sum(axis=1), np)
+        return deviations
 
-    def deviation(self, m: Array, xp: Any) -> Array:
+    def standard_deviation(self, model: Array, xp: Any) -> Array:
         """The standard deviation by a model of either sign, in float64: squares may be large."""
-        size = xp.astype(xp.abs(m), xp.float64)
-        return xp.sqrt((self.quadratic * size + self.linear) * size + self.constant)
+        magnitude = xp.astype(xp.abs(model), xp.float64)
+        return xp.sqrt((self.quadratic * magnitude + self.linear) * magnitude + self.constant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,76 +109,78 @@ class Scales:
     >>> from robustcp.engines import Scales, Weights, as_engine
     >>> rows = Weights((2, 3), (np.array([1.0, 4.0]), None))
     >>> engine = as_engine(np.full((2, 3), 8.0)).standardized(Scales(rows))
-    >>> engine.entrywise(lambda r: r, (np.zeros((2, 1)), np.zeros((3, 1))))
+    >>> engine.map_residuals(lambda r: r, (np.zeros((2, 1)), np.zeros((3, 1))))
     array([[8., 8., 8.],
            [2., 2., 2.]])
     """
 
-    slabs: Weights | Listed | None = None
+    slabs: Weights | CoordinateWeights | None = None
     signal: Signal | None = None
     least: float = 0.0
     unit: float = 1.0
 
     def __post_init__(self) -> None:
-        real_number(f"{_NAME}: least", self.least, 0.0)
-        real_number(f"{_NAME}: unit", self.unit, 0.0, above=True)
+        real_number(f"{_ARGUMENT_NAME}: least", self.least, 0.0)
+        real_number(f"{_ARGUMENT_NAME}: unit", self.unit, 0.0, strict=True)
         if self.signal is not None and self.least == self.signal.constant == 0:
-            raise ArgumentError(_NAME, "least must be > 0 where a signal of 0 has no variance")
+            raise ArgumentError(
+                _ARGUMENT_NAME, "least must be > 0 where a signal of 0 has no variance"
+            )
         if isinstance(self.slabs, Weights):
-            given = (*self.slabs.vectors, self.slabs.array)
+            arrays = (*self.slabs.vectors, self.slabs.array)
         else:
-            given = (None if self.slabs is None else self.slabs.values,)
-        for values in given:
+            arrays = (None if self.slabs is None else self.slabs.values,)
+        for values in arrays:
             if values is not None:
                 _check_positive(values)
 
-    def check(self, shape: tuple[int, ...], listed: tuple[int, ...] | None = None) -> None:
+    def check(self, shape: tuple[int, ...], entries_shape: tuple[int, ...] | None = None) -> None:
         """Complain if these are not for data of some shape, or of so many listed entries."""
         for part in (self.slabs, self.signal):
-            expected = listed if isinstance(part, Listed) else shape
+            expected = entries_shape if isinstance(part, CoordinateWeights) else shape
             if part is not None and part.shape != expected:
                 raise ArgumentError(
-                    _NAME, f"are of shape {part.shape}, the data of {expected or shape}"
+                    _ARGUMENT_NAME, f"are of shape {part.shape}, the data of {expected or shape}"
                 )
 
-    def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    def values_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The scales of some entries, on the host; those of listed entries have no indices."""
-        if isinstance(self.slabs, Listed):
-            raise TypeError(f"{_NAME}: of listed entries are not known by indices")
-        u = None if self.slabs is None else self.slabs.at(indices)
+        if isinstance(self.slabs, CoordinateWeights):
+            raise TypeError(f"{_ARGUMENT_NAME}: of listed entries are not known by indices")
+        u = None if self.slabs is None else self.slabs.values_at(indices)
         if self.signal is not None:
-            by_signal = self.signal.at(indices)
+            by_signal = self.signal.values_at(indices)
             u = by_signal if u is None else u * by_signal
-        return self.settled(u, len(indices[0]))
+        return self.apply_unit_and_floor(u, len(indices[0]))
 
-    def settled(self, u: np.ndarray | None, count: int) -> np.ndarray:
+    def apply_unit_and_floor(self, u: np.ndarray | None, count: int) -> np.ndarray:
         """So many scales, given slabs times signal; None if there is neither."""
         u = np.ones(count) if u is None else u
-        return np.asarray(floored(self.unit * u, self.least, np))
+        return np.asarray(apply_floor(self.unit * u, self.least, np))
 
-    def part(self, indices: Sequence[np.ndarray | None]) -> Scales:
+    def subset(self, indices: Sequence[np.ndarray | None]) -> Scales:
         """The scales at some indices of each mode; None takes a mode whole.
 
         Listed ones stay as they are: their engine knows which entries are left.
         """
         slabs, signal = self.slabs, self.signal
         if isinstance(slabs, Weights):
-            slabs = slabs.part(indices)
-        return replace(self, slabs=slabs, signal=None if signal is None else signal.part(indices))
+            slabs = slabs.subset(indices)
+        return replace(self, slabs=slabs, signal=None if signal is None else signal.subset(indices))
 
 
-def floored(u: Array, least: float, xp: Any) -> Array:
+def apply_floor(u: Array, least: float, xp: Any) -> Array:
     """Scales with a smooth floor."""
     return u if least == 0 else xp.sqrt(xp.hypot(u * u, xp.full_like(u, least * least)))
 
 
 def _check_positive(values: Array) -> None:
     xp = array_api_compat.array_namespace(values)
-    least, most = float(xp.min(values)), float(xp.max(values))
-    if not (least > 0 and most < math.inf):
+    low, high = float(xp.min(values)), float(xp.max(values))
+    if not (low > 0 and high < math.inf):
         bad = to_host(values)
         first = float(bad[~((bad > 0) & (bad < math.inf))].flat[0])
-        raise ArgumentError(_NAME, f"must be positive and finite, got {first:g}")
+        raise ArgumentError(_ARGUMENT_NAME, f"must be positive and finite, got {first:g}")
 
 
 class TileScales:
@@ -183,9 +189,9 @@ class TileScales:
     Attributes
     ----------
     slabs : TileWeights, optional
-    held : list of arrays
+    signal_factors : list of arrays
         The factors of the signal, in storage order; none without a signal.
-    numbers : (constant, linear, quadratic, least)
+    parameters : (constant, linear, quadratic, least)
     unit : float
     """
 
@@ -195,54 +201,56 @@ class TileScales:
         self._xp, self.dtype, self._device = xp, dtype, device
         slabs, signal = scales.slabs, scales.signal
         self.slabs = None
-        if isinstance(slabs, Weights) and _says_something(slabs):
+        if isinstance(slabs, Weights) and _has_values(slabs):
             self.slabs = TileWeights(slabs, order, xp, dtype, device)
         self._signal, self._least, self.unit = signal, scales.least, scales.unit
-        self.held: list[Array] = []
-        self.numbers: tuple[float, ...] = (1.0, 0.0, 0.0, float(scales.least))
+        self.signal_factors: list[Array] = []
+        self.parameters: tuple[float, ...] = (1.0, 0.0, 0.0, float(scales.least))
         if signal is not None:
-            self.held = [
+            self.signal_factors = [
                 xp.asarray(np.array(signal.factors[mode]), dtype=dtype, device=device)
                 for mode in order
             ]
-            parts = (signal.constant, signal.linear, signal.quadratic, scales.least)
-            self.numbers = tuple(map(float, parts))
-        self._factors = TileFactors(xp, self.held, split)
-        self._kept: MatrixScales | None = None
+            parameters = (signal.constant, signal.linear, signal.quadratic, scales.least)
+            self.parameters = tuple(map(float, parameters))
+        self._factors = TileFactors(xp, self.signal_factors, split)
+        self._matrix_scales: MatrixScales | None = None
 
-    def box(self, tile: Tile) -> Array:
+    def tile_values(self, tile: Tile) -> Array:
         """The scales of a tile, in its shape."""
-        sizes = tuple(map(length, tile))
-        u = None if self.slabs is None else self.slabs.box(tile)
+        sizes = tuple(map(slice_length, tile))
+        u = None if self.slabs is None else self.slabs.tile_values(tile)
         if self._signal is not None:  # minus a model is as good as the model
-            by_signal = self._signal.deviation(self._factors.minus_model(tile), self._xp)
+            by_signal = self._signal.standard_deviation(self._factors.negated_model(tile), self._xp)
             by_signal = self._xp.reshape(by_signal, sizes)
             u = by_signal if u is None else u * by_signal
-        return self._settled(u, sizes)
+        return self._apply_unit_and_floor(u, sizes)
 
-    def at(self, indices: Sequence[Array]) -> Array:
+    def values_at(self, indices: Sequence[Array]) -> Array:
         """The scales of some entries."""
         xp = self._xp
-        u = None if self.slabs is None else self.slabs.at(indices)
+        u = None if self.slabs is None else self.slabs.values_at(indices)
         if self._signal is not None:
-            rows = [xp.take(A, i, axis=0) for A, i in zip(self.held, indices, strict=True)]
+            rows = [
+                xp.take(A, i, axis=0) for A, i in zip(self.signal_factors, indices, strict=True)
+            ]
             model = xp.sum(math.prod(rows[1:], start=rows[0]), axis=-1)
-            by_signal = self._signal.deviation(model, xp)
+            by_signal = self._signal.standard_deviation(model, xp)
             u = by_signal if u is None else u * by_signal
-        return self._settled(u, tuple(indices[0].shape))
+        return self._apply_unit_and_floor(u, tuple(indices[0].shape))
 
-    def _settled(self, u: Array | None, shape: tuple[int, ...]) -> Array:
+    def _apply_unit_and_floor(self, u: Array | None, shape: tuple[int, ...]) -> Array:
         xp = self._xp
         if u is None:
             u = xp.ones(shape, dtype=self.dtype, device=self._device)
-        u = floored(u if self.unit == 1 else self.unit * u, self._least, xp)
+        u = apply_floor(u if self.unit == 1 else self.unit * u, self._least, xp)
         return u if u.dtype == self.dtype else xp.astype(u, self.dtype)
 
     def as_matrix(self, shape: Sequence[int], split: int) -> MatrixScales:
         """As compiled passes need them, kept for those of all views with these scales."""
-        if self._kept is None:
-            self._kept = MatrixScales(self, shape, split)
-        return self._kept
+        if self._matrix_scales is None:
+            self._matrix_scales = MatrixScales(self, shape, split)
+        return self._matrix_scales
 
 
 class MatrixScales:
@@ -252,7 +260,11 @@ class MatrixScales:
     """
 
     def __init__(self, scales: TileScales, shape: Sequence[int], split: int) -> None:
-        held, dtype, self._numbers = scales.held, scales.dtype, np.array(scales.numbers, float)
+        signal_factors, dtype, self._parameters = (
+            scales.signal_factors,
+            scales.dtype,
+            np.array(scales.parameters, float),
+        )
         self._size = math.prod(shape[:split]), math.prod(shape[split:])
         self._dtype = dtype
         self._slabs: MatrixWeights | None = None
@@ -263,36 +275,39 @@ class MatrixScales:
             self._outer = [1 / product for product in slabs.products]
             self._slabs = None if scales.slabs.array is None else slabs
         self._outer[0] = self._outer[0] * self._unit
-        sides = (held[:split], held[split:])
-        self._signal = [
-            np.ascontiguousarray(khatri_rao(side)) if held else np.empty((size, 0), dtype)
+        sides = (signal_factors[:split], signal_factors[split:])
+        self._signal_products = [
+            np.ascontiguousarray(khatri_rao(side)) if signal_factors else np.empty((size, 0), dtype)
             for side, size in zip(sides, self._size, strict=True)
         ]
-        self._whole: np.ndarray | None = None
-        if math.prod(self._size) <= KEPT_ENTRIES:
-            self._whole = self._made(*(slice(0, size) for size in self._size))
+        self._full_matrix: np.ndarray | None = None
+        if math.prod(self._size) <= MAX_CACHED_ENTRIES:
+            self._full_matrix = self._compute_block(*(slice(0, size) for size in self._size))
 
     def block(self, rows: slice, columns: slice) -> tuple[np.ndarray, tuple[int, int]]:
         """A C-ordered matrix with the inverse scales of a block, and where it begins in it."""
-        if self._whole is not None:
-            return self._whole, (rows.start, columns.start)
-        return self._made(rows, columns), (0, 0)
+        if self._full_matrix is not None:
+            return self._full_matrix, (rows.start, columns.start)
+        return self._compute_block(rows, columns), (0, 0)
 
-    def _made(self, rows: slice, columns: slice) -> np.ndarray:
+    def _compute_block(self, rows: slice, columns: slice) -> np.ndarray:
         if self._slabs is None:
-            h = np.empty((length(rows), length(columns)), self._dtype)
+            h = np.empty((slice_length(rows), slice_length(columns)), self._dtype)
         else:
             h = self._unit / self._slabs.block(rows, columns)
-        (down, across), (left, right) = self._outer, self._signal
-        code, rank = compiled_code(), left.shape[1]
-        given = h, down[rows], across[columns], left[rows], right[columns]
-        arrays = *(np.ascontiguousarray(A, h.dtype) for A in given), self._numbers
+        (down, across), (left, right) = self._outer, self._signal_products
+        code, rank = numba_kernels(), left.shape[1]
+        inputs = h, down[rows], across[columns], left[rows], right[columns]
+        arrays = *(np.ascontiguousarray(A, h.dtype) for A in inputs), self._parameters
         code.inverse_scales(h.dtype).run(
-            code.gemm(h.dtype), *h.shape, rank, self._slabs is None,
+            code.gemm(h.dtype),
+            *h.shape,
+            rank,
+            self._slabs is None,
             *map(code.address, arrays),
-        )  # fmt: skip
+        )
         return h
 
 
-def _says_something(slabs: Weights) -> bool:
+def _has_values(slabs: Weights) -> bool:
     return slabs.array is not None or any(vector is not None for vector in slabs.vectors)

@@ -8,7 +8,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from robustcp.engines import Observed, as_array, to_host, unlabelled
+from robustcp.engines import Observed, as_array, to_host, without_labels
 from robustcp.engines.arrays import working_dtype
 from robustcp.engines.observed import dense_slice
 
@@ -35,7 +35,7 @@ def host_slice(X: Any, fixed: Mapping[int, int], shape: Sequence[int]) -> np.nda
     array([[nan, 2.5],
            [3. , nan]])
     """
-    X = unlabelled(X)
+    X = without_labels(X)
     data = X if hasattr(X, "ndim") else as_array(X)  # a list or an engine cannot be indexed
     if tuple(data.shape) != tuple(shape):
         raise ValueError(f"X: has shape {tuple(data.shape)}, the model has shape {tuple(shape)}")

@@ -14,22 +14,30 @@ from typing import Any, NamedTuple
 import array_api_compat
 import numpy as np
 
-from robustcp._typing import Array, Factors
+from robustcp._util.typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
 from robustcp.engines.base import View
-from robustcp.engines.places import Places
+from robustcp.engines.normal_equations import pack_indices
+from robustcp.engines.sample_indices import SampleIndices
 from robustcp.engines.scales import TileScales
-from robustcp.engines.threads import Tiles
-from robustcp.engines.tiles import Tile, TileFactors, Tiling, boxes, even_split, pass_tiles, ranges
+from robustcp.engines.threads import TileExecutor
+from robustcp.engines.tiles import (
+    Tile,
+    TileFactors,
+    Tiling,
+    even_split,
+    pass_tiles,
+    split_boxes,
+    split_range,
+)
 from robustcp.engines.weights import TileWeights, Weights
-from robustcp.normal import pack_indices
 
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc.
 _MALLOC_THRESHOLDS = -1, -3
 
 
 @cache
-def _settle_allocator() -> None:
+def _raise_malloc_thresholds() -> None:
     """Let the temporaries of tiles reuse memory that is already mapped.
 
     glibc hands freed memory back to the system above a threshold that starts low and rises with
@@ -48,25 +56,25 @@ def _settle_allocator() -> None:
     np.empty(1 << 24, dtype=np.uint8)
 
 
-class Extent(NamedTuple):
+class DataSummary(NamedTuple):
     """What there is in an array, whatever its scaling.
 
     Attributes
     ----------
-    largest : float
+    max_abs : float
         The largest magnitude.
-    gaps : bool
+    has_missing : bool
         Whether entries are missing: NaN, or of weight 0.
-    holes : bool
+    has_nan : bool
         Whether there is NaN where the weight is not 0.
-    of_all : float
+    max_abs_unweighted : float
         The largest magnitude, entries of weight 0 included; NaN if there is NaN.
     """
 
-    largest: float
-    gaps: bool
-    holes: bool
-    of_all: float
+    max_abs: float
+    has_missing: bool
+    has_nan: bool
+    max_abs_unweighted: float
 
 
 class Storage:
@@ -80,7 +88,7 @@ class Storage:
         self,
         data: Array,
         tiling: Tiling,
-        tiles: Tiles,
+        executor: TileExecutor,
         view: View = View(),  # noqa: B008
     ) -> None:
         check_dtype(data)
@@ -92,44 +100,46 @@ class Storage:
         self.xp: Any = array_api_compat.array_namespace(data)
         self.dtype: Any = working_dtype(data)
         self.device = array_api_compat.device(data)
-        self.view, self.tiling, self.tiles = view, tiling, tiles
-        self._packs: dict[int, tuple[Array, Array]] = {}
-        self._sampled: list[list[Array]] = []
+        self.view, self.tiling, self.executor = view, tiling, executor
+        self._packed_pairs: dict[int, tuple[Array, Array]] = {}
+        self._device_positions: list[list[Array]] = []
         self.order = storage_order(data)
-        self.weights = self._weights(view)
-        self.stored = self.xp.permute_dims(data, self.order)
-        self.shape: tuple[int, ...] = tuple(int(size) for size in self.stored.shape)
+        self.weights = self._tile_weights(view)
+        self.storage_array = self.xp.permute_dims(data, self.order)
+        self.shape: tuple[int, ...] = tuple(int(size) for size in self.storage_array.shape)
         self.split = even_split(self.shape)
-        self.scales = self._scales(view)
+        self.scales = self._tile_scales(view)
         half = -(-math.prod(self.shape) // 2)
         self.tile_entries = (
-            min(tiling.entries, max(tiling.smallest, half))
+            min(tiling.entries, max(tiling.min_entries, half))
             if self.on_host
             else tiling.device_entries
         )
-        shape, every = tuple(int(size) for size in data.shape), slice(0, self.shape[0])
-        tiles_of = partial(
-            pass_tiles, self.shape, self.split, 0, every, tiling, self.tile_entries
+        shape, all_rows = tuple(int(size) for size in data.shape), slice(0, self.shape[0])
+        tiles_function = partial(
+            pass_tiles, self.shape, self.split, 0, all_rows, tiling, self.tile_entries
         )  # not a method: that would keep the array
-        self.places = Places(shape, self.order, tiles_of, tiling.sample)
+        self.sample_indices = SampleIndices(
+            shape, self.order, tiles_function, tiling.sample_entries
+        )
         if array_api_compat.is_numpy_array(data):
-            _settle_allocator()
+            _raise_malloc_thresholds()
 
-    def viewed(self, view: View) -> Storage:
+    def with_view(self, view: View) -> Storage:
         """The same array, looked at in another way."""
-        same = view.weights is self.view.weights
-        if same:
-            _ = self.extent  # so that the other one knows it too
+        same_weights = view.weights is self.view.weights
+        if same_weights:
+            _ = self.summary  # so that the other one knows it too
         other = copy(self)
         other.view = view
-        if not same:
-            other.weights = self._weights(view)
-            other.__dict__.pop("extent", None)
+        if not same_weights:
+            other.weights = self._tile_weights(view)
+            other.__dict__.pop("summary", None)
         if view.scales is not self.view.scales:
-            other.scales = self._scales(view)
+            other.scales = self._tile_scales(view)
         return other
 
-    def _weights(self, view: View) -> TileWeights | None:
+    def _tile_weights(self, view: View) -> TileWeights | None:
         weights, shape = view.weights, tuple(self.array.shape)
         if weights is None:
             return None
@@ -137,7 +147,7 @@ class Storage:
             raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
         return TileWeights(weights, self.order, self.xp, self.dtype, self.device)
 
-    def _scales(self, view: View) -> TileScales | None:
+    def _tile_scales(self, view: View) -> TileScales | None:
         if view.scales is None:
             return None
         view.scales.check(tuple(self.array.shape))
@@ -146,81 +156,85 @@ class Storage:
     # What the data is
 
     @cached_property
-    def extent(self) -> Extent:
-        whole = self.looked_at()
-        if whole.largest < 0:
+    def summary(self) -> DataSummary:
+        summary = self.compute_summary()
+        if summary.max_abs < 0:
             weightless = "" if self.weights is None else " or of weight 0"
             raise ValueError(f"X: all entries are missing (NaN){weightless}")
-        if math.isinf(whole.largest):
-            raise ValueError(f"X: has infinite entries, {self._example(self.xp.isinf)}")
-        return whole
+        if math.isinf(summary.max_abs):
+            raise ValueError(f"X: has infinite entries, {self._first_entry(self.xp.isinf)}")
+        return summary
 
-    def looked_at(self) -> Extent:
+    def compute_summary(self) -> DataSummary:
         """The same, whatever is found."""
         xp = self.xp
 
-        def work(tile: Tile) -> Extent:
-            x = self.stored[tile]
-            size = xp.abs(x if x.dtype == self.dtype else xp.astype(x, self.dtype))
-            of_all = float(xp.max(size))
-            zeros = self.weights is not None and self.weights.zeros
-            if not zeros and not math.isnan(of_all):
-                return Extent(of_all, False, False, of_all)
-            missing, holes = xp.isnan(size), True
+        def work(tile: Tile) -> DataSummary:
+            x = self.storage_array[tile]
+            magnitudes = xp.abs(x if x.dtype == self.dtype else xp.astype(x, self.dtype))
+            max_abs_unweighted = float(xp.max(magnitudes))
+            zeros = self.weights is not None and self.weights.has_zeros
+            if not zeros and not math.isnan(max_abs_unweighted):
+                return DataSummary(max_abs_unweighted, False, False, max_abs_unweighted)
+            missing, has_nan = xp.isnan(magnitudes), True
             if self.weights is not None and zeros:
-                ignored = self.weights.box(tile) == 0
-                holes = bool(xp.any(missing & ~ignored))
-                missing = missing | ignored
-            seen = xp.where(missing, -xp.ones_like(size), size)
-            return Extent(float(xp.max(seen)), bool(xp.any(missing)), holes, of_all)
+                zero_weight = self.weights.tile_values(tile) == 0
+                has_nan = bool(xp.any(missing & ~zero_weight))
+                missing = missing | zero_weight
+            observed = xp.where(missing, -xp.ones_like(magnitudes), magnitudes)
+            return DataSummary(
+                float(xp.max(observed)), bool(xp.any(missing)), has_nan, max_abs_unweighted
+            )
 
-        found = list(self.tiles.map(work, boxes(self.shape, self.tile_entries)))
-        return Extent(
-            max(part.largest for part in found),
-            any(part.gaps for part in found),
-            any(part.holes for part in found),
-            float(np.max([part.of_all for part in found])),
+        tile_summaries = list(self.executor.map(work, split_boxes(self.shape, self.tile_entries)))
+        return DataSummary(
+            max(part.max_abs for part in tile_summaries),
+            any(part.has_missing for part in tile_summaries),
+            any(part.has_nan for part in tile_summaries),
+            float(np.max([part.max_abs_unweighted for part in tile_summaries])),
         )
 
     @property
-    def largest(self) -> float:
-        return self.view.size(self.extent.largest)
+    def max_abs(self) -> float:
+        return self.view.apply_to_magnitude(self.summary.max_abs)
 
     @property
-    def gaps(self) -> bool:
+    def has_missing(self) -> bool:
         """Whether entries are missing."""
-        return self.extent.gaps or self._wild
+        return self.summary.has_missing or self._has_masked
 
     @property
-    def _wild(self) -> bool:
-        return self.view.leaves_out(self.extent.largest)
+    def _has_masked(self) -> bool:
+        return self.view.masks(self.summary.max_abs)
 
     @property
     def separable(self) -> bool:
         """Whether the weights of squares, 0 for missing entries, are an outer product."""
-        outer = self.scales is None and (self.weights is None or self.weights.array is None)
-        return outer and not self.extent.holes and not self._wild
+        separable_weights = self.scales is None and (
+            self.weights is None or self.weights.array is None
+        )
+        return separable_weights and not self.summary.has_nan and not self._has_masked
 
     @property
-    def harmless(self) -> bool:
+    def zero_weights_safe(self) -> bool:
         """Whether even entries of weight 0 are numbers that may be multiplied by 0."""
-        return self.extent.of_all <= 2.0**100 * self.extent.largest
+        return self.summary.max_abs_unweighted <= 2.0**100 * self.summary.max_abs
 
-    def _example(self, test: Callable[[Array], Array]) -> str:
+    def _first_entry(self, test: Callable[[Array], Array]) -> str:
         """The first entry that passes a test, in words."""
-        for tile in boxes(self.shape, self.tile_entries):
-            hits = np.argwhere(to_host(test(self.seen(tile, self.dtype))))
+        for tile in split_boxes(self.shape, self.tile_entries):
+            hits = np.argwhere(to_host(test(self.read_masked(tile, self.dtype))))
             if hits.size:
-                at = [0] * len(self.shape)
+                entry = [0] * len(self.shape)
                 for mode, part, index in zip(self.order, tile, hits[0], strict=True):
-                    at[mode] = part.start + int(index)
-                return f"the first in memory at {tuple(at)}"
+                    entry[mode] = part.start + int(index)
+                return f"the first in memory at {tuple(entry)}"
         return "none"
 
     @cached_property
     def as_matrix(self) -> np.ndarray | None:
         """The matrix in C order, if the array is stored like that on the host."""
-        data = self.stored
+        data = self.storage_array
         if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
             return None
         return np.asarray(data).reshape(math.prod(data.shape[: self.split]), -1)
@@ -230,13 +244,13 @@ class Storage:
         return str(self.device) == "cpu"
 
     @cached_property
-    def one_matrix(self) -> Array | None:
+    def device_matrix(self) -> Array | None:
         """The matrix without a copy, if the array is like that, of the working type and as it is
         seen but for a power of two that factors may be multiplied by instead.
         """
-        data, view = self.stored, self.view
-        plain = view.limit == view.wild == math.inf and abs(view.exponent) <= 60
-        if not plain or data.dtype != self.dtype or not data.is_contiguous():
+        data, view = self.storage_array, self.view
+        unclipped = view.clip_limit == view.mask_limit == math.inf and abs(view.exponent) <= 60
+        if not unclipped or data.dtype != self.dtype or not data.is_contiguous():
             return None
         return self.xp.reshape(data, (math.prod(data.shape[: self.split]), -1))
 
@@ -244,8 +258,8 @@ class Storage:
 
     def map(self, work: Callable[[Any], Any], tiles: Sequence[Any]) -> Iterator[Any]:
         """Results of the tiles, in order. Gaps are looked for first: not by a tile's thread."""
-        _ = self.extent
-        return self.tiles.map(work, tiles)
+        _ = self.summary
+        return self.executor.map(work, tiles)
 
     def pass_tiles(self, n: int = 0, rows: slice | None = None) -> list[Tile]:
         """The tiles of a pass over all, or over some rows of stored mode n."""
@@ -253,99 +267,101 @@ class Storage:
         return pass_tiles(self.shape, self.split, n, rows, self.tiling, self.tile_entries)
 
     def read(self, tile: Tile, dtype: Any) -> Array:
-        return self.converted(self.stored[tile], dtype)
+        return self.convert(self.storage_array[tile], dtype)
 
-    def converted(self, x: Array, dtype: Any) -> Array:
+    def convert(self, x: Array, dtype: Any) -> Array:
         """Some of the data as it is seen, in a floating point type."""
         if x.dtype != dtype:
             x = self.xp.astype(x, dtype)
         return self.view.apply(x, self.xp)
 
-    def seen(self, tile: Tile, dtype: Any) -> Array:
+    def read_masked(self, tile: Tile, dtype: Any) -> Array:
         """The same, with NaN also where the weight is 0."""
         x = self.read(tile, dtype)
-        if self.weights is None or not self.weights.zeros:
+        if self.weights is None or not self.weights.has_zeros:
             return x
-        return self.xp.where(self.weights.box(tile) == 0, self.xp.full_like(x, math.nan), x)
+        return self.xp.where(self.weights.tile_values(tile) == 0, self.xp.full_like(x, math.nan), x)
 
-    def matrix(self, tile: Tile) -> Array:
-        return self._flat(self.seen(tile, self.dtype))
+    def tile_matrix(self, tile: Tile) -> Array:
+        return self._flat(self.read_masked(tile, self.dtype))
 
-    def whole_matrix(self, tile: Tile) -> Array:
+    def unmasked_tile_matrix(self, tile: Tile) -> Array:
         """The same, with entries of weight 0."""
         return self._flat(self.read(tile, self.dtype))
 
     def _flat(self, x: Array) -> Array:
         return self.xp.reshape(x, (math.prod(x.shape[: self.split]), -1))
 
-    def scale(self, tile: Tile) -> Array | None:
+    def tile_scales(self, tile: Tile) -> Array | None:
         """The scales of a tile's entries, as a matrix."""
-        return None if self.scales is None else self._flat(self.scales.box(tile))
+        return None if self.scales is None else self._flat(self.scales.tile_values(tile))
 
     def residual(
-        self, tile: Tile, factors: TileFactors, scale: Array | None, *, whole: bool = False
+        self, tile: Tile, factors: TileFactors, scale: Array | None, *, unmasked: bool = False
     ) -> Array:
-        r = factors.minus_model(tile)
-        r += self.whole_matrix(tile) if whole else self.matrix(tile)
+        r = factors.negated_model(tile)
+        r += self.unmasked_tile_matrix(tile) if unmasked else self.tile_matrix(tile)
         return r if scale is None else r / scale
 
-    def weighed(self, tile: Tile, *parts: Array) -> Sequence[Array]:
+    def apply_weights(self, tile: Tile, *parts: Array) -> Sequence[Array]:
         """What there is of a tile's entries, times their weights."""
         if self.weights is None:
             return parts
-        w = self.xp.reshape(self.weights.box(tile), parts[0].shape)
+        w = self.xp.reshape(self.weights.tile_values(tile), parts[0].shape)
         if w.dtype != parts[0].dtype:
             w = self.xp.astype(w, parts[0].dtype)
         return [part * w for part in parts]
 
-    def holes(self, x: Array) -> Array | None:
-        return self.xp.isnan(x) if self.gaps else None
+    def missing_mask(self, x: Array) -> Array | None:
+        return self.xp.isnan(x) if self.has_missing else None
 
-    def filled(self, x: Array, holes: Array | None) -> Array:
+    def fill_missing(self, x: Array, mask: Array | None) -> Array:
         """0 where the data has a gap."""
-        return x if holes is None else self.xp.where(holes, self.xp.zeros_like(x), x)
+        return x if mask is None else self.xp.where(mask, self.xp.zeros_like(x), x)
 
     # Factors
 
-    def in_order(self, factors: Factors) -> list[Array]:
+    def in_storage_order(self, factors: Factors) -> list[Array]:
         """Factors in storage order."""
         return [factors[m] for m in self.order]
 
-    def times_vectors(self, stored: Sequence[Array]) -> list[Array]:
+    def weight_rows(self, factors: Sequence[Array]) -> list[Array]:
         """Factors in storage order, rows times the weights of their mode."""
         if self.weights is None:
-            return list(stored)
+            return list(factors)
         return [
             A if w is None else w[:, None] * A
-            for w, A in zip(self.weights.vectors, stored, strict=True)
+            for w, A in zip(self.weights.vectors, factors, strict=True)
         ]
 
     def row_weights(self, n: int) -> Array | None:
         """The vector of weights of stored mode n, if there is one."""
         return None if self.weights is None else self.weights.vectors[n]
 
-    def tile_factors(self, stored: Sequence[Array]) -> TileFactors:
+    def tile_factors(self, factors: Sequence[Array]) -> TileFactors:
         """Factors in storage order, as tiles need them."""
-        return TileFactors(self.xp, stored, self.split, self.pack(stored[0].shape[1]))
+        return TileFactors(self.xp, factors, self.split, self.packed_pairs(factors[0].shape[1]))
 
-    def sampled(self, flat: np.ndarray) -> Iterator[list[Array]]:
+    def sample_positions(self, flat: np.ndarray) -> Iterator[list[Array]]:
         """Indices of the sampled entries: in pieces on the host, kept on a device."""
         if self.on_host:
-            for piece in ranges(len(flat), max(1, len(flat) // 4)):
-                at = np.unravel_index(flat[piece], self.array.shape)
-                yield [self.xp.asarray(index, device=self.device) for index in at]
+            for piece in split_range(len(flat), max(1, len(flat) // 4)):
+                indices = np.unravel_index(flat[piece], self.array.shape)
+                yield [self.xp.asarray(index, device=self.device) for index in indices]
             return
-        if not self._sampled:
-            at = np.unravel_index(flat, self.array.shape)
-            self._sampled.append([self.xp.asarray(index, device=self.device) for index in at])
-        yield from self._sampled
+        if not self._device_positions:
+            indices = np.unravel_index(flat, self.array.shape)
+            self._device_positions.append(
+                [self.xp.asarray(index, device=self.device) for index in indices]
+            )
+        yield from self._device_positions
 
-    def pack(self, rank: int) -> tuple[Array, Array]:
+    def packed_pairs(self, rank: int) -> tuple[Array, Array]:
         """Rows and columns of the packed upper triangle, as arrays of the library."""
-        if rank not in self._packs:
+        if rank not in self._packed_pairs:
             i, j = (self.xp.asarray(part, device=self.device) for part in pack_indices(rank))
-            self._packs[rank] = i, j
-        return self._packs[rank]
+            self._packed_pairs[rank] = i, j
+        return self._packed_pairs[rank]
 
     def zeros(self, *shape: int) -> Array:
         return self.xp.zeros(shape, dtype=self.dtype, device=self.device)

@@ -11,7 +11,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from robustcp._typing import Array
+from robustcp._util.typing import Array
 
 #: A part of a tensor: a slice of each mode, in storage order.
 Tile = tuple[slice, ...]
@@ -27,53 +27,57 @@ class Tiling:
         Of a tile: its few temporaries fit the cache, and Python's share is small.
     rows : int
         A tile has at least so many rows, so that the products of its factor rows are cheap.
-    smallest : int
+    min_entries : int
         A small tensor is cut in two, so that two threads have work, if tiles of this size
         are left.
-    swept, swept_squares : int
+    max_sweep_entries, max_least_squares_sweep_entries : int
         Whole sweeps are compiled, for one thread, for tensors of no more entries: there, to share
         passes among threads takes as long as it saves. The second is for least squares.
     device_entries : int
         Of a tile on an accelerator, where it must be large enough to fill the device.
-    compiled_entries, columns, block : int
+    compiled_entries, max_columns, block_entries : int
         Of a tile of a compiled pass (in float64): its entries, its most columns, and the entries
         of the blocks that it is done in, whose slopes and curvatures a core's cache holds.
-    sample : int
+    sample_entries : int
         Entries of a sample; of a tensor that is not much larger it is all.
     """
 
     entries: int = 1 << 17
     rows: int = 64
-    smallest: int = 1 << 15
-    swept: int = 1 << 17
-    swept_squares: int = 1 << 18
+    min_entries: int = 1 << 15
+    max_sweep_entries: int = 1 << 17
+    max_least_squares_sweep_entries: int = 1 << 18
     device_entries: int = 1 << 24
     compiled_entries: int = 1 << 19
-    columns: int = 1 << 11
-    block: int = 1 << 16
-    sample: int = 1 << 16
+    max_columns: int = 1 << 11
+    block_entries: int = 1 << 16
+    sample_entries: int = 1 << 16
 
 
-def ranges(size: int, most: int) -> list[slice]:
+def split_range(size: int, max_length: int) -> list[slice]:
     """Cut range(size) into even parts of at most so many."""
-    parts = -(-size // most)
+    parts = -(-size // max_length)
     edges = [size * k // parts for k in range(parts + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
-def boxes(shape: Sequence[int], most: int, keep: int | None = None) -> list[Tile]:
+def split_boxes(
+    shape: Sequence[int], max_entries: int, uncut_mode: int | None = None
+) -> list[Tile]:
     """Cut a shape into boxes of at most so many entries where possible.
 
     Trailing modes stay whole, one mode is cut, those before it are taken one index at a time:
-    the boxes of a C-ordered array are matrices without a copy. Mode `keep` is never cut.
+    the boxes of a C-ordered array are matrices without a copy. Mode `uncut_mode` is never cut.
     """
-    room = most if keep is None else max(1, most // shape[keep])
+    budget = max_entries if uncut_mode is None else max(1, max_entries // shape[uncut_mode])
     cuts: list[list[slice]] = []
     for mode in range(len(shape) - 1, -1, -1):
-        part = ranges(shape[mode], shape[mode] if mode == keep else min(room, shape[mode]))
+        part = split_range(
+            shape[mode], shape[mode] if mode == uncut_mode else min(budget, shape[mode])
+        )
         cuts.append(part)
-        if mode != keep:
-            room = max(1, room // shape[mode])
+        if mode != uncut_mode:
+            budget = max(1, budget // shape[mode])
     return list(itertools.product(*reversed(cuts)))
 
 
@@ -93,9 +97,9 @@ def _pass_tiles(
 ) -> list[Tile]:
     sizes = list(shape)
     sizes[n] = stop - start
-    columns = boxes(sizes[split:], max(1, entries // tiling.rows))
-    width = math.prod(length(part) for part in columns[0])
-    leading = boxes(sizes[:split], max(1, entries // width))
+    columns = split_boxes(sizes[split:], max(1, entries // tiling.rows))
+    width = math.prod(slice_length(part) for part in columns[0])
+    leading = split_boxes(sizes[:split], max(1, entries // width))
     tiles = [(*a, *b) for a in leading for b in columns]
     if start == 0:
         return tiles
@@ -116,7 +120,7 @@ def even_split(shape: Sequence[int]) -> int:
     return min(range(len(shape) - 1, 0, -1), key=border)
 
 
-def length(part: slice) -> int:
+def slice_length(part: slice) -> int:
     """Of a slice."""
     return int(part.stop - part.start)
 
@@ -150,38 +154,43 @@ class TileFactors:
         self._factors = factors
         self._split = split
         self._pack = pack
-        self._whole: dict[bool, Array] = {}
+        self._full_products: dict[bool, Array] = {}
 
     def K(self, tile: Tile, *, columns: bool, packed: bool = False) -> Array:
         """The Khatri-Rao product of one side's factor rows; of their self products if packed."""
         side = slice(self._split, None) if columns else slice(0, self._split)
         parts = tile[side]
-        whole = columns and all(
+        covers_columns = columns and all(
             part == slice(0, A.shape[0]) for part, A in zip(parts, self._factors[side], strict=True)
         )
-        if whole and packed in self._whole:
-            return self._whole[packed]
+        if covers_columns and packed in self._full_products:
+            return self._full_products[packed]
         product = khatri_rao(
-            [self._rows(A, at, packed) for at, A in zip(parts, self._factors[side], strict=True)]
+            [
+                self._rows(A, rows, packed)
+                for rows, A in zip(parts, self._factors[side], strict=True)
+            ]
         )
-        if whole:
-            self._whole[packed] = product
+        if covers_columns:
+            self._full_products[packed] = product
         return product
 
-    def minus_model(self, tile: Tile) -> Array:
+    def negated_model(self, tile: Tile) -> Array:
         return (-self.K(tile, columns=False)) @ self.K(tile, columns=True).T
 
-    def collapse(self, Y: Array, n: int, tile: Tile, *, packed: bool) -> Array:
+    def contract(self, Y: Array, n: int, tile: Tile, *, packed: bool) -> Array:
         """Contract every mode but n of n's own side, one factor at a time."""
         first, last = (self._split, len(tile)) if n >= self._split else (0, self._split)
         for m in range(first, last):
             if m == n:
                 continue
             B = self._rows(self._factors[m], tile[m], packed)
-            kept = length(tile[n]) if m > n else 1  # of the modes before m only n is left
-            Y = self._xp.reshape(Y, (kept, B.shape[0], -1, B.shape[1]))
+            remaining = (
+                slice_length(tile[n]) if m > n else 1
+            )  # of the modes before m only n is left
+            Y = self._xp.reshape(Y, (remaining, B.shape[0], -1, B.shape[1]))
             Y = self._xp.sum(Y * B[None, :, None, :], axis=1)
-        return self._xp.reshape(Y, (length(tile[n]), -1))
+        return self._xp.reshape(Y, (slice_length(tile[n]), -1))
 
     def _rows(self, A: Array, part: slice, packed: bool) -> Array:
         A = A[part, :]

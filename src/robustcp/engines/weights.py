@@ -10,13 +10,13 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from robustcp import _checks
-from robustcp._typing import Array
-from robustcp.engines.arrays import check_dtype, is_lazy, plain_array, taken, to_host
+from robustcp._util import checks
+from robustcp._util.typing import Array
+from robustcp.engines.arrays import check_dtype, is_lazy, plain_array, take_indices, to_host
 from robustcp.engines.axes import Arrangement
-from robustcp.engines.tiles import Tile, length
+from robustcp.engines.tiles import Tile, slice_length
 
-_NAME = "entry_weights"
+_ARGUMENT_NAME = "entry_weights"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,64 +34,71 @@ class Weights:
         On the host.
     array : array, optional
         Of any library, with the modes of the data; a mode of size 1 stands for all its indices.
-    zeros : bool
+    has_zeros : bool
         Whether a weight may be 0.
     """
 
     shape: tuple[int, ...]
     vectors: tuple[np.ndarray | None, ...]
     array: Array | None = None
-    zeros: bool = False
+    has_zeros: bool = False
 
-    def part(self, indices: Sequence[np.ndarray | None]) -> Weights:
+    def subset(self, indices: Sequence[np.ndarray | None]) -> Weights:
         """The weights at some indices of each mode; None takes a mode whole."""
         shape, vectors, array = [], [], self.array
-        for mode, (size, vector, at) in enumerate(
+        for mode, (size, vector, index) in enumerate(
             zip(self.shape, self.vectors, indices, strict=True)
         ):
-            shape.append(size if at is None else len(at))
-            vectors.append(vector if at is None or vector is None else vector[at])
-            if at is not None and array is not None and array.shape[mode] > 1:
-                array = taken(array, at, mode)
-        return Weights(tuple(shape), tuple(vectors), array, self.zeros)
+            shape.append(size if index is None else len(index))
+            vectors.append(vector if index is None or vector is None else vector[index])
+            if index is not None and array is not None and array.shape[mode] > 1:
+                array = take_indices(array, index, mode)
+        return Weights(tuple(shape), tuple(vectors), array, self.has_zeros)
 
-    def arranged(self, how: Arrangement) -> Weights:
+    def arranged(self, arrangement: Arrangement) -> Weights:
         """The weights of the same data with its modes and indices in another order."""
         array = self.array
         if array is not None:
-            array = np.transpose(to_host(array), how.order)
-            for mode, at in enumerate(how.rows):
-                if at is not None and array.shape[mode] > 1:
-                    array = np.take(array, at, axis=mode)
-        return Weights(how.of(self.shape), how.rows_of(self.vectors), array, self.zeros)
+            array = np.transpose(to_host(array), arrangement.order)
+            for mode, index in enumerate(arrangement.rows):
+                if index is not None and array.shape[mode] > 1:
+                    array = np.take(array, index, axis=mode)
+        return Weights(
+            arrangement.reorder(self.shape),
+            arrangement.reorder_rows(self.vectors),
+            array,
+            self.has_zeros,
+        )
 
-    def without(self, mode: int, rows: np.ndarray) -> Weights:
+    def without_slabs(self, mode: int, rows: np.ndarray) -> Weights:
         """The same, but 0 in some slabs of a mode."""
-        kept = np.ones(self.shape[mode])
-        kept[rows] = 0.0
+        mask = np.ones(self.shape[mode])
+        mask[rows] = 0.0
         if self.array is not None:
             xp = array_api_compat.array_namespace(self.array)
             device = array_api_compat.device(self.array)
             sizes = [-1 if n == mode else 1 for n in range(len(self.shape))]
-            keep = xp.asarray(kept.reshape(sizes), dtype=self.array.dtype, device=device)
-            return Weights(self.shape, self.vectors, self.array * keep, zeros=True)
+            mask_array = xp.asarray(mask.reshape(sizes), dtype=self.array.dtype, device=device)
+            return Weights(self.shape, self.vectors, self.array * mask_array, has_zeros=True)
         vectors = list(self.vectors)
-        old = vectors[mode]
-        vectors[mode] = kept if old is None else kept * old
-        return Weights(self.shape, tuple(vectors), zeros=True)
+        previous = vectors[mode]
+        vectors[mode] = mask if previous is None else mask * previous
+        return Weights(self.shape, tuple(vectors), has_zeros=True)
 
     @property
-    def typical(self) -> float:
+    def geometric_mean(self) -> float:
         """The geometric mean; none may be 0."""
         if self.array is not None:
             array = self.array if is_lazy(self.array) else to_host(self.array)
             return math.exp(float(np.mean(np.log(array))))
         return math.prod(math.exp(np.mean(np.log(w))) for w in self.vectors if w is not None)
 
-    def at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    def values_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The weights of some entries, on the host."""
         if self.array is not None:
-            return np.asarray(to_host(self.array)[_clamped(self.array, indices)], dtype=np.float64)
+            return np.asarray(
+                to_host(self.array)[_broadcast_indices(self.array, indices)], dtype=np.float64
+            )
         product = np.ones(len(indices[0]))
         for vector, index in zip(self.vectors, indices, strict=True):
             if vector is not None:
@@ -100,7 +107,7 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
+class CoordinateWeights:
     """Weights of entries that are listed, in the order in which they were given."""
 
     values: np.ndarray
@@ -110,7 +117,7 @@ class Listed:
         return self.values.shape
 
     @property
-    def typical(self) -> float:
+    def geometric_mean(self) -> float:
         """The geometric mean; none may be 0."""
         return math.exp(float(np.mean(np.log(self.values))))
 
@@ -129,18 +136,18 @@ class TileWeights:
         ]
         self.array = None
         if weights.array is not None:
-            self.array = xp.permute_dims(_moved(weights.array, xp, device), tuple(order))
-        self.zeros = weights.zeros
+            self.array = xp.permute_dims(_to_device(weights.array, xp, device), tuple(order))
+        self.has_zeros = weights.has_zeros
 
-    def box(self, tile: Tile) -> Array:
+    def tile_values(self, tile: Tile) -> Array:
         """The weights of a tile, in its shape."""
-        xp, order, sizes = self._xp, len(tile), tuple(map(length, tile))
+        xp, order, sizes = self._xp, len(tile), tuple(map(slice_length, tile))
         if self.array is not None:
-            here = tuple(
+            array_box = tuple(
                 part if size > 1 else slice(0, 1)
                 for part, size in zip(tile, self.array.shape, strict=True)
             )
-            return xp.broadcast_to(xp.astype(self.array[here], self.dtype), sizes)
+            return xp.broadcast_to(xp.astype(self.array[array_box], self.dtype), sizes)
         parts = [
             xp.reshape(w[part], (1,) * n + (-1,) + (1,) * (order - n - 1))
             for n, (w, part) in enumerate(zip(self.vectors, tile, strict=True))
@@ -148,11 +155,11 @@ class TileWeights:
         ]
         return xp.broadcast_to(math.prod(parts[1:], start=parts[0]), sizes)
 
-    def at(self, indices: Sequence[Array]) -> Array:
+    def values_at(self, indices: Sequence[Array]) -> Array:
         """The weights of some entries."""
         if self.array is not None:
-            found = self.array[_clamped(self.array, indices)]
-            return self._xp.astype(found, self.dtype)
+            values = self.array[_broadcast_indices(self.array, indices)]
+            return self._xp.astype(values, self.dtype)
         parts = [
             self._xp.take(w, index, axis=0)
             for w, index in zip(self.vectors, indices, strict=True)
@@ -171,21 +178,21 @@ class MatrixWeights:
         dtype, array = weights.dtype, weights.array
         sides = slice(0, split), slice(split, None)
         self.products = [_outer_product(weights.vectors[s], shape[s], dtype) for s in sides]
-        self._dtype, self._matrix, self._line = dtype, None, None
+        self._dtype, self._matrix, self._flat = dtype, None, None
         if array is not None and array.shape == tuple(shape) and array.flags.c_contiguous:
             self._matrix = array.reshape(math.prod(shape[:split]), -1)
         elif array is not None:
-            self._line, steps = _in_line(array)
+            self._flat, steps = _flat_memory(array)
             self._offsets = [_outer_sum(steps[s], shape[s]) for s in sides]
 
     def block(self, rows: slice, columns: slice) -> np.ndarray:
         """The weights of a block, C-ordered."""
         if self._matrix is not None:
             return np.ascontiguousarray(self._matrix[rows, columns], self._dtype)
-        if self._line is not None:
+        if self._flat is not None:
             down, across = self._offsets
-            found = self._line.take(np.add.outer(down[rows], across[columns]))
-            return np.asarray(found, dtype=self._dtype)
+            values = self._flat.take(np.add.outer(down[rows], across[columns]))
+            return np.asarray(values, dtype=self._dtype)
         left, right = self.products
         return np.asarray(np.multiply.outer(left[rows], right[columns]))
 
@@ -206,7 +213,7 @@ def _outer_sum(steps: Sequence[int], shape: Sequence[int]) -> np.ndarray:
     return line
 
 
-def _in_line(array: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def _flat_memory(array: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """The memory of an array, in a line, and how far apart neighbours are in each mode of it."""
     width = array.itemsize
     if any(step < 0 or step % width for step in array.strides):
@@ -220,18 +227,20 @@ def _in_line(array: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return line, steps
 
 
-def _clamped(array: Array, indices: Sequence[Array] | Array) -> tuple[Array, ...]:
+def _broadcast_indices(array: Array, indices: Sequence[Array] | Array) -> tuple[Array, ...]:
     """Indices of entries, 0 where a mode of size 1 stands for all."""
     return tuple(
         index if size > 1 else 0 * index for index, size in zip(indices, array.shape, strict=True)
     )
 
 
-def _moved(array: Array, xp: Any, device: Any) -> Array:
+def _to_device(array: Array, xp: Any, device: Any) -> Array:
     """An array in another library, or on another device; the same one where it is there already."""
     if array_api_compat.array_namespace(array) is not xp:
-        held = to_host(array)  # a library may not take memory that it must not write to
-        return xp.asarray(held if held.flags.writeable else held.copy(), device=device)
+        host_array = to_host(array)  # a library may not take memory that it must not write to
+        return xp.asarray(
+            host_array if host_array.flags.writeable else host_array.copy(), device=device
+        )
     if array_api_compat.device(array) == device:
         return array
     return array_api_compat.to_device(array, device)
@@ -248,99 +257,104 @@ def as_weights(given: Any, shape: tuple[int, ...]) -> Weights | None:
     if isinstance(given, Weights):
         return given
     if isinstance(given, list | tuple):
-        return _outer(given, shape)
-    array = _real(given)
+        return _from_vectors(given, shape)
+    array = _real_array(given)
     sizes = (1,) * (len(shape) - array.ndim) + tuple(array.shape)
     if len(sizes) > len(shape) or any(
-        size not in (1, whole) for size, whole in zip(sizes, shape, strict=True)
+        size not in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
     ):
         raise ValueError(
-            f"{_NAME}: of shape {tuple(array.shape)} do not broadcast to that of X, {shape}"
+            f"{_ARGUMENT_NAME}: of shape {tuple(array.shape)} do not broadcast to that of X, "
+            f"{shape}"
         )
-    least = _least(array)
+    minimum = _checked_minimum(array)
     xp = array_api_compat.array_namespace(array)
-    array = _unrepeated(xp.reshape(array, sizes))
-    long = [mode for mode, size in enumerate(array.shape) if size > 1]
-    if len(long) > 1:
-        return Weights(shape, (None,) * len(shape), array, zeros=least == 0)
+    array = _collapse_repeats(xp.reshape(array, sizes))
+    long_modes = [mode for mode, size in enumerate(array.shape) if size > 1]
+    if len(long_modes) > 1:
+        return Weights(shape, (None,) * len(shape), array, has_zeros=minimum == 0)
     # One mode: its vector, for which least squares has a Gram matrix that rows share.
-    mode = long[0] if long else 0
+    mode = long_modes[0] if long_modes else 0
     vector = np.asarray(to_host(array), dtype=np.float64).ravel()
     vectors = [None if m != mode else np.broadcast_to(vector, shape[m]) for m in range(len(shape))]
-    return Weights(shape, tuple(vectors), zeros=least == 0)
+    return Weights(shape, tuple(vectors), has_zeros=minimum == 0)
 
 
-def listed_weights(given: Any, count: int) -> Listed | None:
+def coordinate_weights(given: Any, count: int) -> CoordinateWeights | None:
     """Checked weights of listed entries; None if `given` is not a vector of so many."""
     if isinstance(given, Weights | list | tuple):
         return None
-    array = _real(given)
+    array = _real_array(given)
     if tuple(array.shape) != (count,):
         return None
-    _least(array)
-    return Listed(np.array(to_host(array), dtype=np.float64))
+    _checked_minimum(array)
+    return CoordinateWeights(np.array(to_host(array), dtype=np.float64))
 
 
-def _outer(given: Sequence[Any], shape: tuple[int, ...]) -> Weights | None:
+def _from_vectors(given: Sequence[Any], shape: tuple[int, ...]) -> Weights | None:
     if len(given) != len(shape):
         raise ValueError(
-            f"{_NAME}: a list must have a vector, or None, for each of {len(shape)} modes, "
-            f"got {len(given)}"
+            f"{_ARGUMENT_NAME}: a list must have a vector, or None, for each of {len(shape)} "
+            f"modes, got {len(given)}"
         )
     vectors: list[np.ndarray | None] = []
-    zeros, most = False, 1.0
+    zeros, max_product = False, 1.0
     for mode, (w, size) in enumerate(zip(given, shape, strict=True)):
         if w is None:
             vectors.append(None)
             continue
-        array = _real(w)
+        array = _real_array(w)
         if tuple(array.shape) != (size,):
             raise ValueError(
-                f"{_NAME}: the vector of mode {mode} must have shape {(size,)}, "
+                f"{_ARGUMENT_NAME}: the vector of mode {mode} must have shape {(size,)}, "
                 f"got {tuple(array.shape)}"
             )
-        zeros = _least(array, f" in mode {mode}") == 0 or zeros
+        zeros = _checked_minimum(array, f" in mode {mode}") == 0 or zeros
         vector = np.array(to_host(array), dtype=np.float64)
-        most *= float(vector.max())
+        max_product *= float(vector.max())
         vectors.append(vector)
-    if math.isinf(most):
-        raise ValueError(f"{_NAME}: products of the vectors are infinite")
+    if math.isinf(max_product):
+        raise ValueError(f"{_ARGUMENT_NAME}: products of the vectors are infinite")
     if all(vector is None for vector in vectors):
         return None
-    return Weights(shape, tuple(vectors), zeros=zeros)
+    return Weights(shape, tuple(vectors), has_zeros=zeros)
 
 
-def _real(given: Any) -> Array:
+def _real_array(given: Any) -> Array:
     """An array of real numbers."""
-    with _checks.about(_NAME):
+    with checks.name_in_errors(_ARGUMENT_NAME):
         array = plain_array(given)
         check_dtype(array)
     if 0 in array.shape:
-        raise ValueError(f"{_NAME}: are empty (shape {tuple(array.shape)})")
+        raise ValueError(f"{_ARGUMENT_NAME}: are empty (shape {tuple(array.shape)})")
     return array
 
 
-def _least(array: Array, where: str = "") -> float:
+def _checked_minimum(array: Array, location: str = "") -> float:
     """The least of some weights, which must be finite, none negative and not all 0."""
     xp = array_api_compat.array_namespace(array)
     if array.dtype == xp.bool:
-        least, most = float(xp.all(array)), float(xp.any(array))
+        minimum, maximum = float(xp.all(array)), float(xp.any(array))
     else:
         with np.errstate(invalid="ignore"):
-            least, most = float(xp.min(array)), float(xp.max(array))
-    if math.isnan(least) or least < 0:
-        wrong = "must not be NaN" if math.isnan(least) else f"must not be negative, got {least:g}"
+            minimum, maximum = float(xp.min(array)), float(xp.max(array))
+    if math.isnan(minimum) or minimum < 0:
+        problem = (
+            "must not be NaN" if math.isnan(minimum) else f"must not be negative, got {minimum:g}"
+        )
         index = np.unravel_index(int(xp.argmin(array)), tuple(array.shape))
-        raise ValueError(f"{_NAME}: {wrong}{where} at {tuple(map(int, index))}")
-    if math.isinf(most):
+        raise ValueError(f"{_ARGUMENT_NAME}: {problem}{location} at {tuple(map(int, index))}")
+    if math.isinf(maximum):
         index = np.unravel_index(int(xp.argmax(array)), tuple(array.shape))
-        raise ValueError(f"{_NAME}: must be finite, got inf{where} at {tuple(map(int, index))}")
-    if most == 0:
-        raise ValueError(f"{_NAME}: are all 0{where}")
-    return least
+        raise ValueError(
+            f"{_ARGUMENT_NAME}: must be finite, got inf{location} at {tuple(map(int, index))}"
+        )
+    if maximum == 0:
+        raise ValueError(f"{_ARGUMENT_NAME}: are all 0{location}")
+    return minimum
 
 
-def _unrepeated(array: Array) -> Array:
+def _collapse_repeats(array: Array) -> Array:
     """Size 1 for modes along which an array repeats itself in memory (`np.broadcast_to`)."""
     if not isinstance(array, np.ndarray):
         return array

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from robustcp._typing import Array
-from robustcp.engines import Weights, as_weights, at_entries_of
-from robustcp.files.errors import FileError
-from robustcp.files.writing import write_bytes
-from robustcp.fitted import Fit
+from robustcp._util.typing import Array
+from robustcp.engines import Weights, as_weights, values_at_entries
 from robustcp.io.reading import Loaded, read
+from robustcp.persist.errors import FileError
+from robustcp.persist.writing import write_bytes
+from robustcp.results.fit import Fit
 
 
-def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) -> Loaded:
+def prepare_image(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) -> Loaded:
     """An image as it is to be fitted.
 
     With a mask, voxels outside of it are missing; flattened, only those inside are rows of
@@ -30,46 +30,50 @@ def arranged(loaded: Loaded, path: Path, mask_file: Path | None, flatten: bool) 
     if loaded.affine is None or loaded.data.ndim != 4:
         raise FileError(path, "is for 4-D NIfTI images", argument)
     space = loaded.data.shape[:3]
-    inside = np.ones(space, dtype=bool)
+    in_mask = np.ones(space, dtype=bool)
     if mask_file is not None:
         mask = np.asarray(read(mask_file).data)
         if mask.shape != space:
             raise FileError(mask_file, f"has shape {mask.shape}, the image has {space}")
-        inside = np.nan_to_num(mask) != 0
-        if not inside.any():
+        in_mask = np.nan_to_num(mask) != 0
+        if not in_mask.any():
             raise FileError(mask_file, "leaves no voxel")
     data = np.asarray(loaded.data)
     if flatten:
-        places = np.flatnonzero(inside.ravel()).tolist()
+        voxel_indices = np.flatnonzero(in_mask.ravel()).tolist()
         return replace(
-            loaded, data=data[inside], modes=("voxel", loaded.modes[3]),
-            labels=(places, loaded.labels[3]), units=(), space=space,
-        )  # fmt: skip
-    real = data.astype(np.float32 if data.dtype == np.float32 else np.float64)
-    return replace(loaded, data=np.where(inside[..., None], real, np.nan))
+            loaded,
+            data=data[in_mask],
+            modes=("voxel", loaded.modes[3]),
+            labels=(voxel_indices, loaded.labels[3]),
+            units=(),
+            space=space,
+        )
+    values = data.astype(np.float32 if data.dtype == np.float32 else np.float64)
+    return replace(loaded, data=np.where(in_mask[..., None], values, np.nan))
 
 
-def weights_for(path: Path, loaded: Loaded) -> Weights | None:
+def read_weights(path: Path, loaded: Loaded) -> Weights | None:
     """The weights of entries in a file, for a tensor; what is not listed there has weight 0.
 
     Those of an image that was flattened may have its shape in space.
     """
-    w = _like(path, loaded, "weights")
+    w = _read_entry_values(path, loaded, "weights")
     try:
         return as_weights(w, tuple(loaded.data.shape))
     except ValueError as error:
         raise FileError(path, str(error).replace("entry_weights:", "weights", 1)) from None
 
 
-def deviations_for(path: Path, loaded: Loaded) -> Array:
-    """The standard deviations of entries in a file, for a tensor, as `weights_for` reads weights.
+def read_deviations(path: Path, loaded: Loaded) -> Array:
+    """The standard deviations of entries in a file, for a tensor, as `read_weights` reads weights.
 
     Those of missing entries may be anything.
     """
-    return at_entries_of(loaded.data, _like(path, loaded, "standard deviations"))
+    return values_at_entries(loaded.data, _read_entry_values(path, loaded, "standard deviations"))
 
 
-def _like(path: Path, loaded: Loaded, what: str) -> Array:
+def _read_entry_values(path: Path, loaded: Loaded, quantity: str) -> Array:
     """What a file holds for the entries of a tensor, 0 for those that it does not list."""
     w = read(path, absent="zero").data
     if loaded.space is None or w.ndim != 4:
@@ -77,7 +81,7 @@ def _like(path: Path, loaded: Loaded, what: str) -> Array:
     try:
         w = np.broadcast_to(w, (*loaded.space, loaded.data.shape[1]))
     except ValueError:
-        raise FileError(path, f"{what} of shape {w.shape} do not fit the image") from None
+        raise FileError(path, f"{quantity} of shape {w.shape} do not fit the image") from None
     return w[np.unravel_index(np.asarray(loaded.labels[0]), loaded.space)]
 
 

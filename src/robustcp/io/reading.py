@@ -17,19 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.engines import Labelled, in_parquet, labelled, transposed
-from robustcp.files.errors import FileError, reason
-from robustcp.files.optional import MissingError, library
-from robustcp.io.beside import as_vector, names_beside
-from robustcp.io.tables import TEXT, Columns, Table, folder, long_table, matrix, parquet, workbook
-from robustcp.io.tables import text_table as text_of
-from robustcp.io.tns import tns
+from robustcp._util.optional import MissingLibraryError, import_optional
+from robustcp.engines import LabelledTensor, as_labelled, open_parquet, reverse_modes
+from robustcp.io.label_vectors import as_vector, axes_from_vectors
+from robustcp.io.tables import (
+    TEXT_SUFFIXES,
+    Columns,
+    Table,
+    read_folder,
+    read_matrix,
+    read_parquet,
+    read_workbook,
+    tensor_from_long_table,
+)
+from robustcp.io.tables import read_text_table as text_of
+from robustcp.io.tns import read_tns
+from robustcp.persist.errors import FileError, reason
 
 __all__ = ["FileError", "Loaded", "read"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Loaded(Labelled):
+class Loaded(LabelledTensor):
     """A tensor from a file.
 
     Attributes
@@ -53,14 +62,14 @@ class Loaded(Labelled):
     space: tuple[int, ...] | None = None
 
     @classmethod
-    def plain(cls, data: Any) -> Loaded:
+    def from_array(cls, data: Any) -> Loaded:
         """An array without names."""
         order = len(data.shape)
         return cls(data, tuple(f"mode {n}" for n in range(order)), (None,) * order)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadOptions:
     """What is said of a file: which array or sheet, which columns, and what is not listed."""
 
     key: str | None = None
@@ -127,19 +136,19 @@ def read(
         raise ValueError(f"absent: must be 'missing' or 'zero', got {absent!r}")
     if not path.exists():
         raise FileError(path, "there is no such file")
-    kind = _kind(path)
-    named = None if modes is None else tuple([modes] if isinstance(modes, str) else modes)
-    asked = Asked(key, absent, Columns(named, value), stack, lazy)
-    wide = kind in _WIDE or (stack and kind in _TABLES)
-    for option, given in (("modes", modes is not None), ("value", value is not None)):
-        if given and kind not in _TABLES and not (wide and option == "modes"):
-            raise FileError(path, f"is for tables, not for {kind}", option)
-    if stack and kind not in (*_TABLES, *_WIDE):
-        raise FileError(path, f"is for tables, not for {kind}", "stack")
+    file_format = _detect_format(path)
+    mode_names = None if modes is None else tuple([modes] if isinstance(modes, str) else modes)
+    options = ReadOptions(key, absent, Columns(mode_names, value), stack, lazy)
+    is_matrix = file_format in _MATRIX_FORMATS or (stack and file_format in _TABLE_FORMATS)
+    for option, is_given in (("modes", modes is not None), ("value", value is not None)):
+        if is_given and file_format not in _TABLE_FORMATS and not (is_matrix and option == "modes"):
+            raise FileError(path, f"is for tables, not for {file_format}", option)
+    if stack and file_format not in (*_TABLE_FORMATS, *_MATRIX_FORMATS):
+        raise FileError(path, f"is for tables, not for {file_format}", "stack")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loaded = _READERS[kind](path, asked)
+            loaded = _READERS[file_format](path, options)
     except FileError:
         raise
     except ImportError:
@@ -147,20 +156,20 @@ def read(
     except MemoryError:
         raise FileError(path, "claims to hold more than memory has room for") from None
     except Exception as error:  # whatever a damaged file makes its library raise
-        raise FileError(path, f"cannot be read as {kind} ({reason(error)})") from None
-    if wide and named:
-        loaded = _renamed(path, loaded, named)
-    return loaded if kind in _LISTED else _checked(path, loaded)
+        raise FileError(path, f"cannot be read as {file_format} ({reason(error)})") from None
+    if is_matrix and mode_names:
+        loaded = _rename_modes(path, loaded, mode_names)
+    return loaded if file_format in _COORDINATE_FORMATS else _check_tensor(path, loaded)
 
 
-def _renamed(path: Path, loaded: Loaded, modes: tuple[int | str, ...]) -> Loaded:
+def _rename_modes(path: Path, loaded: Loaded, modes: tuple[int | str, ...]) -> Loaded:
     """With other names of modes."""
     if len(modes) != len(loaded.modes):
         raise FileError(path, f"must be {len(loaded.modes)} names, got {len(modes)}", "modes")
     return replace(loaded, modes=tuple(map(str, modes)))
 
 
-def _checked(path: Path, loaded: Loaded) -> Loaded:
+def _check_tensor(path: Path, loaded: Loaded) -> Loaded:
     data = loaded.data
     if data.dtype.kind not in "fiub":
         raise FileError(path, f"holds {data.dtype} entries, not real numbers")
@@ -174,11 +183,11 @@ def _checked(path: Path, loaded: Loaded) -> Loaded:
 # What kind of file it is
 
 
-def _kind(path: Path) -> str:
+def _detect_format(path: Path) -> str:
     name = path.name.lower()
     if path.is_dir():
         if name.endswith(".zarr") or any(
-            (path / mark).exists() for mark in (".zgroup", ".zarray", "zarr.json")
+            (path / marker).exists() for marker in (".zgroup", ".zarray", "zarr.json")
         ):
             return "Zarr"
         if any(path.rglob("*.parquet")):
@@ -207,10 +216,10 @@ def _kind(path: Path) -> str:
         return "NIfTI"
     if name.endswith(".tns"):
         return "FROSTT .tns"
-    if name.endswith(TEXT):
+    if name.endswith(TEXT_SUFFIXES):
         return "CSV"
-    known = {".npy": "NumPy .npy", ".npz": "NumPy .npz", ".mat": "MATLAB .mat"}
-    if path.suffix.lower() in (*known, ".h5", ".hdf5", ".nc", ".parquet", ".xlsx"):
+    suffixes = {".npy": "NumPy .npy", ".npz": "NumPy .npz", ".mat": "MATLAB .mat"}
+    if path.suffix.lower() in (*suffixes, ".h5", ".hdf5", ".nc", ".parquet", ".xlsx"):
         raise FileError(path, "its content is not what its suffix says")
     raise FileError(
         path,
@@ -219,109 +228,113 @@ def _kind(path: Path) -> str:
     )
 
 
-def _library(name: str, path: Path) -> Any:
+def _import_optional(name: str, path: Path) -> Any:
     try:
-        return library(name, "reading it")
-    except MissingError as error:
+        return import_optional(name, "reading it")
+    except MissingLibraryError as error:
         raise FileError(path, str(error)) from None
 
 
-def _one(path: Path, arrays: Mapping[str, Any], key: str | None) -> tuple[str, Any]:
+def _choose_array(path: Path, arrays: Mapping[str, Any], key: str | None) -> tuple[str, Any]:
     """The array that is meant, of those that a file holds."""
     if key is not None:
         if key not in arrays:
-            shown = ", ".join(sorted(arrays)) or "none"
-            raise FileError(path, f"holds no array {key!r}; there are: {shown}")
+            listing = ", ".join(sorted(arrays)) or "none"
+            raise FileError(path, f"holds no array {key!r}; there are: {listing}")
         return key, arrays[key]
-    large = {name: a for name, a in arrays.items() if len(a.shape) >= 2 and a.dtype.kind in "fiub"}
-    if len(large) == 1:
-        return next(iter(large.items()))
-    if not large:
+    candidates = {
+        name: a for name, a in arrays.items() if len(a.shape) >= 2 and a.dtype.kind in "fiub"
+    }
+    if len(candidates) == 1:
+        return next(iter(candidates.items()))
+    if not candidates:
         raise FileError(path, "holds no array of numbers with 2 modes or more")
-    shown = ", ".join(
-        f"{name} ({'x'.join(map(str, a.shape))})" for name, a in sorted(large.items())
+    listing = ", ".join(
+        f"{name} ({'x'.join(map(str, a.shape))})" for name, a in sorted(candidates.items())
     )
-    raise FileError(path, f"must name one of several arrays: {shown}", "key")
+    raise FileError(path, f"must name one of several arrays: {listing}", "key")
 
 
 # Arrays
 
 
-def _npy(path: Path, asked: Asked) -> Loaded:
-    return Loaded.plain(np.load(path, mmap_mode="c", allow_pickle=False))
+def _read_npy(path: Path, options: ReadOptions) -> Loaded:
+    return Loaded.from_array(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
 @dataclass(frozen=True)
-class _Member:
+class _ArrayHeader:
     """An array of an archive that is not read yet."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
-def _npz(path: Path, asked: Asked) -> Loaded:
+def _read_npz(path: Path, options: ReadOptions) -> Loaded:
     """Only the array that is meant is read; of the others, what they are."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
         if not names:
             raise FileError(path, "is a zip archive without NumPy arrays")
-        members = {name.removesuffix(".npy"): _member(archive, name) for name in names}
-        chosen, _ = _one(path, members, asked.key)
-        with archive.open(f"{chosen}.npy") as file:
-            return Loaded.plain(np.lib.format.read_array(file, allow_pickle=False))
+        members = {name.removesuffix(".npy"): _read_array_header(archive, name) for name in names}
+        chosen_name, _ = _choose_array(path, members, options.key)
+        with archive.open(f"{chosen_name}.npy") as file:
+            return Loaded.from_array(np.lib.format.read_array(file, allow_pickle=False))
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> _Member:
+def _read_array_header(archive: zipfile.ZipFile, name: str) -> _ArrayHeader:
     with archive.open(name) as file:
         version = np.lib.format.read_magic(file)
-        header = {
+        read_header = {
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }.get(version)
-        if header is None:  # the third version is the second in UTF-8, for names of fields
-            return _Member((), np.dtype(object))
-        shape, _, dtype = header(file)
-        return _Member(shape, dtype)
+        if read_header is None:  # the third version is the second in UTF-8, for names of fields
+            return _ArrayHeader((), np.dtype(object))
+        shape, _, dtype = read_header(file)
+        return _ArrayHeader(shape, dtype)
 
 
-def _mat(path: Path, asked: Asked) -> Loaded:
+def _read_mat(path: Path, options: ReadOptions) -> Loaded:
     from scipy.io import loadmat
 
-    held = loadmat(path, squeeze_me=True, struct_as_record=False)
-    arrays = dict(_inside(held))
-    chosen, data = _one(path, arrays, asked.key)
-    return _with_axes(np.asarray(data), chosen, arrays)
+    variables = loadmat(path, squeeze_me=True, struct_as_record=False)
+    arrays = dict(_iterate_arrays(variables))
+    name, data = _choose_array(path, arrays, options.key)
+    return _attach_axes(np.asarray(data), name, arrays)
 
 
-def _inside(held: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
+def _iterate_arrays(
+    variables: Mapping[str, Any], prefix: str = "", depth: int = 0
+) -> Iterable[tuple[str, Any]]:
     """Arrays and those in structs, with their names."""
-    for name, value in held.items():
+    for name, value in variables.items():
         if name.startswith("__"):
             continue
         if isinstance(value, np.ndarray):
-            yield before + name, value
+            yield prefix + name, value
         elif hasattr(value, "_fieldnames") and depth < 8:
             fields = {field: getattr(value, field) for field in value._fieldnames}
-            yield from _inside(fields, f"{before}{name}.", depth + 1)
+            yield from _iterate_arrays(fields, f"{prefix}{name}.", depth + 1)
 
 
-def _with_axes(data: Any, name: str, arrays: Mapping[str, Any]) -> Loaded:
+def _attach_axes(data: Any, name: str, arrays: Mapping[str, Any]) -> Loaded:
     """An array with the labels that are kept beside it, in the same struct or group."""
-    inside = name.rpartition(".")[0]
+    group = name.rpartition(".")[0]
     vectors = {
         other: vector
-        for other, each in arrays.items()
+        for other, array in arrays.items()
         if other != name
-        and other.rpartition(".")[0] == inside
-        and (vector := as_vector(each)) is not None
+        and other.rpartition(".")[0] == group
+        and (vector := as_vector(array)) is not None
     }
-    modes, labels = names_beside(tuple(data.shape), vectors)
+    modes, labels = axes_from_vectors(tuple(data.shape), vectors)
     return Loaded(data, modes, labels)
 
 
-def _hdf5(path: Path, asked: Asked) -> Loaded:
+def _read_hdf5(path: Path, options: ReadOptions) -> Loaded:
     """An array; lazily as it lies in the file, which stays open."""
-    h5py = _library("h5py", path)
+    h5py = _import_optional("h5py", path)
     file = h5py.File(path, "r")
     try:
         arrays: dict[str, Any] = {}
@@ -333,83 +346,87 @@ def _hdf5(path: Path, asked: Asked) -> Loaded:
             )
         )
         arrays = {name: item for name, item in arrays.items() if not name.startswith("#refs#")}
-        name, chosen = _one(path, arrays, asked.key)
-        matlab, beside = "MATLAB_class" in chosen.attrs, name.rpartition(".")[0]
-        small = {
-            other: _texts(file, item, h5py)
+        name, dataset = _choose_array(path, arrays, options.key)
+        is_matlab, group = "MATLAB_class" in dataset.attrs, name.rpartition(".")[0]
+        vectors = {
+            other: _read_vector(file, item, h5py)
             for other, item in arrays.items()
-            if other.rpartition(".")[0] == beside and item.size <= max(chosen.shape, default=0)
+            if other.rpartition(".")[0] == group and item.size <= max(dataset.shape, default=0)
         }
-        if asked.lazy:
-            return _with_axes(transposed(chosen) if matlab else chosen, name, small)
-        data = np.asarray(chosen[()])
-        return _with_axes(data.T if matlab else data, name, small)
+        if options.lazy:
+            return _attach_axes(reverse_modes(dataset) if is_matlab else dataset, name, vectors)
+        data = np.asarray(dataset[()])
+        return _attach_axes(data.T if is_matlab else data, name, vectors)
     finally:
-        if not asked.lazy:
+        if not options.lazy:
             file.close()
 
 
-def _texts(file: Any, item: Any, h5py: Any) -> Any:
+def _read_vector(file: Any, item: Any, h5py: Any) -> Any:
     """A vector of a group; cells of text of MATLAB are followed."""
     if h5py.check_ref_dtype(item.dtype) is not None:
         cells = [file[cell] for cell in item[()].ravel() if cell]
         return np.array(["".join(map(chr, np.asarray(cell[()]).ravel())) for cell in cells])
-    text = h5py.check_string_dtype(item.dtype) is not None
-    return np.array(item.asstr()[()]) if text else item[()]
+    is_text = h5py.check_string_dtype(item.dtype) is not None
+    return np.array(item.asstr()[()]) if is_text else item[()]
 
 
-def _xarray(path: Path, asked: Asked) -> Loaded:
+def _read_xarray(path: Path, options: ReadOptions) -> Loaded:
     """A variable with its coordinates; lazily as it lies in the file, which stays open."""
-    opened = _library("xarray", path).open_dataset(path, cache=not asked.lazy)
-    if asked.lazy:
-        return _named(_one(path, dict(opened.data_vars), asked.key)[1])
-    with opened:
-        chosen = _one(path, dict(opened.data_vars), asked.key)[1].load()
-        return replace(_named(chosen), data=np.asarray(chosen.values))
+    dataset = _import_optional("xarray", path).open_dataset(path, cache=not options.lazy)
+    if options.lazy:
+        return _from_data_array(_choose_array(path, dict(dataset.data_vars), options.key)[1])
+    with dataset:
+        variable = _choose_array(path, dict(dataset.data_vars), options.key)[1].load()
+        return replace(_from_data_array(variable), data=np.asarray(variable.values))
 
 
-def _named(array: Any) -> Loaded:
+def _from_data_array(array: Any) -> Loaded:
     """A DataArray with its names and labels."""
-    found = labelled(array)
-    return Loaded(array, found.modes, found.labels, units=found.units)
+    labelled_array = as_labelled(array)
+    return Loaded(array, labelled_array.modes, labelled_array.labels, units=labelled_array.units)
 
 
-def _zarr(path: Path, asked: Asked) -> Loaded:
-    stored = _stored_zarr(path, asked.key)
-    return stored if asked.lazy else replace(stored, data=np.asarray(stored.data[...]))
+def _read_zarr(path: Path, options: ReadOptions) -> Loaded:
+    stored = _open_zarr(path, options.key)
+    return stored if options.lazy else replace(stored, data=np.asarray(stored.data[...]))
 
 
-def _stored_zarr(path: Path, key: str | None) -> Loaded:
+def _open_zarr(path: Path, key: str | None) -> Loaded:
     """An array of Zarr; of xarray, where that makes other numbers of what is stored."""
-    zarr = _library("zarr", path)
-    opened = zarr.open(path, mode="r")
-    if not isinstance(opened, zarr.Group):
-        names = getattr(opened.metadata, "dimension_names", None) or (None,) * opened.ndim
-        plain = Loaded.plain(opened)
-        pairs = zip(names, plain.modes, strict=True)
-        return replace(plain, modes=tuple(name or number for name, number in pairs))
+    zarr = _import_optional("zarr", path)
+    node = zarr.open(path, mode="r")
+    if not isinstance(node, zarr.Group):
+        names = getattr(node.metadata, "dimension_names", None) or (None,) * node.ndim
+        unlabelled = Loaded.from_array(node)
+        pairs = zip(names, unlabelled.modes, strict=True)
+        return replace(unlabelled, modes=tuple(name or number for name, number in pairs))
     try:
-        held = _library("xarray", path).open_zarr(path, chunks=None)
+        dataset = _import_optional("xarray", path).open_zarr(path, chunks=None)
     except (KeyError, ValueError):  # dimensions have no names
-        members = dict(opened.members(None))
+        members = dict(node.members(None))
         arrays = {
             n.replace("/", "."): a for n, a in members.items() if not isinstance(a, zarr.Group)
         }
-        return Loaded.plain(_one(path, arrays, key)[1])
-    name, chosen = _one(path, dict(held.data_vars), key)
-    array, loaded = opened[name], _named(chosen)
-    return replace(loaded, data=array) if array.dtype == chosen.dtype and _as_is(chosen) else loaded
+        return Loaded.from_array(_choose_array(path, arrays, key)[1])
+    name, variable = _choose_array(path, dict(dataset.data_vars), key)
+    array, loaded = node[name], _from_data_array(variable)
+    return (
+        replace(loaded, data=array)
+        if array.dtype == variable.dtype and _is_unencoded(variable)
+        else loaded
+    )
 
 
-def _as_is(chosen: Any) -> bool:
+def _is_unencoded(variable: Any) -> bool:
     """Whether what is stored is what is meant: no scale, no offset, no value for missing ones."""
-    fill = chosen.encoding.get("_FillValue")
-    missing = fill is not None and not np.isnan(np.float64(fill))
-    return not missing and not {"scale_factor", "add_offset"} & set(chosen.encoding)
+    fill = variable.encoding.get("_FillValue")
+    has_fill_value = fill is not None and not np.isnan(np.float64(fill))
+    return not has_fill_value and not {"scale_factor", "add_offset"} & set(variable.encoding)
 
 
-def _nifti(path: Path, asked: Asked) -> Loaded:
-    nibabel = _library("nibabel", path)
+def _read_nifti(path: Path, options: ReadOptions) -> Loaded:
+    nibabel = _import_optional("nibabel", path)
     image = nibabel.load(path)
     data = np.asanyarray(image.dataobj)
     names = ("x", "y", "z", "time", "mode 4", "mode 5", "mode 6")[: data.ndim]
@@ -419,63 +436,67 @@ def _nifti(path: Path, asked: Asked) -> Loaded:
 # Listed entries and tables
 
 
-def _loaded(named: Labelled) -> Loaded:
-    return Loaded(named.data, named.modes, named.labels, named.notes)
+def _as_loaded(tensor: LabelledTensor) -> Loaded:
+    return Loaded(tensor.data, tensor.modes, tensor.labels, tensor.notes)
 
 
-def _text(path: Path, asked: Asked) -> Loaded:
-    if asked.stack:
-        return _loaded(matrix(path))
-    _library("pandas", path)
-    return _long(text_of(path, asked.columns), asked)
+def _read_text(path: Path, options: ReadOptions) -> Loaded:
+    if options.stack:
+        return _as_loaded(read_matrix(path))
+    _import_optional("pandas", path)
+    return _load_long_table(text_of(path, options.columns), options)
 
 
-def _long(table: Table, asked: Asked) -> Loaded:
-    return _loaded(long_table(table, asked.columns, asked.absent))
+def _load_long_table(table: Table, options: ReadOptions) -> Loaded:
+    return _as_loaded(tensor_from_long_table(table, options.columns, options.absent))
 
 
-def _workbook(path: Path, asked: Asked) -> Loaded:
-    found = workbook(path, asked.key, asked.stack)
-    return _long(found, asked) if isinstance(found, Table) else _loaded(found)
+def _read_workbook(path: Path, options: ReadOptions) -> Loaded:
+    sheet_content = read_workbook(path, options.key, options.stack)
+    return (
+        _load_long_table(sheet_content, options)
+        if isinstance(sheet_content, Table)
+        else _as_loaded(sheet_content)
+    )
 
 
-def _parquet(path: Path, asked: Asked) -> Loaded:
-    if asked.stack:
+def _read_parquet(path: Path, options: ReadOptions) -> Loaded:
+    if options.stack:
         raise FileError(path, "is for text files and workbooks", "stack")
-    return _long(parquet(path), asked)
+    return _load_long_table(read_parquet(path), options)
 
 
-def _parts(path: Path, asked: Asked) -> Loaded:
+def _read_parquet_folder(path: Path, options: ReadOptions) -> Loaded:
     """A table in a folder of files, which are read in every pass."""
-    _library("pyarrow", path)
-    data = in_parquet(path, by_name=True)
-    if asked.absent != "missing" and data.count < math.prod(data.shape):
+    _import_optional("pyarrow", path)
+    data = open_parquet(path, by_name=True)
+    if options.absent != "missing" and data.count < math.prod(data.shape):
         raise FileError(
             path,
             "must say that the entries that are not listed are 'missing'; a table in parts is not "
             f"filled up with zeros ({math.prod(data.shape) - data.count} entries)",
             "absent",
         )
-    labels = tuple(None if names is None else list(names.tolist()) for names in data.names)
+    labels = tuple(None if names is None else list(names.tolist()) for names in data.labels)
     return Loaded(data, data.modes, labels)
 
 
-_READERS: dict[str, Callable[[Path, Asked], Loaded]] = {
-    "NumPy .npy": _npy,
-    "NumPy .npz": _npz,
-    "MATLAB .mat": _mat,
-    "HDF5": _hdf5,
-    "NetCDF": _xarray,
-    "Zarr": _zarr,
-    "NIfTI": _nifti,
-    "FROSTT .tns": lambda path, asked: _loaded(tns(path, asked.absent)),
-    "CSV": _text,
-    "Parquet": _parquet,
-    "Parquet, in parts": _parts,
-    "Excel .xlsx": _workbook,
-    "a folder of tables": lambda path, asked: _loaded(folder(path)),
+_READERS: dict[str, Callable[[Path, ReadOptions], Loaded]] = {
+    "NumPy .npy": _read_npy,
+    "NumPy .npz": _read_npz,
+    "MATLAB .mat": _read_mat,
+    "HDF5": _read_hdf5,
+    "NetCDF": _read_xarray,
+    "Zarr": _read_zarr,
+    "NIfTI": _read_nifti,
+    "FROSTT .tns": lambda path, asked: _as_loaded(read_tns(path, asked.absent)),
+    "CSV": _read_text,
+    "Parquet": _read_parquet,
+    "Parquet, in parts": _read_parquet_folder,
+    "Excel .xlsx": _read_workbook,
+    "a folder of tables": lambda path, asked: _as_loaded(read_folder(path)),
 }
 #: Those that are tables, those whose tables are matrices, and those that may list few entries.
-_LISTED = ("FROSTT .tns", "CSV", "Parquet", "Parquet, in parts", "Excel .xlsx")
-_TABLES = ("CSV", "Parquet", "Excel .xlsx")
-_WIDE = ("a folder of tables",)
+_COORDINATE_FORMATS = ("FROSTT .tns", "CSV", "Parquet", "Parquet, in parts", "Excel .xlsx")
+_TABLE_FORMATS = ("CSV", "Parquet", "Excel .xlsx")
+_MATRIX_FORMATS = ("a folder of tables",)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from robustcp.engines import Labelled
-from robustcp.files.errors import FileError
-from robustcp.io.tables import listed_entries
+from robustcp.engines import LabelledTensor
+from robustcp.io.tables import tensor_from_entries
+from robustcp.persist.errors import FileError
 
 #: What the first line of a Tensor Toolbox file may say that it holds.
-HEADERS = ("tensor", "sptensor", "matrix", "ktensor")
+TOOLBOX_HEADERS = ("tensor", "sptensor", "matrix", "ktensor")
 
 Lines = Iterator[tuple[int, list[str]]]
 
 
-def tns(path: Path, absent: str | None) -> Labelled:
+def read_tns(path: Path, absent: str | None) -> LabelledTensor:
     """The tensor in a file; indices begin with 1."""
     with path.open(encoding="utf-8") as file:
         lines = (
@@ -30,82 +30,86 @@ def tns(path: Path, absent: str | None) -> Labelled:
         if first is None:
             raise FileError(path, "has no entries")
         word = first[1][0].lower()
-        if word in HEADERS:
-            return _toolbox(path, word, lines, absent)
-        return _entries(path, _numbers(path, _chained(first, lines)), None, absent)
+        if word in TOOLBOX_HEADERS:
+            return _read_toolbox(path, word, lines, absent)
+        return _tensor_from_rows(path, _parse_table(path, _prepend(first, lines)), None, absent)
 
 
-def _chained(first: tuple[int, list[str]], lines: Lines) -> Lines:
+def _prepend(first: tuple[int, list[str]], lines: Lines) -> Lines:
     yield first
     yield from lines
 
 
-def _numbers(path: Path, lines: Lines) -> np.ndarray:
+def _parse_table(path: Path, lines: Lines) -> np.ndarray:
     """All that follows, as a table of numbers."""
     rows: list[list[float]] = []
     for number, text in lines:
         if rows and len(text) != len(rows[0]):
             raise FileError(path, f"line {number} has {len(text)} numbers, not {len(rows[0])}")
-        rows.append(_parsed(path, number, text))
+        rows.append(_parse_line(path, number, text))
     return np.array(rows)
 
 
-def _parsed(path: Path, number: int, text: list[str]) -> list[float]:
+def _parse_line(path: Path, number: int, text: list[str]) -> list[float]:
     try:
-        return [float(part) for part in text]
+        return [float(word) for word in text]
     except ValueError:
         raise FileError(path, f"line {number} is not numbers") from None
 
 
-def _entries(
+def _tensor_from_rows(
     path: Path, table: np.ndarray, shape: tuple[int, ...] | None, absent: str | None
-) -> Labelled:
+) -> LabelledTensor:
     """Rows of indices and a value."""
     if table.ndim != 2 or table.shape[1] < 3:
         raise FileError(path, "must have at least 2 indices and a value in each line")
-    at = table[:, :-1]
-    if not np.array_equal(at, np.round(at)) or at.min() < 1 or at.max() > 2**53:
+    coordinates = table[:, :-1]
+    if (
+        not np.array_equal(coordinates, np.round(coordinates))
+        or coordinates.min() < 1
+        or coordinates.max() > 2**53
+    ):
         raise FileError(path, "indices must be whole numbers from 1 on")
-    indices = at.astype(np.int64) - 1
-    found = tuple(int(size) for size in indices.max(axis=0) + 1)
-    shape = found if shape is None else shape
-    if len(shape) != len(found) or any(a > b for a, b in zip(found, shape, strict=True)):
+    indices = coordinates.astype(np.int64) - 1
+    extent = tuple(int(size) for size in indices.max(axis=0) + 1)
+    shape = extent if shape is None else shape
+    if len(shape) != len(extent) or any(a > b for a, b in zip(extent, shape, strict=True)):
         raise FileError(path, f"has indices outside of its size, {'x'.join(map(str, shape))}")
     if not np.isfinite(table[:, -1]).all():
         raise FileError(path, "has a value that is not finite")
     modes = tuple(f"mode {n}" for n in range(len(shape)))
-    empty = (None,) * len(shape)
-    return listed_entries(path, indices, table[:, -1], modes, empty, absent, shape)
+    no_labels = (None,) * len(shape)
+    return tensor_from_entries(path, indices, table[:, -1], modes, no_labels, absent, shape)
 
 
-def _toolbox(path: Path, word: str, lines: Lines, absent: str | None) -> Labelled:
+def _read_toolbox(path: Path, word: str, lines: Lines, absent: str | None) -> LabelledTensor:
     """A tensor with the header of the Tensor Toolbox: what it is, its order, its sizes."""
     if word == "ktensor":
         raise FileError(path, "holds a ktensor, a model; a tensor or sptensor can be read")
-    order = _whole(path, lines, 1, "its order")[0]
+    order = _parse_integers(path, lines, 1, "its order")[0]
     if order < 2:
         raise FileError(path, f"holds a tensor of order {order}; a tensor has 2 modes or more")
-    shape = _whole(path, lines, order, "its sizes")
+    shape = _parse_integers(path, lines, order, "its sizes")
     if word == "sptensor":
-        count = _whole(path, lines, 1, "how many entries it has")[0]
-        table = _numbers(path, lines)
+        count = _parse_integers(path, lines, 1, "how many entries it has")[0]
+        table = _parse_table(path, lines)
         if len(table) != count:
             raise FileError(path, f"has {len(table)} entries, not {count} as it says")
-        return _entries(path, table, shape, absent)
-    values = [x for number, text in lines for x in _parsed(path, number, text)]
+        return _tensor_from_rows(path, table, shape, absent)
+    values = [x for number, text in lines for x in _parse_line(path, number, text)]
     if len(values) != math.prod(shape):
         size = "x".join(map(str, shape))
         raise FileError(path, f"has {len(values)} values, not {math.prod(shape)} ({size})")
     data = np.array(values).reshape(shape, order="F")
-    return Labelled(data, tuple(f"mode {n}" for n in range(order)), (None,) * order)
+    return LabelledTensor(data, tuple(f"mode {n}" for n in range(order)), (None,) * order)
 
 
-def _whole(path: Path, lines: Lines, count: int, what: str) -> tuple[int, ...]:
+def _parse_integers(path: Path, lines: Lines, count: int, quantity: str) -> tuple[int, ...]:
     """Whole numbers of the next line."""
     number, text = next(lines, (0, []))
-    if len(text) != count or not all(part.isascii() and part.isdigit() for part in text):
-        raise FileError(path, f"line {number} must say {what} ({count} numbers)")
-    found = tuple(int(part) for part in text)
-    if min(found) < 1:
-        raise FileError(path, f"line {number} must say {what}, got {min(found)}")
-    return found
+    if len(text) != count or not all(word.isascii() and word.isdigit() for word in text):
+        raise FileError(path, f"line {number} must say {quantity} ({count} numbers)")
+    numbers = tuple(int(word) for word in text)
+    if min(numbers) < 1:
+        raise FileError(path, f"line {number} must say {quantity}, got {min(numbers)}")
+    return numbers

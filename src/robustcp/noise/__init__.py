@@ -1,14 +1,41 @@
 """How large residuals should be, entry by entry: common, by slab, by signal; or known."""
 
-from robustcp.noise.asked import Asked, as_noise, is_kind
-from robustcp.noise.core import Core, core_of, degrees_of_freedom_correction, typical
-from robustcp.noise.estimation import Residuals, change, entropy_of, first_look, noise_of
-from robustcp.noise.fibres import fibres_of, outlying_fibres
+from robustcp.noise.contaminated_normal import (
+    ContaminatedNormal,
+    degrees_of_freedom_correction,
+    fit_contaminated_normal,
+    median_magnitude,
+)
+from robustcp.noise.estimation import (
+    Residuals,
+    estimate_model_noise,
+    estimate_rough_noise,
+    model_entropy,
+    rms_log_ratio,
+)
 from robustcp.noise.model import COMMON, Kind, Noise
-from robustcp.noise.structure import Structure, structure_of
+from robustcp.noise.outlying_fibres import find_outlying_fibres, flag_outlying_fibres
+from robustcp.noise.residual_tests import ResidualStructure, measure_structure
+from robustcp.noise.spec import NoiseSpec, is_kind, parse_noise
 
 __all__ = [
-    "COMMON", "Asked", "Core", "Kind", "Noise", "Residuals", "Structure", "as_noise", "change",
-    "core_of", "degrees_of_freedom_correction", "entropy_of", "fibres_of", "first_look",
-    "is_kind", "noise_of", "outlying_fibres", "structure_of", "typical",
+    "COMMON",
+    "ContaminatedNormal",
+    "Kind",
+    "Noise",
+    "NoiseSpec",
+    "ResidualStructure",
+    "Residuals",
+    "degrees_of_freedom_correction",
+    "estimate_model_noise",
+    "estimate_rough_noise",
+    "find_outlying_fibres",
+    "fit_contaminated_normal",
+    "flag_outlying_fibres",
+    "is_kind",
+    "measure_structure",
+    "median_magnitude",
+    "model_entropy",
+    "parse_noise",
+    "rms_log_ratio",
 ]  # fmt: skip

@@ -17,50 +17,50 @@ from typing import Any
 
 import numpy as np
 
-from robustcp._typing import Factors
+from robustcp._util.quantiles import median, quantile, quantile_of_sorted
+from robustcp._util.typing import Factors
 from robustcp.engines import Engine, Sample
-from robustcp.engines.installed import compiled_code
-from robustcp.noise.core import (
-    LOW,
-    NORMAL_LOW,
-    Core,
-    core_of,
+from robustcp.engines.installed import numba_kernels
+from robustcp.noise.contaminated_normal import (
+    LOW_SHARE,
+    NORMAL_LOW_QUANTILE,
+    ContaminatedNormal,
     degrees_of_freedom_correction,
+    fit_contaminated_normal,
 )
 from robustcp.noise.model import COMMON, Kind, Noise
-from robustcp.quantiles import median, quantile, quantile_of_sorted
-from robustcp.sizes import Resolution
-from robustcp.units import Units
+from robustcp.optimize.problem import Resolution
+from robustcp.optimize.units import Units
 
 #: Entries that a first look is at.
-FEWER = 1 << 14
+ROUGH_ENTRIES = 1 << 14
 #: Entries that a kind is chosen by, and that its numbers are estimated from.
-SOME, ENOUGH = 1 << 15, 1 << 16
+KIND_ENTRIES, ESTIMATION_ENTRIES = 1 << 15, 1 << 16
 #: The variance function is read from so many groups of entries, by the size of the signal.
-GROUPS = 24
+SIGNAL_GROUPS = 24
 #: Scales differ if their logarithms have at least this standard deviation, so many times as sure.
-UNEVEN, SURE = 0.1, 5.0
+MIN_LOG_SPREAD, MIN_Z_SCORE = 0.1, 5.0
 #: Of fewer residuals nobody can say what their noise depends on.
-PLENTY = 200
+MIN_RESIDUALS = 200
 #: Slabs with fewer entries than this on average get no scale of their own, nor those that have
 #: fewer than so many times the rows that a component has in the other modes.
-FEW, MANY = 8, 4
+MIN_ENTRIES_PER_SLAB, MIN_ENTRIES_PER_PARAMETER = 8, 4
 #: Rounds of an estimate, and the change of log standard deviations at which they end.
-ROUNDS, SAME = 8, 0.005
+MAX_ROUNDS, LOG_TOLERANCE = 8, 0.005
 #: Degrees of freedom of the t distribution by whose likelihood kinds are compared.
-HEAVY = 3.0
+T_DEGREES_OF_FREEDOM = 3.0
 #: The variance of the logarithm of a scale by chance, times the number of entries.
-CHANCE = 0.65
+LOG_SCALE_SAMPLING_VARIANCE = 0.65
 #: The same of a geometric mean of magnitudes.
-CHANCE_OF_LOGS = 1.23
+MEAN_LOG_SAMPLING_VARIANCE = 1.23
 #: Counts have at least this mean, in steps.
-LEAST_MEAN = 0.01
+MIN_COUNT_MEAN = 0.01
 #: A floor of this share of a standard deviation does not show: its fourth power does not.
-NEGLIGIBLE = 0.03
+NEGLIGIBLE_FLOOR = 0.03
 #: The lowest magnitude of which there is a logarithm.
-TINY = 1e-300
+MIN_MAGNITUDE = 1e-300
 #: In units of its estimate, a standard deviation is not below this.
-LOWEST = 0.3
+MIN_RELATIVE_SIGMA = 0.3
 
 
 class Residuals:
@@ -80,17 +80,24 @@ class Residuals:
     def __init__(
         self,
         sample: Sample,
-        data: Callable[[], np.ndarray],
+        read_data: Callable[[], np.ndarray],
         shape: tuple[int, ...],
         resolution: Resolution,
         count: float | None = None,
-        at: np.ndarray | None = None,
-        by: np.ndarray | None = None,
+        selection: np.ndarray | None = None,
+        multiplier: np.ndarray | None = None,
     ) -> None:
-        self._sample, self._data, self._at, self._by = sample, data, at, by
+        self._sample, self._read_data, self._selection, self._multiplier = (
+            sample,
+            read_data,
+            selection,
+            multiplier,
+        )
         self.shape, self.resolution = shape, resolution
         self.count = sample.values.size if count is None else count
-        self.values = self._chosen(sample.values if by is None else sample.values * by)
+        self.values = self._select(
+            sample.values if multiplier is None else sample.values * multiplier
+        )
 
     @classmethod
     def of(
@@ -98,36 +105,42 @@ class Residuals:
         engine: Engine,
         factors: Factors,
         resolution: Resolution,
-        by: np.ndarray | None = None,
+        multiplier: np.ndarray | None = None,
     ) -> Residuals:
         """At the engine's sample of entries; multiplied by something, such as for leverage."""
         sample = engine.sample(factors)
-        data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
-        return cls(sample, data, engine.shape, resolution, engine.count, by=by)
+        read_data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
+        return cls(sample, read_data, engine.shape, resolution, engine.count, multiplier=multiplier)
 
-    def some(self, most: int) -> Residuals:
+    def subsample(self, max_count: int) -> Residuals:
         """Not more than so many of them, drawn at random."""
-        if self.values.size <= most:
+        if self.values.size <= max_count:
             return self
-        at = _drawn(self.values.size, most)
-        at = at if self._at is None else self._at[at]
+        selection = _draw_indices(self.values.size, max_count)
+        selection = selection if self._selection is None else self._selection[selection]
         return Residuals(
-            self._sample, self._data, self.shape, self.resolution, self.count, at, self._by
+            self._sample,
+            self._read_data,
+            self.shape,
+            self.resolution,
+            self.count,
+            selection,
+            self._multiplier,
         )
 
-    def _chosen(self, x: np.ndarray) -> np.ndarray:
-        return x if self._at is None else x[self._at]
+    def _select(self, x: np.ndarray) -> np.ndarray:
+        return x if self._selection is None else x[self._selection]
 
     @cached_property
     def model(self) -> np.ndarray:
-        return np.asarray(self._chosen(self._data() - self._sample.values))
+        return np.asarray(self._select(self._read_data() - self._sample.values))
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:
-        return tuple(map(self._chosen, self._sample.indices))
+        return tuple(map(self._select, self._sample.indices))
 
     @property
-    def modes(self) -> list[int]:
+    def scalable_modes(self) -> list[int]:
         """Modes whose slabs may have scales of their own.
 
         Their slabs have more than a few entries here; and in all so many that no component can be
@@ -137,8 +150,8 @@ class Residuals:
         return [
             mode
             for mode, size in enumerate(self.shape)
-            if self.values.size >= FEW * size
-            and self.count >= MANY * size * (sum(self.shape) - size)
+            if self.values.size >= MIN_ENTRIES_PER_SLAB * size
+            and self.count >= MIN_ENTRIES_PER_PARAMETER * size * (sum(self.shape) - size)
         ]
 
     def counts(self, mode: int) -> np.ndarray:
@@ -148,64 +161,70 @@ class Residuals:
         return np.bincount(self.indices[mode], minlength=self.shape[mode])
 
     @cached_property
-    def size(self) -> np.ndarray:
+    def signal_magnitudes(self) -> np.ndarray:
         """The size of the signal."""
         return np.asarray(np.abs(self.model))
 
     @cached_property
     def groups(self) -> np.ndarray:
         """Which of the groups of entries with a signal of about the same size each is in."""
-        order = np.argsort(self.size)
-        ordered = self.size[order]
-        edges = [quantile_of_sorted(ordered, k / GROUPS) for k in range(1, GROUPS)]
+        order = np.argsort(self.signal_magnitudes)
+        ordered = self.signal_magnitudes[order]
+        edges = [quantile_of_sorted(ordered, k / SIGNAL_GROUPS) for k in range(1, SIGNAL_GROUPS)]
         ends = ordered.searchsorted(edges, side="right")
-        found = np.empty(self.size.size, dtype=np.intp)
-        found[order] = np.repeat(np.arange(GROUPS), np.diff(ends, prepend=0, append=order.size))
-        return found
+        labels = np.empty(self.signal_magnitudes.size, dtype=np.intp)
+        labels[order] = np.repeat(
+            np.arange(SIGNAL_GROUPS), np.diff(ends, prepend=0, append=order.size)
+        )
+        return labels
 
     @cached_property
     def group_means(self) -> np.ndarray:
         """The mean of 1, |m| and m^2 in each group."""
-        count = np.maximum(np.bincount(self.groups, minlength=GROUPS), 1)
-        parts = (np.ones_like(self.size), self.size, self.size**2)
-        sums = [np.bincount(self.groups, part, minlength=GROUPS) for part in parts]
+        count = np.maximum(np.bincount(self.groups, minlength=SIGNAL_GROUPS), 1)
+        powers = (
+            np.ones_like(self.signal_magnitudes),
+            self.signal_magnitudes,
+            self.signal_magnitudes**2,
+        )
+        sums = [np.bincount(self.groups, power, minlength=SIGNAL_GROUPS) for power in powers]
         return np.stack(sums, axis=1) / count[:, None]
 
 
 @lru_cache(maxsize=4)
-def _drawn(count: int, most: int) -> np.ndarray:
-    found = np.sort(np.random.default_rng(0).permutation(count)[:most])
-    found.setflags(write=False)
-    return found
+def _draw_indices(count: int, max_count: int) -> np.ndarray:
+    indices = np.sort(np.random.default_rng(0).permutation(count)[:max_count])
+    indices.setflags(write=False)
+    return indices
 
 
 # What residuals show
 
 
-def look(
+def estimate_noise(
     residuals: Residuals,
     kind: Kind | None = None,
-    begin: Noise | None = None,
+    initial: Noise | None = None,
     slabs: Sequence[np.ndarray | None] = (),
 ) -> Noise:
     """The noise that residuals show: of a kind, or of the kind that they show.
 
-    `begin` is what it was before, if that is known, and `slabs` the scales that are known.
+    `initial` is what it was before, if that is known, and `slabs` the scales that are known.
     """
     if kind is None:
-        kind, begin = chosen(residuals)
+        kind, initial = select_kind(residuals)
     if kind == COMMON:
-        return common(residuals)
-    return _Mixture(residuals.some(ENOUGH), kind, begin, slabs).settled()
+        return estimate_common_noise(residuals)
+    return _NoiseEstimator(residuals.subsample(ESTIMATION_ENTRIES), kind, initial, slabs).estimate()
 
 
-def noise_of(
+def estimate_model_noise(
     engine: Engine,
     factors: Factors,
     resolution: Resolution,
     units: Units,
     kind: Kind | None = None,
-    begin: Noise | None = None,
+    initial: Noise | None = None,
 ) -> Noise:
     """The noise that the residuals of a model show, corrected for the degrees of freedom.
 
@@ -213,16 +232,16 @@ def noise_of(
     units of the data, all else is in those of the fit.
     """
     residuals = Residuals.of(engine, factors, resolution)
-    known = engine.view.scales
-    if known is not None:
-        noise = common(residuals, 1 / known.unit / units.factor)
-        return replace(noise, given=known.slabs)
-    noise = look(residuals, kind if engine.takes_scales else COMMON, begin)
+    known_scales = engine.view.scales
+    if known_scales is not None:
+        noise = estimate_common_noise(residuals, 1 / known_scales.unit / units.factor)
+        return replace(noise, known_sigmas=known_scales.slabs)
+    noise = estimate_noise(residuals, kind if engine.takes_scales else COMMON, initial)
     rank = factors[0].shape[1]
     return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))
 
 
-def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
+def select_kind(residuals: Residuals) -> tuple[Kind, Noise]:
     """The kind of noise that some of the residuals show, and what they say of it.
 
     Kinds grow by the mode whose slabs differ most, with and without a part by signal, as long as
@@ -230,113 +249,126 @@ def chosen(residuals: Residuals) -> tuple[Kind, Noise]:
     number. The noise of small counts grows with the signal: their shape differs from slab to
     slab as much as their scale, and no scale would be the better for it.
     """
-    some = residuals.some(SOME)
-    if some.resolution.small and some.values.size >= PLENTY:
-        noise = _Mixture(some, Kind(signal=True)).settled()
+    sample = residuals.subsample(KIND_ENTRIES)
+    if sample.resolution.small_counts and sample.values.size >= MIN_RESIDUALS:
+        noise = _NoiseEstimator(sample, Kind(signal=True)).estimate()
         return noise.kind, noise
-    even, counts = common(some), some.resolution.counts
-    hardly_any = even.sigma <= some.resolution.entry and even.beyond <= 0.5
-    if (hardly_any and not counts) or some.values.size < PLENTY:
-        return COMMON, even
-    modes, by_signal = _differing(some, even)
+    common_noise, counts = estimate_common_noise(sample), sample.resolution.count_data
+    negligible = (
+        common_noise.sigma <= sample.resolution.min_entry_sigma
+        and common_noise.rejected_share <= 0.5
+    )
+    if (negligible and not counts) or sample.values.size < MIN_RESIDUALS:
+        return COMMON, common_noise
+    modes, by_signal = _find_heteroscedasticity(sample, common_noise)
     if not (modes or by_signal or counts):
-        return COMMON, even
-    found = [even, *_grown(some, even, signal=False)]
-    if by_signal or counts or _differing(some, found[-1])[1]:
-        found += _grown(some, even, signal=True)
-    best = min(found, key=lambda noise: _cost(some, noise))
+        return COMMON, common_noise
+    candidates = [common_noise, *_grow_kinds(sample, common_noise, signal=False)]
+    if by_signal or counts or _find_heteroscedasticity(sample, candidates[-1])[1]:
+        candidates += _grow_kinds(sample, common_noise, signal=True)
+    best = min(candidates, key=lambda noise: _information_criterion(sample, noise))
     return best.kind, best
 
 
-def _grown(some: Residuals, even: Noise, *, signal: bool) -> list[Noise]:
+def _grow_kinds(sample: Residuals, common_noise: Noise, *, signal: bool) -> list[Noise]:
     """Noises of kinds that grow, one mode at a time."""
-    found, kind = [], Kind(signal=signal)
+    candidates, kind = [], Kind(signal=signal)
     if signal:
-        found.append(_Mixture(some, kind).settled())
+        candidates.append(_NoiseEstimator(sample, kind).estimate())
     while True:
-        modes, _ = _differing(some, found[-1] if found else even)
+        modes, _ = _find_heteroscedasticity(sample, candidates[-1] if candidates else common_noise)
         new = [mode for mode in modes if mode not in kind.modes]
         if not new:
-            return found
+            return candidates
         kind = Kind(tuple(sorted((*kind.modes, new[0]))), signal)
-        found.append(_Mixture(some, kind).settled())
+        candidates.append(_NoiseEstimator(sample, kind).estimate())
 
 
-def _differing(some: Residuals, noise: Noise) -> tuple[list[int], bool]:
+def _find_heteroscedasticity(sample: Residuals, noise: Noise) -> tuple[list[int], bool]:
     """Modes whose slabs have noise of different size, most different first; and the signal."""
-    z = np.minimum(np.abs(some.values) / deviations(some, noise), 2.5)
-    by_mode = np.zeros(len(some.shape))
-    for mode in some.modes:
-        by_mode[mode] = _spread(z, some.indices[mode], some.counts(mode))
-    modes = [int(n) for n in np.argsort(by_mode)[::-1] if by_mode[n] >= UNEVEN]
-    return modes, _spread(z, some.groups, np.bincount(some.groups, minlength=GROUPS)) >= UNEVEN
+    z = np.minimum(np.abs(sample.values) / entry_sigmas(sample, noise), 2.5)
+    spreads = np.zeros(len(sample.shape))
+    for mode in sample.scalable_modes:
+        spreads[mode] = _log_scale_spread(z, sample.indices[mode], sample.counts(mode))
+    modes = [int(n) for n in np.argsort(spreads)[::-1] if spreads[n] >= MIN_LOG_SPREAD]
+    return modes, _log_scale_spread(
+        z, sample.groups, np.bincount(sample.groups, minlength=SIGNAL_GROUPS)
+    ) >= MIN_LOG_SPREAD
 
 
-def _spread(z: np.ndarray, group: np.ndarray, count: np.ndarray) -> float:
+def _log_scale_spread(z: np.ndarray, group: np.ndarray, count: np.ndarray) -> float:
     """The standard deviation of the log scales of groups, of what is not chance; 0 if it may be."""
     full = count > 1
     mean = np.bincount(group, z, minlength=count.size)[full] / count[full]
-    count, free = count[full], int(full.sum()) - 1
-    whole, variance = float(np.average(mean, weights=count)), float(z.var())
-    if free < 1 or variance == 0 or whole == 0:
+    count, degrees_of_freedom = count[full], int(full.sum()) - 1
+    grand_mean, variance = float(np.average(mean, weights=count)), float(z.var())
+    if degrees_of_freedom < 1 or variance == 0 or grand_mean == 0:
         return 0.0
-    excess = float(np.sum(count * (mean - whole) ** 2)) / variance - free
-    if excess < SURE * math.sqrt(2 * free):
+    excess = float(np.sum(count * (mean - grand_mean) ** 2)) / variance - degrees_of_freedom
+    if excess < MIN_Z_SCORE * math.sqrt(2 * degrees_of_freedom):
         return 0.0
     # Cut at 2.5 sigma, the mean of |z| grows a tenth less than the scale.
-    return math.sqrt(excess * variance / float(count.sum())) / (0.9 * whole)
+    return math.sqrt(excess * variance / float(count.sum())) / (0.9 * grand_mean)
 
 
-def _cost(some: Residuals, noise: Noise) -> float:
+def _information_criterion(sample: Residuals, noise: Noise) -> float:
     """Minus the log likelihood of a heavy-tailed distribution, and 1 for each number (Akaike).
 
     The scales of slabs are as many numbers as shrinkage leaves of them.
     """
-    s = deviations(some, noise)
-    square = (some.values / s) ** 2
-    unit = 0.7
+    s = entry_sigmas(sample, noise)
+    square = (sample.values / s) ** 2
+    squared_scale = 0.7
     for _ in range(30):
-        weights = (HEAVY + 1) / (HEAVY + square / unit)
-        new = max(float(np.mean(weights * square)), LOWEST)
-        if abs(new / unit - 1) < 1e-4:
+        weights = (T_DEGREES_OF_FREEDOM + 1) / (T_DEGREES_OF_FREEDOM + square / squared_scale)
+        new = max(float(np.mean(weights * square)), MIN_RELATIVE_SIGMA)
+        if abs(new / squared_scale - 1) < 1e-4:
             break
-        unit = new
-    tails = (HEAVY + 1) / 2 * np.log1p(square / (HEAVY * unit))
-    minus = float(np.sum(np.log(s) + tails)) + 0.5 * s.size * math.log(unit)
-    numbers = 2.0 * noise.kind.signal
-    for scales, index in zip(noise.slabs, some.indices, strict=True):
+        squared_scale = new
+    tails = (
+        (T_DEGREES_OF_FREEDOM + 1) / 2 * np.log1p(square / (T_DEGREES_OF_FREEDOM * squared_scale))
+    )
+    negative_log_likelihood = float(np.sum(np.log(s) + tails)) + 0.5 * s.size * math.log(
+        squared_scale
+    )
+    parameters = 2.0 * noise.kind.signal
+    for scales, index in zip(noise.slabs, sample.indices, strict=True):
         if scales is not None:
-            spread = float(np.var(np.log(scales)))
-            chance = CHANCE / np.maximum(np.bincount(index, minlength=scales.size), 1)
-            numbers += float(np.sum(spread / (spread + chance)))
-    return minus + numbers
+            variance = float(np.var(np.log(scales)))
+            sampling_variance = LOG_SCALE_SAMPLING_VARIANCE / np.maximum(
+                np.bincount(index, minlength=scales.size), 1
+            )
+            parameters += float(np.sum(variance / (variance + sampling_variance)))
+    return negative_log_likelihood + parameters
 
 
-def deviations(residuals: Residuals, noise: Noise) -> np.ndarray:
+def entry_sigmas(residuals: Residuals, noise: Noise) -> np.ndarray:
     """The standard deviation of each residual."""
-    if noise.even:
+    if noise.homoscedastic:
         return np.broadcast_to(noise.sigma, residuals.values.shape)
     (a, b, c), s = noise.variance, noise.sigma
-    return _deviations(residuals, (a * s * s, b * s, c), noise.slabs, noise.least)
+    return _entry_sigmas(residuals, (a * s * s, b * s, c), noise.slabs, noise.least)
 
 
-def _deviations(
+def _entry_sigmas(
     residuals: Residuals,
     variance: tuple[float, float, float],
     slabs: Sequence[np.ndarray | None],
-    least: float,
+    min_sigma: float,
 ) -> np.ndarray:
     a, b, c = variance
-    v: Any = a + (b + c * residuals.size) * residuals.size if b or c else a
+    v: Any = (
+        a + (b + c * residuals.signal_magnitudes) * residuals.signal_magnitudes if b or c else a
+    )
     for scales, index in zip(slabs, residuals.indices, strict=True):
         if scales is not None:
             v = v * scales[index] ** 2
-    return np.broadcast_to(_floored(v, least), residuals.values.shape)
+    return np.broadcast_to(_floor_sigmas(v, min_sigma), residuals.values.shape)
 
 
-def _floored(variance: np.ndarray | float, least: float) -> np.ndarray:
+def _floor_sigmas(variance: np.ndarray | float, min_sigma: float) -> np.ndarray:
     """Standard deviations that do not go below the least one, smoothly."""
-    floor = least * least
+    floor = min_sigma * min_sigma
     if floor == 0:
         return np.sqrt(variance)
     # sqrt(hypot(variance, floor)), which takes longer
@@ -345,49 +377,57 @@ def _floored(variance: np.ndarray | float, least: float) -> np.ndarray:
     return np.asarray(np.sqrt(high * np.sqrt(1.0 + ratio * ratio)))
 
 
-def change(residuals: Residuals, one: Noise, other: Noise) -> float:
+def rms_log_ratio(residuals: Residuals, first: Noise, second: Noise) -> float:
     """How different two noises are: the root mean square of the ratio's logarithm."""
-    if one.even and other.even:
-        return abs(math.log(one.sigma / other.sigma))
-    ratio = deviations(residuals, one) / deviations(residuals, other)
+    if first.homoscedastic and second.homoscedastic:
+        return abs(math.log(first.sigma / second.sigma))
+    ratio = entry_sigmas(residuals, first) / entry_sigmas(residuals, second)
     return float(np.sqrt(np.mean(np.log(ratio) ** 2)))
 
 
 # Estimates
 
 
-def common(residuals: Residuals, sigma: float | None = None) -> Noise:
+def estimate_common_noise(residuals: Residuals, sigma: float | None = None) -> Noise:
     """Noise that is the same for all entries: known, or estimated."""
     if sigma is None:
-        core = core_of(residuals.values, residuals.resolution.least, SOME)
+        mixture = fit_contaminated_normal(
+            residuals.values, residuals.resolution.min_sigma, KIND_ENTRIES
+        )
     else:
-        core = core_of(residuals.values / sigma, LOWEST, SOME)
-        core = replace(core, sigma=sigma)
+        mixture = fit_contaminated_normal(
+            residuals.values / sigma, MIN_RELATIVE_SIGMA, KIND_ENTRIES
+        )
+        mixture = replace(mixture, sigma=sigma)
     return Noise.common(
-        core.sigma, len(residuals.shape), above=core.above, below=core.below, clean=core.clean,
-        beyond=core.beyond,
-    )  # fmt: skip
+        mixture.sigma,
+        len(residuals.shape),
+        above=mixture.above,
+        below=mixture.below,
+        clean=mixture.clean,
+        rejected_share=mixture.rejected_share,
+    )
 
 
-def first_look(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
+def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
     """Noise with a scale for each slab, by medians; common for an engine without scales."""
-    residuals = Residuals.of(engine, factors, resolution).some(FEWER)
+    residuals = Residuals.of(engine, factors, resolution).subsample(ROUGH_ENTRIES)
     if not engine.takes_scales:
-        return rough(residuals, ())
-    if resolution.small:
-        return _Mixture(residuals, Kind(signal=True)).settled().holding(factors)
-    return rough(residuals, residuals.modes)
+        return noise_from_main_effects(residuals, ())
+    if resolution.small_counts:
+        return _NoiseEstimator(residuals, Kind(signal=True)).estimate().with_signal(factors)
+    return noise_from_main_effects(residuals, residuals.scalable_modes)
 
 
-def entropy_of(engine: Engine, factors: Factors, resolution: Resolution) -> float:
+def model_entropy(engine: Engine, factors: Factors, resolution: Resolution) -> float:
     """The entropy of a model's residuals, per entry; of small counts, what they cost."""
-    residuals = Residuals.of(engine, factors, resolution).some(FEWER)
-    if resolution.small:
-        return cost_of_counts(residuals)
-    return entropy(residuals)
+    residuals = Residuals.of(engine, factors, resolution).subsample(ROUGH_ENTRIES)
+    if resolution.small_counts:
+        return count_negative_log_likelihood(residuals)
+    return residual_entropy(residuals)
 
 
-def cost_of_counts(residuals: Residuals) -> float:
+def count_negative_log_likelihood(residuals: Residuals) -> float:
     """Minus the log likelihood of small counts, per entry: of Poisson's distribution and outliers.
 
     Outliers have any distribution, the same for all entries. The entropy of residuals would be
@@ -396,58 +436,66 @@ def cost_of_counts(residuals: Residuals) -> float:
     from scipy.special import gammaln
 
     step = residuals.resolution.step
-    m = np.maximum(residuals.model / step, LEAST_MEAN)
+    m = np.maximum(residuals.model / step, MIN_COUNT_MEAN)
     x = np.rint(residuals.model / step + residuals.values / step)
-    found, number = np.unique(x, return_inverse=True)
-    clean = np.exp(x * np.log(m) - m - gammaln(found + 1)[number])
-    share, density = 0.02, np.full(x.size, 1 / found.size)
+    levels, level_numbers = np.unique(x, return_inverse=True)
+    likelihood = np.exp(x * np.log(m) - m - gammaln(levels + 1)[level_numbers])
+    outlier_share, density = 0.02, np.full(x.size, 1 / levels.size)
     for _ in range(30):
-        outlier = share * density / (share * density + (1 - share) * clean)
-        share = float(np.mean(outlier))
-        each = np.bincount(number, outlier) + 1e-3
-        density = (each / each.sum())[number]
-    return math.log(step) - float(np.mean(np.log(share * density + (1 - share) * clean)))
+        outlier_probability = (
+            outlier_share * density / (outlier_share * density + (1 - outlier_share) * likelihood)
+        )
+        outlier_share = float(np.mean(outlier_probability))
+        frequencies = np.bincount(level_numbers, outlier_probability) + 1e-3
+        density = (frequencies / frequencies.sum())[level_numbers]
+    return math.log(step) - float(
+        np.mean(np.log(outlier_share * density + (1 - outlier_share) * likelihood))
+    )
 
 
-def rough(residuals: Residuals, modes: Sequence[int]) -> Noise:
+def noise_from_main_effects(residuals: Residuals, modes: Sequence[int]) -> Noise:
     """Noise with a scale for each slab of some modes: a first look, and a quick one.
 
     The scales are geometric means of magnitudes, which add up as logarithms do: the main effects
     of an analysis of variance. Modes whose slabs hardly differ have none.
     """
-    return _rough(residuals, modes)[0]
+    return _standardize_by_main_effects(residuals, modes)[0]
 
 
-def _rough(residuals: Residuals, modes: Sequence[int]) -> tuple[Noise, np.ndarray]:
+def _standardize_by_main_effects(
+    residuals: Residuals, modes: Sequence[int]
+) -> tuple[Noise, np.ndarray]:
     """The same, and residuals in standard deviations."""
-    r, least = np.abs(residuals.values), residuals.resolution.entry
+    r, min_sigma = np.abs(residuals.values), residuals.resolution.min_entry_sigma
     if not r.size:
-        return common(residuals), r
-    floor = max(1e-2 * least, 1e-3 * median(r))
-    effects = _main_effects if compiled_code() is None else _compiled_effects
-    slabs, z = effects(residuals, modes, floor)
-    unit = core_of(z, least).sigma
+        return estimate_common_noise(residuals), r
+    floor = max(1e-2 * min_sigma, 1e-3 * median(r))
+    estimate_effects = (
+        _estimate_main_effects if numba_kernels() is None else _estimate_main_effects_compiled
+    )
+    slabs, z = estimate_effects(residuals, modes, floor)
+    unit = fit_contaminated_normal(z, min_sigma).sigma
     if all(scales is None for scales in slabs):
-        return Noise(unit, (1.0, 0.0, 0.0), slabs, least), z / unit
-    logs = lowest = 0.0
+        return Noise(unit, (1.0, 0.0, 0.0), slabs, min_sigma), z / unit
+    mean_log = min_log = 0.0
     for mode, scales in enumerate(slabs):
         if scales is not None:
-            each = np.log(scales)
-            logs += float(residuals.counts(mode) @ each) / r.size
-            lowest += float(each.min())
-    sigma, z = unit * math.exp(logs), z / unit
-    if least > NEGLIGIBLE * unit * math.exp(lowest):
-        s = _deviations(residuals, (unit**2, 0.0, 0.0), slabs, least)
+            log_scales = np.log(scales)
+            mean_log += float(residuals.counts(mode) @ log_scales) / r.size
+            min_log += float(log_scales.min())
+    sigma, z = unit * math.exp(mean_log), z / unit
+    if min_sigma > NEGLIGIBLE_FLOOR * unit * math.exp(min_log):
+        s = _entry_sigmas(residuals, (unit**2, 0.0, 0.0), slabs, min_sigma)
         sigma, z = float(np.exp(np.mean(np.log(s)))), residuals.values / s
-    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), slabs, least), z
+    return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), slabs, min_sigma), z
 
 
-Slabs = tuple[np.ndarray | None, ...]
+SlabScales = tuple[np.ndarray | None, ...]
 
 
-def _main_effects(
+def _estimate_main_effects(
     residuals: Residuals, modes: Sequence[int], floor: float
-) -> tuple[Slabs, np.ndarray]:
+) -> tuple[SlabScales, np.ndarray]:
     """Scales of slabs from the logarithms of magnitudes, and residuals in their units."""
     logs = np.log(np.maximum(np.abs(residuals.values), floor))
     slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
@@ -457,152 +505,168 @@ def _main_effects(
         effects = np.bincount(index, logs, minlength=size) / np.maximum(count, 1)
         if not count.all():
             effects[count == 0] = float(logs.mean())
-        found, _ = _log_scales(effects, count, CHANCE_OF_LOGS)
-        if found.std() >= UNEVEN:
-            slabs[mode] = np.exp(found)
-            logs = logs - found[index]
-    return tuple(slabs), residuals.values / _deviations(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
+        log_scales, _ = _shrink_log_scales(effects, count, MEAN_LOG_SAMPLING_VARIANCE)
+        if log_scales.std() >= MIN_LOG_SPREAD:
+            slabs[mode] = np.exp(log_scales)
+            logs = logs - log_scales[index]
+    return tuple(slabs), residuals.values / _entry_sigmas(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
 
 
-def _compiled_effects(
+def _estimate_main_effects_compiled(
     residuals: Residuals, modes: Sequence[int], floor: float
-) -> tuple[Slabs, np.ndarray]:
+) -> tuple[SlabScales, np.ndarray]:
     """The same by compiled code."""
-    code, slabs = compiled_code(), [None] * len(residuals.shape)
+    code, slabs = numba_kernels(), [None] * len(residuals.shape)
     if not modes:
         return tuple(slabs), residuals.values
     values = np.ascontiguousarray(residuals.values)
     counts = [residuals.counts(mode).astype(np.float64) for mode in modes]
     indices = [np.ascontiguousarray(residuals.indices[mode], np.int64) for mode in modes]
-    each, sizes = np.concatenate(counts), np.array([count.size for count in counts])
-    at = np.array([code.address(index) for index in indices])
-    most = (max(median(count), 1e-9) for count in counts)
-    numbers = np.array((max(floor, TINY), CHANCE_OF_LOGS, UNEVEN, *most))
-    scales, z = np.empty(each.size), np.empty(values.size)
-    places = map(code.address, (at, sizes, each, numbers, scales, z))
-    used = code.main_effects().run(code.address(values), values.size, len(modes), *places)
-    found: list[np.ndarray | None] = list(slabs)
-    for n, (mode, own) in enumerate(zip(modes, np.split(scales, sizes.cumsum()[:-1]), strict=True)):
-        found[mode] = own if int(used) >> n & 1 else None
-    return tuple(found), z
+    all_counts, sizes = np.concatenate(counts), np.array([count.size for count in counts])
+    index_addresses = np.array([code.address(index) for index in indices])
+    max_weights = (max(median(count), 1e-9) for count in counts)
+    numbers = np.array(
+        (max(floor, MIN_MAGNITUDE), MEAN_LOG_SAMPLING_VARIANCE, MIN_LOG_SPREAD, *max_weights)
+    )
+    scales, z = np.empty(all_counts.size), np.empty(values.size)
+    pointers = map(code.address, (index_addresses, sizes, all_counts, numbers, scales, z))
+    mode_bits = code.main_effects().run(code.address(values), values.size, len(modes), *pointers)
+    slab_scales: list[np.ndarray | None] = list(slabs)
+    for n, (mode, mode_scales) in enumerate(
+        zip(modes, np.split(scales, sizes.cumsum()[:-1]), strict=True)
+    ):
+        slab_scales[mode] = mode_scales if int(mode_bits) >> n & 1 else None
+    return tuple(slab_scales), z
 
 
-def entropy(residuals: Residuals) -> float:
+def residual_entropy(residuals: Residuals) -> float:
     """The entropy of residuals, per entry, of any shape but of scales as slabs have them.
 
     The mean of log s plus the entropy of r / s, from a histogram with bins that grow beyond the
     noise. No entry counts more than another, so that nothing large, no slab and no leverage can
     buy a low value: it is lowest where most residuals are most alike.
     """
-    noise, z = _rough(residuals, residuals.modes)
+    noise, z = _standardize_by_main_effects(residuals, residuals.scalable_modes)
     if not z.size:
         return 0.0
-    size = np.abs(z)
-    unit = max(quantile(size, LOW) / NORMAL_LOW, LOWEST_UNIT)  # so that bins resolve any peak
-    bins = _bins(size / unit)
-    bins[z < 0] += WIDTHS.size
-    share = np.bincount(bins, minlength=2 * WIDTHS.size) / z.size
-    full = np.flatnonzero(share)
-    share, width = share[full], WIDTHS[full % WIDTHS.size]
+    magnitudes = np.abs(z)
+    unit = max(
+        quantile(magnitudes, LOW_SHARE) / NORMAL_LOW_QUANTILE, MIN_HISTOGRAM_UNIT
+    )  # so that bins resolve any peak
+    bins = _histogram_bins(magnitudes / unit)
+    bins[z < 0] += BIN_WIDTHS.size
+    share = np.bincount(bins, minlength=2 * BIN_WIDTHS.size) / z.size
+    occupied = np.flatnonzero(share)
+    share, width = share[occupied], BIN_WIDTHS[occupied % BIN_WIDTHS.size]
     unit *= noise.sigma  # the geometric mean
     return math.log(unit) - float(np.sum(share * np.log(share / width)))
 
 
-def _bins(size: np.ndarray) -> np.ndarray:
+def _histogram_bins(magnitudes: np.ndarray) -> np.ndarray:
     """The bins of magnitudes in a histogram of even bins and, beyond them, growing ones."""
-    beyond = np.flatnonzero(size >= EVEN)
-    found: np.ndarray = (np.minimum(size, EVEN) * (EVENLY / EVEN)).astype(np.intp)
-    growing = np.log(size[beyond] / EVEN) / math.log(GROWTH)
-    found[beyond] = EVENLY + np.minimum(growing, GROWING - 1).astype(np.intp)
-    return found
+    large = np.flatnonzero(magnitudes >= UNIFORM_LIMIT)
+    bins: np.ndarray = (
+        np.minimum(magnitudes, UNIFORM_LIMIT) * (UNIFORM_BINS / UNIFORM_LIMIT)
+    ).astype(np.intp)
+    growing = np.log(magnitudes[large] / UNIFORM_LIMIT) / math.log(BIN_GROWTH)
+    bins[large] = UNIFORM_BINS + np.minimum(growing, GROWING_BINS - 1).astype(np.intp)
+    return bins
 
 
-class _Mixture:
+class _NoiseEstimator:
     """Noise of one kind and a floor of outliers, fitted to some residuals."""
 
     def __init__(
         self,
         residuals: Residuals,
         kind: Kind,
-        begin: Noise | None = None,
-        known: Sequence[np.ndarray | None] = (),
+        initial: Noise | None = None,
+        known_slabs: Sequence[np.ndarray | None] = (),
     ) -> None:
         self.residuals, self.kind = residuals, kind
-        self.slabs: list[np.ndarray | None] = list(known) or [None] * len(residuals.shape)
-        self.modes = [mode for mode in kind.modes if self.slabs[mode] is None]
-        if begin is not None and begin.kind == kind:
-            (a, b, c), sigma = begin.variance, begin.sigma
-            self.variance, self.slabs = (a * sigma**2, b * sigma, c), list(begin.slabs)
+        self.slabs: list[np.ndarray | None] = list(known_slabs) or [None] * len(residuals.shape)
+        self.free_modes = [mode for mode in kind.modes if self.slabs[mode] is None]
+        if initial is not None and initial.kind == kind:
+            (a, b, c), sigma = initial.variance, initial.sigma
+            self.variance, self.slabs = (a * sigma**2, b * sigma, c), list(initial.slabs)
             return
         r = np.abs(residuals.values)
-        sigma = core_of(r, residuals.resolution.least).sigma
-        if sigma <= residuals.resolution.entry:  # the core may be entries that are exact
+        sigma = fit_contaminated_normal(r, residuals.resolution.min_sigma).sigma
+        if sigma <= residuals.resolution.min_entry_sigma:  # the core may be entries that are exact
             sigma = max(sigma, 1.4826 * float(np.median(r)))
         self.variance = (sigma**2, 0.0, 0.0)
         if kind.signal:
             self.variance = (0.0, residuals.resolution.step, 0.0)
-            if not residuals.resolution.counts:
-                median = _group_medians(r, residuals.groups, GROUPS)
-                count = np.bincount(residuals.groups, minlength=GROUPS)
-                self._fit_variance((1.4826 * median) ** 2, count)
-        for mode in self.modes:
+            if not residuals.resolution.count_data:
+                medians = _group_medians(r, residuals.groups, SIGNAL_GROUPS)
+                count = np.bincount(residuals.groups, minlength=SIGNAL_GROUPS)
+                self._fit_variance((1.4826 * medians) ** 2, count)
+        for mode in self.free_modes:
             size, index = residuals.shape[mode], residuals.indices[mode]
-            median = _group_medians(r / self.deviations(), index, size)
-            lowest = max(1e-3 * float(np.median(median)), math.exp(self._lowest))
-            logs = np.log(np.maximum(median, lowest))
-            self.slabs[mode] = _scales(logs, np.bincount(index, minlength=size))[0]
+            medians = _group_medians(r / self.entry_sigmas(), index, size)
+            min_median = max(1e-3 * float(np.median(medians)), math.exp(self._min_log_scale))
+            logs = np.log(np.maximum(medians, min_median))
+            self.slabs[mode] = _shrink_scales(logs, np.bincount(index, minlength=size))[0]
 
-    def deviations(self) -> np.ndarray:
+    def entry_sigmas(self) -> np.ndarray:
         """The standard deviation of each residual."""
-        least = self.residuals.resolution.entry
-        return _deviations(self.residuals, self.variance, self.slabs, least)
+        min_sigma = self.residuals.resolution.min_entry_sigma
+        return _entry_sigmas(self.residuals, self.variance, self.slabs, min_sigma)
 
     @property
-    def _lowest(self) -> float:
+    def _min_log_scale(self) -> float:
         """The log scale of a slab whose noise is too small to be seen, as of a dead sensor."""
-        size, (a, b, c) = self.residuals.size, self.variance
-        typical = a + b * float(np.mean(size)) + c * float(np.mean(size**2)) if b or c else a
-        least = self.residuals.resolution.entry
-        return min(0.0, math.log(least) - 0.5 * math.log(max(typical, least**2)))
+        magnitudes, (a, b, c) = self.residuals.signal_magnitudes, self.variance
+        mean_variance = (
+            a + b * float(np.mean(magnitudes)) + c * float(np.mean(magnitudes**2)) if b or c else a
+        )
+        min_sigma = self.residuals.resolution.min_entry_sigma
+        return min(0.0, math.log(min_sigma) - 0.5 * math.log(max(mean_variance, min_sigma**2)))
 
-    def settled(self) -> Noise:
+    def estimate(self) -> Noise:
         """The noise after some rounds."""
-        before = self.deviations()
-        for _ in range(ROUNDS):
-            self._round()
-            now = self.deviations()
-            moved = float(np.sqrt(np.mean(np.log(now / before) ** 2)))
-            before = now
-            if moved < SAME:
+        before = self.entry_sigmas()
+        for _ in range(MAX_ROUNDS):
+            self._update()
+            sigmas = self.entry_sigmas()
+            change = float(np.sqrt(np.mean(np.log(sigmas / before) ** 2)))
+            before = sigmas
+            if change < LOG_TOLERANCE:
                 break
-        core = self._core(before)
-        a, b, c = (part * core.sigma**2 for part in self.variance)
+        mixture = self._fit_mixture(before)
+        a, b, c = (coefficient * mixture.sigma**2 for coefficient in self.variance)
         self.variance = (a, b, c)
-        sigma = float(np.exp(np.mean(np.log(self.deviations()))))
+        sigma = float(np.exp(np.mean(np.log(self.entry_sigmas()))))
         a, b, c = a / sigma**2, b / sigma, c
         if self.kind.signal and b == c == 0:
             c = 1e-12  # of this kind still
         return Noise(
-            sigma, (a, b, c), tuple(self.slabs), self.residuals.resolution.entry, core.above,
-            core.below, core.clean, beyond=core.beyond,
-        )  # fmt: skip
+            sigma,
+            (a, b, c),
+            tuple(self.slabs),
+            self.residuals.resolution.min_entry_sigma,
+            mixture.above,
+            mixture.below,
+            mixture.clean,
+            rejected_share=mixture.rejected_share,
+        )
 
-    def _round(self) -> None:
+    def _update(self) -> None:
         residuals = self.residuals
         if self.kind.signal:
-            weights, _ = self._clean()
-            slabs = np.ones_like(weights)
+            weights, _ = self._clean_probabilities()
+            entry_scales = np.ones_like(weights)
             for scales, index in zip(self.slabs, residuals.indices, strict=True):
-                slabs = slabs if scales is None else slabs * scales[index]
-            squares = weights * (residuals.values / slabs) ** 2
-            count = np.bincount(residuals.groups, weights, minlength=GROUPS)
-            sums = np.bincount(residuals.groups, squares, minlength=GROUPS)
+                entry_scales = entry_scales if scales is None else entry_scales * scales[index]
+            squares = weights * (residuals.values / entry_scales) ** 2
+            count = np.bincount(residuals.groups, weights, minlength=SIGNAL_GROUPS)
+            sums = np.bincount(residuals.groups, squares, minlength=SIGNAL_GROUPS)
             self._fit_variance(sums / np.maximum(count, 1e-300), count)
-        if not (self.kind.signal or self.modes):  # the scales of all slabs are known
-            level = self._core(self.deviations()).sigma
-            self.variance = (self.variance[0] * level**2, 0.0, 0.0)
-        for mode in self.modes:
-            weights, z = self._clean()
+        if not (self.kind.signal or self.free_modes):  # the scales of all slabs are known
+            mean_scale = self._fit_mixture(self.entry_sigmas()).sigma
+            self.variance = (self.variance[0] * mean_scale**2, 0.0, 0.0)
+        for mode in self.free_modes:
+            weights, z = self._clean_probabilities()
             index, size = residuals.indices[mode], residuals.shape[mode]
             count = np.bincount(index, weights, minlength=size)
             sums = np.bincount(index, weights * z * z, minlength=size)
@@ -610,20 +674,20 @@ class _Mixture:
             assert old is not None
             ratio = np.clip(sums / np.maximum(count, 1e-300), 0.01, 100.0)
             ratio[count == 0] = 1.0
-            logs = np.maximum(np.log(old) + 0.5 * np.log(ratio), self._lowest)
-            self.slabs[mode], level = _scales(logs, count)
+            logs = np.maximum(np.log(old) + 0.5 * np.log(ratio), self._min_log_scale)
+            self.slabs[mode], mean_scale = _shrink_scales(logs, count)
             if not self.kind.signal:
-                self.variance = (self.variance[0] * level**2, 0.0, 0.0)
+                self.variance = (self.variance[0] * mean_scale**2, 0.0, 0.0)
 
-    def _clean(self) -> tuple[np.ndarray, np.ndarray]:
+    def _clean_probabilities(self) -> tuple[np.ndarray, np.ndarray]:
         """The probability of each residual to be clean, and it in standard deviations."""
-        s = self.deviations()
-        core = self._core(s)
+        s = self.entry_sigmas()
+        mixture = self._fit_mixture(s)
         z = self.residuals.values / s
-        peak = np.exp(-0.5 * (z / core.sigma) ** 2)
-        return peak / (peak + np.where(z >= 0, core.above, core.below)), z
+        peak = np.exp(-0.5 * (z / mixture.sigma) ** 2)
+        return peak / (peak + np.where(z >= 0, mixture.above, mixture.below)), z
 
-    def _core(self, s: np.ndarray) -> Core:
+    def _fit_mixture(self, s: np.ndarray) -> ContaminatedNormal:
         """The core of residuals in units of their standard deviations.
 
         Entries whose noise is too small to be seen, as of a dead sensor, have residuals of 0 in
@@ -633,69 +697,82 @@ class _Mixture:
         are, nothing can be told. Their standard deviations are by signal, and need no other unit.
         """
         residuals, step = self.residuals, self.residuals.resolution.step
-        if not residuals.resolution.counts:
-            told = s > 2 * residuals.resolution.entry
-            if int(told.sum()) < PLENTY:
-                return core_of(residuals.values / s, LOWEST)
-            return core_of(residuals.values[told] / s[told], LOWEST)
-        some = residuals.model > step
-        if int(some.sum()) < PLENTY:
+        if not residuals.resolution.count_data:
+            resolved = s > 2 * residuals.resolution.min_entry_sigma
+            if int(resolved.sum()) < MIN_RESIDUALS:
+                return fit_contaminated_normal(residuals.values / s, MIN_RELATIVE_SIGMA)
+            return fit_contaminated_normal(
+                residuals.values[resolved] / s[resolved], MIN_RELATIVE_SIGMA
+            )
+        selected = residuals.model > step
+        if int(selected.sum()) < MIN_RESIDUALS:
             return NO_OUTLIERS
-        m = residuals.model[some]
-        unit = np.maximum(s[some] ** 2 / m, 0.5 * step)
-        x = np.maximum(m + residuals.values[some], 0.0)
+        m = residuals.model[selected]
+        unit = np.maximum(s[selected] ** 2 / m, 0.5 * step)
+        x = np.maximum(m + residuals.values[selected], 0.0)
         z = 2 * (np.sqrt(x / unit + 0.375) - np.sqrt(m / unit + 0.375))
-        return replace(core_of(z, LOWEST), sigma=1.0)
+        return replace(fit_contaminated_normal(z, MIN_RELATIVE_SIGMA), sigma=1.0)
 
     def _fit_variance(self, squares: np.ndarray, count: np.ndarray) -> None:
         """The variance function that explains the mean squares of the groups.
 
         None of its numbers is negative. Relative errors count, as they do for variances.
         """
-        terms, floor = self.residuals.group_means, self.residuals.resolution.entry**2
-        seen = count > 0
-        terms, squares, count = terms[seen], squares[seen], count[seen]
+        terms, floor = self.residuals.group_means, self.residuals.resolution.min_entry_sigma**2
+        nonempty = count > 0
+        terms, squares, count = terms[nonempty], squares[nonempty], count[nonempty]
         fitted = np.hypot(squares, floor)
-        found = np.zeros(3)
+        coefficients = np.zeros(3)
         for _ in range(8):
             weights = np.sqrt(count) / fitted
-            found = _nonnegative_least_squares(terms * weights[:, None], squares * weights)
-            fitted = np.hypot(terms @ found, floor)
-        self.variance = (float(found[0]), float(found[1]), float(found[2]))
+            coefficients = _nonnegative_least_squares(terms * weights[:, None], squares * weights)
+            fitted = np.hypot(terms @ coefficients, floor)
+        self.variance = (float(coefficients[0]), float(coefficients[1]), float(coefficients[2]))
 
 
 #: The smallest unit of that histogram; its even bins, how the others grow, and how many there are.
-LOWEST_UNIT = 0.01
-EVEN, EVENLY, GROWTH, GROWING = 5.0, 20, 1.4, 399
-WIDTHS = np.diff(
-    np.concatenate([np.linspace(0.0, EVEN, EVENLY + 1), EVEN * GROWTH ** np.arange(1, GROWING + 1)])
+MIN_HISTOGRAM_UNIT = 0.01
+UNIFORM_LIMIT, UNIFORM_BINS, BIN_GROWTH, GROWING_BINS = 5.0, 20, 1.4, 399
+BIN_WIDTHS = np.diff(
+    np.concatenate(
+        [
+            np.linspace(0.0, UNIFORM_LIMIT, UNIFORM_BINS + 1),
+            UNIFORM_LIMIT * BIN_GROWTH ** np.arange(1, GROWING_BINS + 1),
+        ]
+    )
 )
 #: The core where nothing can be told of outliers.
-NO_OUTLIERS = Core(1.0, 1e-4, 1e-4, 1.0, 0.0)
+NO_OUTLIERS = ContaminatedNormal(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
-def _scales(
-    logs: np.ndarray, count: np.ndarray, chances: float = CHANCE
+def _shrink_scales(
+    logs: np.ndarray, count: np.ndarray, sampling_variance: float = LOG_SCALE_SAMPLING_VARIANCE
 ) -> tuple[np.ndarray, float]:
     """Scales of slabs of geometric mean 1, and that mean, from the logarithms of estimates.
 
     Estimates from few entries are shrunk to the mean, by what their variance is beyond that of
     chance.
     """
-    found, level = _log_scales(logs, count, chances)
-    return np.exp(found), math.exp(level)
+    log_scales, log_mean = _shrink_log_scales(logs, count, sampling_variance)
+    return np.exp(log_scales), math.exp(log_mean)
 
 
-def _log_scales(logs: np.ndarray, count: np.ndarray, chances: float) -> tuple[np.ndarray, float]:
+def _shrink_log_scales(
+    logs: np.ndarray, count: np.ndarray, sampling_variance: float
+) -> tuple[np.ndarray, float]:
     """The logarithms of those scales, and of that mean."""
     count = np.maximum(count, 1e-9)
     weights = np.minimum(count, median(count))
     mean = float(logs @ weights / weights.sum())
-    chance, away = chances / count, logs - mean
-    true = max(0.0, float(np.mean(away * away - np.minimum(chance, 1.0))))
-    shrunk = away * (true / (true + chance)) if true else 0.0 * away
-    level = float(shrunk.mean())
-    return shrunk - level, mean + level
+    variances, centered = sampling_variance / count, logs - mean
+    excess_variance = max(0.0, float(np.mean(centered * centered - np.minimum(variances, 1.0))))
+    shrunk = (
+        centered * (excess_variance / (excess_variance + variances))
+        if excess_variance
+        else 0.0 * centered
+    )
+    shrunk_mean = float(shrunk.mean())
+    return shrunk - shrunk_mean, mean + shrunk_mean
 
 
 def _group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
@@ -703,24 +780,24 @@ def _group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
     order = np.lexsort((x, group))
     count = np.bincount(group, minlength=size)
     first = np.cumsum(count) - count
-    found = x[order][np.minimum(first + count // 2, x.size - 1)]
-    full = count > 0
-    return np.asarray(np.where(full, found, np.median(found[full])))
+    medians = x[order][np.minimum(first + count // 2, x.size - 1)]
+    nonempty = count > 0
+    return np.asarray(np.where(nonempty, medians, np.median(medians[nonempty])))
 
 
-def _nonnegative_least_squares(terms: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _nonnegative_least_squares(terms: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The best of few nonnegative coefficients: the best of those that use some of the terms."""
-    size = np.sqrt(np.sum(terms**2, axis=0))
-    used = [k for k in range(terms.shape[1]) if size[k] > 0]
-    best, least = np.zeros(terms.shape[1]), math.inf
-    for count in range(1, len(used) + 1):
-        for some in map(list, combinations(used, count)):
-            part = np.linalg.lstsq(terms[:, some] / size[some], wanted, rcond=None)[0]
-            if np.any(part < 0):
+    norms = np.sqrt(np.sum(terms**2, axis=0))
+    columns = [k for k in range(terms.shape[1]) if norms[k] > 0]
+    best, least_error = np.zeros(terms.shape[1]), math.inf
+    for count in range(1, len(columns) + 1):
+        for subset in map(list, combinations(columns, count)):
+            coefficients = np.linalg.lstsq(terms[:, subset] / norms[subset], targets, rcond=None)[0]
+            if np.any(coefficients < 0):
                 continue
-            error = float(np.sum((terms[:, some] / size[some] @ part - wanted) ** 2))
-            if error < least * (1 - 1e-9):
-                least = error
+            error = float(np.sum((terms[:, subset] / norms[subset] @ coefficients - targets) ** 2))
+            if error < least_error * (1 - 1e-9):
+                least_error = error
                 best = np.zeros(terms.shape[1])
-                best[some] = part / size[some]
+                best[subset] = coefficients / norms[subset]
     return best

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from robustcp._typing import Factors
-from robustcp.engines import Arrangement, Listed, Scales, Signal, Weights, to_host
+from robustcp._util.typing import Factors
+from robustcp.engines import Arrangement, CoordinateWeights, Scales, Signal, Weights, to_host
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Kind:
 
     def words(self, names: Sequence[str] = ()) -> str:
         """What it is, with the names of modes."""
-        shown = [names[n] if names else f"mode {n}" for n in self.modes]
-        slabs = "differs between the slabs of " + _listed(shown) if shown else ""
+        mode_names = [names[n] if names else f"mode {n}" for n in self.modes]
+        slabs = "differs between the slabs of " + _join_names(mode_names) if mode_names else ""
         signal = "grows with the signal" if self.signal else ""
         return " and ".join(filter(None, (signal, slabs))) or "common to all entries"
 
@@ -80,13 +80,13 @@ class Noise:
     below: float = 1e-4
     clean: float = 1.0
     #: Whether it was asked what the noise depends on.
-    looked: bool = field(repr=False, default=True)
+    kind_determined: bool = field(repr=False, default=True)
     #: Known standard deviations, in place of all that.
-    given: Weights | Listed | None = field(repr=False, default=None)
+    known_sigmas: Weights | CoordinateWeights | None = field(repr=False, default=None)
     #: The share of entries that have no influence.
-    beyond: float = field(repr=False, default=0.0)
+    rejected_share: float = field(repr=False, default=0.0)
     #: The model whose entries the variance depends on; in a `Fit` it is the fit's own.
-    held: tuple[np.ndarray, ...] = field(repr=False, default=())
+    signal_factors: tuple[np.ndarray, ...] = field(repr=False, default=())
 
     @classmethod
     def common(cls, sigma: float, order: int, **options: Any) -> Noise:
@@ -95,7 +95,7 @@ class Noise:
 
     @property
     def known(self) -> bool:
-        return self.given is not None
+        return self.known_sigmas is not None
 
     @property
     def kind(self) -> Kind:
@@ -103,7 +103,7 @@ class Noise:
         return Kind(modes, self.variance[1] > 0 or self.variance[2] > 0)
 
     @property
-    def even(self) -> bool:
+    def homoscedastic(self) -> bool:
         """Whether all entries have the same standard deviation."""
         return not self.known and self.kind == COMMON
 
@@ -132,14 +132,19 @@ class Noise:
 
     def scaled(self, factor: float) -> Noise:
         """The same noise of data that is multiplied by a factor; what was given stays."""
-        root = factor ** (1 / max(len(self.held), 1))
-        held = tuple(root * A for A in self.held)
-        return replace(self, sigma=self.sigma * factor, least=self.least * factor, held=held)
+        root = factor ** (1 / max(len(self.signal_factors), 1))
+        signal_factors = tuple(root * A for A in self.signal_factors)
+        return replace(
+            self,
+            sigma=self.sigma * factor,
+            least=self.least * factor,
+            signal_factors=signal_factors,
+        )
 
-    def holding(self, factors: Factors) -> Noise:
+    def with_signal(self, factors: Factors) -> Noise:
         """With the entries of these factors' model as the signal."""
-        held = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
-        return replace(self, held=held)
+        signal_factors = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
+        return replace(self, signal_factors=signal_factors)
 
     def inflated(self, factor: float) -> Noise:
         """With standard deviations that are larger by a factor, but for known ones."""
@@ -148,51 +153,71 @@ class Noise:
         a, b, c = self.variance
         return replace(self, sigma=self.sigma * factor, variance=(a, factor * b, factor**2 * c))
 
-    def part(self, indices: Sequence[np.ndarray | None]) -> Noise:
+    def subset(self, indices: Sequence[np.ndarray | None]) -> Noise:
         """The noise of a part of the data; see `Engine.subtensor`."""
-        slabs = tuple(v if v is None or at is None else v[at]
-                      for v, at in zip(self.slabs, indices, strict=True))  # fmt: skip
-        held = tuple(A if at is None else A[at] for A, at in zip(self.held, indices, strict=False))
-        return replace(self, slabs=slabs, held=held)
+        slabs = tuple(
+            v if v is None or index is None else v[index]
+            for v, index in zip(self.slabs, indices, strict=True)
+        )
+        signal_factors = tuple(
+            A if index is None else A[index]
+            for A, index in zip(self.signal_factors, indices, strict=False)
+        )
+        return replace(self, slabs=slabs, signal_factors=signal_factors)
 
-    def arranged(self, how: Arrangement) -> Noise:
+    def arranged(self, arrangement: Arrangement) -> Noise:
         """The noise of the same data with its modes and indices in another order."""
-        given = self.given.arranged(how) if isinstance(self.given, Weights) else self.given
-        held = how.rows_of(self.held) if self.held else ()
-        return replace(self, slabs=how.rows_of(self.slabs), held=held, given=given)
+        known_sigmas = (
+            self.known_sigmas.arranged(arrangement)
+            if isinstance(self.known_sigmas, Weights)
+            else self.known_sigmas
+        )
+        signal_factors = (
+            arrangement.reorder_rows(self.signal_factors) if self.signal_factors else ()
+        )
+        return replace(
+            self,
+            slabs=arrangement.reorder_rows(self.slabs),
+            signal_factors=signal_factors,
+            known_sigmas=known_sigmas,
+        )
 
-    def scales(self, shape: tuple[int, ...], held: Sequence[np.ndarray] = ()) -> Scales | None:
+    def scales(
+        self, shape: tuple[int, ...], signal_factors: Sequence[np.ndarray] = ()
+    ) -> Scales | None:
         """Each entry's standard deviation in units of `sigma`; None if they are all the same.
 
-        `held` are the factors of the model whose entries the variance depends on, if they are
-        not those that this noise holds itself.
+        `signal_factors` are the factors of the model whose entries the variance depends on, if they
+        are not those that this noise holds itself.
         """
-        if self.even:
+        if self.homoscedastic:
             return None
-        if self.given is not None:  # in the units that it was given in, whatever those of sigma
-            return Scales(self.given, unit=1 / self.given.typical)
+        if (
+            self.known_sigmas is not None
+        ):  # in the units that it was given in, whatever those of sigma
+            return Scales(self.known_sigmas, unit=1 / self.known_sigmas.geometric_mean)
         least, unit = self.least / self.sigma, 1 / self.sigma
         slabs = Weights(shape, self.slabs) if self.kind.modes else None
         if not self.kind.signal:
             return Scales(slabs, least=least, unit=math.sqrt(self.variance[0]))
         a, b, c = self.variance
-        signal = Signal(tuple(held or self.held), a, b * unit, c * unit**2)
+        signal = Signal(tuple(signal_factors or self.signal_factors), a, b * unit, c * unit**2)
         return Scales(slabs, signal, least)
 
-    def without_outlying_slabs(self, beyond: float = 4.0, factor: float = 2.0) -> Noise:
+    def without_outlying_scales(self, threshold: float = 4.0, min_ratio: float = 2.0) -> Noise:
         """With slabs whose scale is itself outlying at the median scale of their mode.
 
         Those are slabs whose log scale is above the mode's median by so many robust standard
         deviations, and by that factor: a bad sample does not hide behind its own spread.
         """
         slabs = list(self.slabs)
-        for mode, at in self.outlying_slabs(beyond, factor).items():
+        for mode, indices in self.outlying_slabs(threshold, min_ratio).items():
             v = slabs[mode]
             assert v is not None
-            slabs[mode] = np.where(np.isin(np.arange(v.size), at), np.median(v), v)
+            slabs[mode] = np.where(np.isin(np.arange(v.size), indices), np.median(v), v)
         return replace(self, slabs=tuple(slabs))
 
-    def without_slabs(self, mode: int) -> Noise:
+    def without_slab_scales(self, mode: int) -> Noise:
         """With all slabs of a mode at its median scale."""
         scales = self.slabs[mode]
         if scales is None:
@@ -200,20 +225,22 @@ class Noise:
         slabs = tuple(None if n == mode else v for n, v in enumerate(self.slabs))
         return replace(self.inflated(float(np.median(scales))), slabs=slabs)
 
-    def outlying_slabs(self, beyond: float = 4.0, factor: float = 2.0) -> dict[int, np.ndarray]:
+    def outlying_slabs(
+        self, threshold: float = 4.0, min_ratio: float = 2.0
+    ) -> dict[int, np.ndarray]:
         """For each mode that has any, the slabs whose scale is itself outlying."""
-        found = {}
+        outlying = {}
         for mode, scales in enumerate(self.slabs):
             if scales is not None:
                 logs = np.log(scales)
-                middle = float(np.median(logs))
-                spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-                limit = middle + max(beyond * spread, math.log(factor))
+                center = float(np.median(logs))
+                spread = 1.4826 * float(np.median(np.abs(logs - center)))
+                limit = center + max(threshold * spread, math.log(min_ratio))
                 if (logs > limit).any():
-                    found[mode] = np.flatnonzero(logs > limit)
-        return found
+                    outlying[mode] = np.flatnonzero(logs > limit)
+        return outlying
 
 
-def _listed(names: Sequence[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+def _join_names(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

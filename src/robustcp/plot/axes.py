@@ -25,8 +25,8 @@ def grid_or_new(axes: Any, shape: tuple[int, ...], figsize: tuple[float, float])
 
     if axes is None:
         rows, columns = shape if len(shape) == 2 else (1, *shape)
-        made = plt.subplots(rows, columns, figsize=figsize, squeeze=False, layout="constrained")
-        return np.reshape(np.asarray(made[1]), shape)
+        subplots = plt.subplots(rows, columns, figsize=figsize, squeeze=False, layout="constrained")
+        return np.reshape(np.asarray(subplots[1]), shape)
     grid = np.asarray(axes, dtype=object)
     if grid.size != math.prod(shape):
         raise ValueError(f"axes: must be an array of {shape} Axes, got shape {grid.shape}")
@@ -38,10 +38,10 @@ def hide_top_and_right(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def legend_outside(ax: Axes, handles: Sequence[Any], names: Sequence[str], *, own: bool) -> None:
+def add_legend(ax: Axes, handles: Sequence[Any], names: Sequence[str], *, own_figure: bool) -> None:
     """A legend above all panels of a figure of our own; of another one, in a panel."""
     style: dict[str, Any] = {"frameon": False, "fontsize": "small", "columnspacing": 1.2}
-    if own:
+    if own_figure:
         figure: Any = ax.figure
         figure.legend(handles, names, loc="outside upper right", ncols=min(4, len(names)), **style)
     else:

@@ -8,34 +8,36 @@ from typing import Any
 
 import numpy as np
 
-from robustcp import _checks
-from robustcp.plot.labelling import shortened
+from robustcp._util import checks
+from robustcp.plot.labelling import shorten
 from robustcp.plot.ticks import label_text
 
 #: More rows and columns than these cannot be told apart.
-MOST = (60, 100)
+MAX_GRID_SHAPE = (60, 100)
 #: Colours are made of so many cells at a time.
-AT_ONCE = 1 << 20
+CELLS_PER_BAND = 1 << 20
 #: The letters of an end of a range.
-LETTERS = 14
+RANGE_END_LETTERS = 14
 
 
 def block_sizes(blocks: Any, shape: Sequence[int]) -> tuple[int, int]:
     """How many rows and columns make a block, as the argument `blocks` says."""
     if blocks is None:
-        rows, columns = (math.ceil(n / most) for n, most in zip(shape, MOST, strict=True))
+        rows, columns = (
+            math.ceil(n / limit) for n, limit in zip(shape, MAX_GRID_SHAPE, strict=True)
+        )
         return rows, columns
     pair = list(blocks) if isinstance(blocks, tuple | list) else [blocks, blocks]
     if len(pair) != 2:
         raise ValueError(f"blocks: must be a number or (rows, columns), got {blocks!r}")
     rows, columns = (
-        min(_checks.whole_number("blocks", k, 1), n) for k, n in zip(pair, shape, strict=True)
+        min(checks.whole_number("blocks", k, 1), n) for k, n in zip(pair, shape, strict=True)
     )
     return rows, columns
 
 
 def block_sums(
-    values: np.ndarray, size: tuple[int, int], colours: Callable[[np.ndarray], np.ndarray]
+    values: np.ndarray, size: tuple[int, int], colormap: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
     """The sums of the colours of the cells of each block; those at the end may be smaller.
 
@@ -45,13 +47,13 @@ def block_sums(
     array([[8., 7.]])
     """
     rows, columns = size
-    band = rows * max(1, AT_ONCE // (rows * values.shape[1]))
-    parts = []
-    for begin in range(0, len(values), band):
-        part = colours(values[begin : begin + band])
-        part = np.add.reduceat(part, np.arange(0, len(part), rows), axis=0)
-        parts.append(np.add.reduceat(part, np.arange(0, values.shape[1], columns), axis=1))
-    return np.concatenate(parts)
+    band_rows = rows * max(1, CELLS_PER_BAND // (rows * values.shape[1]))
+    sums = []
+    for first_row in range(0, len(values), band_rows):
+        band_colours = colormap(values[first_row : first_row + band_rows])
+        band_colours = np.add.reduceat(band_colours, np.arange(0, len(band_colours), rows), axis=0)
+        sums.append(np.add.reduceat(band_colours, np.arange(0, values.shape[1], columns), axis=1))
+    return np.concatenate(sums)
 
 
 def block_labels(labels: list[Any] | None, size: int, step: int) -> list[Any] | None:
@@ -68,15 +70,15 @@ def block_labels(labels: list[Any] | None, size: int, step: int) -> list[Any] | 
         return labels
     texts = [str(k) for k in range(size)] if labels is None else [label_text(v) for v in labels]
     ends = [(texts[k], texts[min(k + step, size) - 1]) for k in range(0, size, step)]
-    return [_range(first, last) for first, last in ends]
+    return [_range_text(first, last) for first, last in ends]
 
 
-def _range(first: str, last: str) -> str:
+def _range_text(first: str, last: str) -> str:
     """Two texts as the ends of a range, the words that they begin with only once."""
     if first == last:
-        return shortened(first, 2 * LETTERS)
+        return shorten(first, 2 * RANGE_END_LETTERS)
     start, end = first.split(), last.split()
     while len(end) > 1 and start[:1] == end[:1]:
         start, end = start[1:], end[1:]
-    room = LETTERS if len(end) == len(last.split()) else 2 * LETTERS
-    return f"{shortened(first, room)} to {shortened(' '.join(end), LETTERS)}"
+    max_letters = RANGE_END_LETTERS if len(end) == len(last.split()) else 2 * RANGE_END_LETTERS
+    return f"{shorten(first, max_letters)} to {shorten(' '.join(end), RANGE_END_LETTERS)}"

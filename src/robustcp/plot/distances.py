@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from robustcp import _checks
+from robustcp._util import checks
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
-from robustcp.plot.labelling import name_points, shortened
-from robustcp.plot.ticks import label_text, plain_log_ticks
+from robustcp.plot.labelling import name_points, shorten
+from robustcp.plot.ticks import label_text, set_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
 
 #: Each kind of sample with its corner, (colour, marker) and size; distinct in greyscale.
-KINDS: dict[str, tuple[tuple[float, float], tuple[str, str], float]] = {
+KIND_STYLES: dict[str, tuple[tuple[float, float], tuple[str, str], float]] = {
     "regular": ((0, 0), ("0.8", "o"), 24),
     "good leverage": ((1, 0), (STYLES[1][0], "^"), 30),
     "orthogonal outlier": ((0, 1), (STYLES[0][0], "s"), 26),
     "bad leverage": ((1, 1), ("0.05", "X"), 36),
 }
 #: An axis is logarithmic if the largest distance is so many times its cut-off.
-FAR = 4.0
+LOG_SCALE_RATIO = 4.0
 #: The cut-offs lie between these shares of the axes, so that each corner has room for its name.
-MIDDLE = (0.25, 0.75)
+CUTOFF_RANGE = (0.25, 0.75)
 #: Samples that move by more than so many points have an arrow.
-NOTABLE = 12.0
+MIN_ARROW_LENGTH = 12.0
 #: Points on an arrow that names keep off.
-PIECES = 12
+POINTS_PER_ARROW = 12
 
 
 class Distances(Protocol):
-    """What is drawn; see `robustcp.distances.Distances`."""
+    """What is drawn; see `robustcp.results.distances.Distances`."""
 
     @property
     def name(self) -> str: ...
@@ -106,63 +106,67 @@ def distance_map(
     >>> robustcp.plot.distance_map(robustcp.cp(X, 2).distances(X, mode=0)).get_ylabel()
     'residual distance'
     """
-    most = _checks.whole_number("most", most, 0)
-    names = _names(distances, labels)
+    most = checks.whole_number("most", most, 0)
+    names = _sample_names(distances, labels)
     after = np.stack([distances.score, distances.residual], axis=1).astype(np.float64)
     before = np.stack([distances.score_before, distances.residual_before], axis=1)
     cutoffs = float(distances.score_cutoff), float(distances.residual_cutoff)
     ax = axes_or_new(ax, figsize or (7, 5.2))
-    known = np.asarray(np.isfinite(after).all(axis=1))
+    is_finite = np.asarray(np.isfinite(after).all(axis=1))
     before = np.where(np.isfinite(before), before, after)
     for axis, column, cutoff in zip((ax.xaxis, ax.yaxis), (0, 1), cutoffs, strict=True):
-        ends = np.concatenate([after[known, column], before[known, column]])
-        low = _scaled(axis, ends, cutoff)
-        after[:, column] = np.maximum(after[:, column], low)
-        before[:, column] = np.maximum(before[:, column], low)
-    _frame(ax, distances, cutoffs)
-    corners = _corners(ax)
-    _markers(ax, np.asarray(distances.kinds), after, known)
-    legend = _legend(ax, distances, known)
+        values = np.concatenate([after[is_finite, column], before[is_finite, column]])
+        smallest = _set_scale(axis, values, cutoff)
+        after[:, column] = np.maximum(after[:, column], smallest)
+        before[:, column] = np.maximum(before[:, column], smallest)
+    _draw_frame(ax, distances, cutoffs)
+    quadrant_labels = _label_quadrants(ax)
+    _draw_markers(ax, np.asarray(distances.kinds), after, is_finite)
+    legend = _draw_legend(ax, distances, is_finite)
     ax.figure.canvas.figure.draw_without_rendering()  # the layout, which names depend on
-    moved = known & _moved(ax, before, after)
-    _arrows(ax, before[moved], after[moved])
-    taken = [np.asarray(text.get_window_extent().extents) for text in corners]
-    left_out = _named(ax, distances, names, (before, after), known, moved, taken, most)
-    _finished(legend, bool(moved.any()), left_out)
+    moved = is_finite & _find_moved(ax, before, after)
+    _draw_arrows(ax, before[moved], after[moved])
+    occupied = [np.asarray(text.get_window_extent().extents) for text in quadrant_labels]
+    unnamed_count = _name_outlying(
+        ax, distances, names, (before, after), is_finite, moved, occupied, most
+    )
+    _complete_legend(legend, bool(moved.any()), unnamed_count)
     return ax
 
 
-def _names(distances: Distances, labels: Sequence[Any] | None) -> list[str]:
+def _sample_names(distances: Distances, labels: Sequence[Any] | None) -> list[str]:
     size = len(distances.score)
-    given = distances.labels if labels is None else list(labels)
-    if given is None:
+    sample_labels = distances.labels if labels is None else list(labels)
+    if sample_labels is None:
         return [str(k) for k in range(size)]
-    if len(given) != size:
-        raise ValueError(f"labels: must be one for each of the {size} samples, got {len(given)}")
-    return [shortened(label_text(label)) for label in given]
+    if len(sample_labels) != size:
+        raise ValueError(
+            f"labels: must be one for each of the {size} samples, got {len(sample_labels)}"
+        )
+    return [shorten(label_text(label)) for label in sample_labels]
 
 
-def _scaled(axis: Axis, values: np.ndarray, cutoff: float) -> float:
+def _set_scale(axis: Axis, values: np.ndarray, cutoff: float) -> float:
     """Choose the scale and the limits of an axis; the least value that can be drawn."""
     largest = float(max(values.max(initial=0.0), cutoff)) or 1.0
-    bounds = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
-    rescale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
-    if cutoff <= 0 or largest <= FAR * cutoff:
-        high = max(largest, cutoff / MIDDLE[1])
-        bounds(-0.08 * high, 1.1 * high)
+    set_limits = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
+    set_scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
+    if cutoff <= 0 or largest <= LOG_SCALE_RATIO * cutoff:
+        high = max(largest, cutoff / CUTOFF_RANGE[1])
+        set_limits(-0.08 * high, 1.1 * high)
         return 0.0
-    rescale("log")
-    least = max(float(values[values > 0].min()), cutoff / 100)
-    low, middle, high = math.log10(min(least, cutoff)), math.log10(cutoff), math.log10(largest)
-    low = min(low, middle - MIDDLE[0] / (1 - MIDDLE[0]) * (high - middle))
-    high = max(high, middle + (1 - MIDDLE[1]) / MIDDLE[1] * (middle - low))
+    set_scale("log")
+    smallest = max(float(values[values > 0].min()), cutoff / 100)
+    low, middle, high = math.log10(min(smallest, cutoff)), math.log10(cutoff), math.log10(largest)
+    low = min(low, middle - CUTOFF_RANGE[0] / (1 - CUTOFF_RANGE[0]) * (high - middle))
+    high = max(high, middle + (1 - CUTOFF_RANGE[1]) / CUTOFF_RANGE[1] * (middle - low))
     margin = 0.08 * (high - low)
-    bounds(10 ** (low - margin), 10 ** (high + margin))
-    plain_log_ticks(axis)
+    set_limits(10 ** (low - margin), 10 ** (high + margin))
+    set_log_ticks(axis)
     return 10**low
 
 
-def _frame(ax: Axes, distances: Distances, cutoffs: tuple[float, float]) -> None:
+def _draw_frame(ax: Axes, distances: Distances, cutoffs: tuple[float, float]) -> None:
     """Cut-offs, and what the axes are."""
     ax.axvline(cutoffs[0], color="0.4", linestyle="--", linewidth=1, zorder=1)
     ax.axhline(cutoffs[1], color="0.4", linestyle="--", linewidth=1, zorder=1)
@@ -171,112 +175,149 @@ def _frame(ax: Axes, distances: Distances, cutoffs: tuple[float, float]) -> None
     hide_top_and_right(ax)
     if distances.note:
         ax.annotate(
-            textwrap.fill(distances.note, 90), (0, 0), (0, -36), xycoords="axes fraction",
-            textcoords="offset points", va="top", fontsize="small", color="0.35",
-        )  # fmt: skip
+            textwrap.fill(distances.note, 90),
+            (0, 0),
+            (0, -36),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="top",
+            fontsize="small",
+            color="0.35",
+        )
 
 
-def _corners(ax: Axes) -> list[Annotation]:
+def _label_quadrants(ax: Axes) -> list[Annotation]:
     """The name of each quadrant in its corner."""
-    named = []
-    for kind, ((x, y), _, _) in KINDS.items():
-        inward = 4 * (1 - 2 * x), 3 * (1 - 2 * y)
-        named.append(
+    texts = []
+    for kind, ((x, y), _, _) in KIND_STYLES.items():
+        offset = 4 * (1 - 2 * x), 3 * (1 - 2 * y)
+        texts.append(
             ax.annotate(
-                kind, (x, y), inward, xycoords="axes fraction", textcoords="offset points",
-                ha="right" if x else "left", va="top" if y else "bottom", style="italic",
-                fontsize="small", color="0.4", zorder=1.5,
+                kind,
+                (x, y),
+                offset,
+                xycoords="axes fraction",
+                textcoords="offset points",
+                ha="right" if x else "left",
+                va="top" if y else "bottom",
+                style="italic",
+                fontsize="small",
+                color="0.4",
+                zorder=1.5,
             )
-        )  # fmt: skip
-    return named
+        )
+    return texts
 
 
-def _markers(ax: Axes, kinds: np.ndarray, points: np.ndarray, known: np.ndarray) -> None:
-    for depth, (kind, (_, (colour, marker), size)) in enumerate(KINDS.items()):
-        x, y = points[known & (kinds == kind)].T
+def _draw_markers(ax: Axes, kinds: np.ndarray, points: np.ndarray, is_finite: np.ndarray) -> None:
+    for depth, (kind, (_, (colour, marker), size)) in enumerate(KIND_STYLES.items()):
+        x, y = points[is_finite & (kinds == kind)].T
         ax.scatter(
-            x, y, s=size, marker=marker, facecolor=colour, edgecolor="0.3" if depth == 0 else "w",
-            linewidth=0.5, zorder=3 + depth / 10, label=kind,
-        )  # fmt: skip
+            x,
+            y,
+            s=size,
+            marker=marker,
+            facecolor=colour,
+            edgecolor="0.3" if depth == 0 else "w",
+            linewidth=0.5,
+            zorder=3 + depth / 10,
+            label=kind,
+        )
 
 
-def _legend(ax: Axes, distances: Distances, known: np.ndarray) -> Legend:
+def _draw_legend(ax: Axes, distances: Distances, is_finite: np.ndarray) -> Legend:
     """The kinds and how many of each, the arrow, and room for how many are not named."""
     from matplotlib.lines import Line2D
 
-    kinds = np.asarray(distances.kinds)[known]
+    kinds = np.asarray(distances.kinds)[is_finite]
     handles, texts = ax.get_legend_handles_labels()
-    counted = [f"{kind} ({np.count_nonzero(kinds == kind)})" for kind in texts]
+    labels = [f"{kind} ({np.count_nonzero(kinds == kind)})" for kind in texts]
     arrow = Line2D([], [], color="0.45", linewidth=0.9, marker=">", markersize=4, markevery=[1])
     arrow.set_data([0, 1], [0, 0])
     outlying = np.count_nonzero(kinds != "regular")
-    nothing = Line2D([], [], linestyle="none")
+    blank = Line2D([], [], linestyle="none")
     return ax.legend(
-        [*handles, arrow, nothing], [*counted, "without flagged entries", " "], ncols=3,
-        frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2,
-        alignment="left", title_fontsize="medium", fontsize="small", columnspacing=1.2,
+        [*handles, arrow, blank],
+        [*labels, "without flagged entries", " "],
+        ncols=3,
+        frameon=False,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.2,
+        alignment="left",
+        title_fontsize="medium",
+        fontsize="small",
+        columnspacing=1.2,
         title=f"{distances.name}: {outlying} of {kinds.size} are outlying",
-    )  # fmt: skip
+    )
 
 
-def _moved(ax: Axes, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def _find_moved(ax: Axes, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """Which samples move so far that it can be seen."""
     with np.errstate(invalid="ignore"):
-        step = ax.transData.transform(after) - ax.transData.transform(before)
-        return np.asarray(np.hypot(*step.T) > NOTABLE * ax.figure.dpi / 72)
+        shift = ax.transData.transform(after) - ax.transData.transform(before)
+        return np.asarray(np.hypot(*shift.T) > MIN_ARROW_LENGTH * ax.figure.dpi / 72)
 
 
-def _arrows(ax: Axes, begin: np.ndarray, end: np.ndarray) -> None:
+def _draw_arrows(ax: Axes, begin: np.ndarray, end: np.ndarray) -> None:
     for tail, head in zip(begin, end, strict=True):
         ax.annotate(
-            "", tuple(head), tuple(tail), zorder=2,
-            arrowprops={"arrowstyle": "-|>,head_length=0.35,head_width=0.15", "color": "0.45",
-                        "linewidth": 0.8, "shrinkA": 0, "shrinkB": 3},
-        )  # fmt: skip
+            "",
+            tuple(head),
+            tuple(tail),
+            zorder=2,
+            arrowprops={
+                "arrowstyle": "-|>,head_length=0.35,head_width=0.15",
+                "color": "0.45",
+                "linewidth": 0.8,
+                "shrinkA": 0,
+                "shrinkB": 3,
+            },
+        )
     ax.plot(*begin.T, ".", color="0.45", markersize=3, zorder=2)
 
 
-def _named(
+def _name_outlying(
     ax: Axes,
     distances: Distances,
     names: Sequence[str],
-    places: tuple[np.ndarray, np.ndarray],
-    known: np.ndarray,
+    positions: tuple[np.ndarray, np.ndarray],
+    is_finite: np.ndarray,
     moved: np.ndarray,
-    taken: Sequence[np.ndarray],
-    most: int,
+    occupied: Sequence[np.ndarray],
+    max_names: int,
 ) -> int:
     """Name outlying samples, and say how many have no name."""
-    before, after = places
-    outlying = known & (np.asarray(distances.kinds) != "regular")
-    was = moved & ~outlying & (np.asarray(distances.kinds_before) != "regular")
-    points = np.where(was[:, None], before, after)
+    before, after = positions
+    outlying = is_finite & (np.asarray(distances.kinds) != "regular")
+    was_outlying = moved & ~outlying & (np.asarray(distances.kinds_before) != "regular")
+    points = np.where(was_outlying[:, None], before, after)
     cutoffs = np.array([distances.score_cutoff, distances.residual_cutoff], dtype=np.float64)
-    beyond = (points / np.where(cutoffs > 0, cutoffs, 1.0)).max(axis=1)
-    at = np.flatnonzero(outlying | was)
-    at = at[np.lexsort((-beyond[at], was[at]))]
-    drawn = ax.transData.transform(after[known])
-    begin, end = (ax.transData.transform(place[moved]) for place in places)
-    along = np.linspace(0, 1, PIECES)[:, None, None]
-    arrows = (begin + along * (end - begin)).reshape(-1, 2)
-    placed = name_points(
+    relative_distance = (points / np.where(cutoffs > 0, cutoffs, 1.0)).max(axis=1)
+    indices = np.flatnonzero(outlying | was_outlying)
+    indices = indices[np.lexsort((-relative_distance[indices], was_outlying[indices]))]
+    markers = ax.transData.transform(after[is_finite])
+    begin, end = (ax.transData.transform(position[moved]) for position in positions)
+    fractions = np.linspace(0, 1, POINTS_PER_ARROW)[:, None, None]
+    arrows = (begin + fractions * (end - begin)).reshape(-1, 2)
+    name_texts = name_points(
         ax,
-        points[at],
-        [names[k] for k in at.tolist()],
-        most=most,
-        beside=drawn,
-        lines=arrows,
-        taken=taken,
+        points[indices],
+        [names[k] for k in indices.tolist()],
+        max_names=max_names,
+        markers=markers,
+        line_points=arrows,
+        occupied=occupied,
     )
-    return len(at) - len(placed)
+    return len(indices) - len(name_texts)
 
 
-def _finished(legend: Legend, moved: bool, left_out: int) -> None:
+def _complete_legend(legend: Legend, any_moved: bool, unnamed_count: int) -> None:
     """Fill in what is known only once all is drawn."""
-    *_, arrow, others = legend.get_texts()
-    if not moved:
+    *_, arrow, remaining = legend.get_texts()
+    if not any_moved:
         arrow.set_text(" ")
         for line in legend.get_lines():
             line.set_visible(False)
-    if left_out:
-        others.set_text(f"and {left_out} other{'s' * (left_out != 1)} without a name")
+    if unnamed_count:
+        remaining.set_text(f"and {unnamed_count} other{'s' * (unnamed_count != 1)} without a name")

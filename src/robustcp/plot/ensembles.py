@@ -9,14 +9,14 @@ import numpy as np
 
 from robustcp.plot.axes import grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
-from robustcp.plot.ticks import FEW
+from robustcp.plot.ticks import FEW_INDICES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 class Ensemble(Protocol):
-    """What is drawn; see `robustcp.ensembles.Ensemble`."""
+    """What is drawn; see `robustcp.inference.ensemble.Ensemble`."""
 
     @property
     def ranks(self) -> Sequence[int]: ...
@@ -58,7 +58,7 @@ def ensemble(
     for ax, values, style in zip(
         panels, (ensemble.errors, ensemble.similarities), STYLES[1::-1], strict=True
     ):
-        _lines(ax, ranks, [np.asarray(values[rank]) for rank in ranks], style)
+        _draw_lines(ax, ranks, [np.asarray(values[rank]) for rank in ranks], style)
         ax.set_xlabel("rank")
         hide_top_and_right(ax)
     panels[0].set_ylabel("error")
@@ -68,17 +68,23 @@ def ensemble(
     return panels
 
 
-def dots(ax: Axes, at: float, values: np.ndarray, style: tuple[str, str, str]) -> None:
+def draw_dots(ax: Axes, x: float, values: np.ndarray, style: tuple[str, str, str]) -> None:
     """Dots side by side, the first in the middle; small ones if they are many."""
-    many = values.size > FEW
+    many = values.size > FEW_INDICES
     ax.plot(
-        at + beside(values.size), values, linestyle="none", marker=style[2], color=style[0],
-        markersize=3.0 if many else 4.5, markeredgecolor="w", markeredgewidth=0.2 if many else 0.5,
+        x + swarm_offsets(values.size),
+        values,
+        linestyle="none",
+        marker=style[2],
+        color=style[0],
+        markersize=3.0 if many else 4.5,
+        markeredgecolor="w",
+        markeredgewidth=0.2 if many else 0.5,
         zorder=3,
-    )  # fmt: skip
+    )
 
 
-def _lines(
+def _draw_lines(
     ax: Axes, ranks: Sequence[int], values: Sequence[np.ndarray], style: tuple[str, str, str]
 ) -> None:
     from matplotlib.ticker import MaxNLocator
@@ -86,22 +92,22 @@ def _lines(
     best = [float(v[0]) if v.size else np.nan for v in values]
     ax.plot(ranks, best, "-", color=style[0], linewidth=1.3, zorder=2)
     for rank, v in zip(ranks, values, strict=True):
-        dots(ax, rank, v, style)
+        draw_dots(ax, rank, v, style)
     ax.set_xlim(min(ranks) - 0.6, max(ranks) + 0.6)
-    if len(ranks) <= FEW:
+    if len(ranks) <= FEW_INDICES:
         ax.set_xticks(ranks)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def beside(count: int, width: float = 0.35) -> np.ndarray:
+def swarm_offsets(count: int, width: float = 0.35) -> np.ndarray:
     """Places side by side, the first in the middle: 0, right, left, further right, and so on.
 
     Examples
     --------
-    >>> beside(4, width=0.1)
+    >>> swarm_offsets(4, width=0.1)
     array([ 0.  ,  0.05, -0.05,  0.1 ])
     """
-    step = np.arange(count)
-    place = np.where(step % 2, (step + 1) // 2, -(step // 2))
-    return np.asarray(place * min(0.06, width / max(count // 2, 1)), dtype=np.float64) + 0.0
+    index = np.arange(count)
+    offset = np.where(index % 2, (index + 1) // 2, -(index // 2))
+    return np.asarray(offset * min(0.06, width / max(count // 2, 1)), dtype=np.float64) + 0.0

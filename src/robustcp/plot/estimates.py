@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.metrics import congruence, on_host, paired
+from robustcp.model.metrics import best_pairing, canonical_model, congruence
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
 
@@ -53,19 +53,27 @@ def truth_against_estimates(
     ['cpals', 'cp', 'truth']
     """
     ax = axes_or_new(ax, figsize or (8, 3.6))
-    true = on_host(truth)
+    true = canonical_model(truth)
     column = true.factors[mode][:, component]
     index = np.arange(column.size)
     ax.bar(index, column, width=0.8, color="0.85", label="truth")
     for (label, estimate), (colour, line, marker) in zip(estimates.items(), STYLES, strict=False):
-        model = on_host(estimate)
-        rows, partners = paired(congruence(true, model))
-        found = model.factors[mode][:, dict(zip(rows, partners, strict=True)).get(component, 0)]
-        found = found * (1.0 if found @ column >= 0 else -1.0)
+        model = canonical_model(estimate)
+        rows, partners = best_pairing(congruence(true, model))
+        matched_column = model.factors[mode][
+            :, dict(zip(rows, partners, strict=True)).get(component, 0)
+        ]
+        matched_column = matched_column * (1.0 if matched_column @ column >= 0 else -1.0)
         ax.plot(
-            index, found, line, color=colour, marker=marker, markersize=3.5, linewidth=1.2,
+            index,
+            matched_column,
+            line,
+            color=colour,
+            marker=marker,
+            markersize=3.5,
+            linewidth=1.2,
             label=label,
-        )  # fmt: skip
+        )
     ax.set_xlabel(f"row of the factor of mode {mode}")
     ax.set_ylabel("entry of the unit column")
     ax.set_xlim(-1, column.size)

@@ -8,25 +8,32 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from robustcp import _checks
+from robustcp._util import checks
 from robustcp.engines import to_host
-from robustcp.kruskal import component_name
-from robustcp.plot.axes import grid_or_new, hide_top_and_right, legend_outside
-from robustcp.plot.colours import STYLES, diverging, style_of
-from robustcp.plot.modes import Mode, by_number
-from robustcp.plot.slicing import finite
-from robustcp.plot.ticks import FEW, along, curve, index_ticks, is_ordered, label_text
+from robustcp.model.kruskal import component_name
+from robustcp.plot.axes import add_legend, grid_or_new, hide_top_and_right
+from robustcp.plot.colours import STYLES, diverging_colormap, style_of
+from robustcp.plot.modes import Mode, resolve_modes
+from robustcp.plot.slicing import finite_values
+from robustcp.plot.ticks import (
+    FEW_INDICES,
+    draw_curve,
+    is_ordered,
+    label_text,
+    prepare_x_axis,
+    set_index_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from robustcp.fitted import Fit
+    from robustcp.results.fit import Fit
 
-KINDS = ("line", "bar", "image", "dots")
+PANEL_KINDS = ("line", "bar", "image", "dots")
 
 
 class Uncertainty(Protocol):
-    """Intervals of factors; see `robustcp.uncertainty.Uncertainty`."""
+    """Intervals of factors; see `robustcp.inference.uncertainty.Uncertainty`."""
 
     @property
     def low(self) -> Sequence[np.ndarray | None]: ...
@@ -69,7 +76,7 @@ def components(
         Whether all components are drawn into one panel for each mode, as spectra often are. Not
         with images, groups or intervals.
     uncertainty : Uncertainty, optional
-        Intervals of the entries of the factors; see `robustcp.uncertainty`.
+        Intervals of the entries of the factors; see `robustcp.inference.uncertainty`.
     axes : array of matplotlib Axes (rank, order), or (order,) with `overlay`, optional
     figsize : (width, height) in inches, optional
 
@@ -91,99 +98,106 @@ def components(
     if overlay:
         if shapes or groups or uncertainty is not None:
             raise ValueError("overlay: not together with shapes, groups or uncertainty")
-        return _overlaid(fit, kinds, axes, figsize)
+        return _draw_overlay(fit, kinds, axes, figsize)
     order = len(fit.shape)
-    sizes, belongs = _image_shapes(fit, shapes), _groups(fit, groups)
-    drawn = _kinds(fit, kinds, sizes, belongs)
+    image_shapes, memberships = _image_shapes(fit, shapes), _check_groups(fit, groups)
+    panel_kinds = _panel_kinds(fit, kinds, image_shapes, memberships)
     intervals = intervals_of(fit, uncertainty)
     size = figsize or (2.7 * order, 1.45 * fit.rank + 0.5)
     grid = grid_or_new(axes, (fit.rank, order), size)
-    ranked = by_share(fit)
-    for n, kind in enumerate(drawn):
+    component_order = components_by_share(fit)
+    for n, kind in enumerate(panel_kinds):
         A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
-        for r, ax in zip(ranked, grid[:, n], strict=True):
+        for r, ax in zip(component_order, grid[:, n], strict=True):
             if kind == "image":
-                _pixels(ax, A[:, r].reshape(sizes[n]), A)
+                _draw_image(ax, A[:, r].reshape(image_shapes[n]), A)
                 continue
             if kind == "dots":
-                _dots(ax, A, r, fit.labels[n], belongs.get(n), intervals[n])
+                _draw_dots(ax, A, r, fit.labels[n], memberships.get(n), intervals[n])
             else:
-                _column(ax, r, kind, fit.labels[n], A, intervals[n])
+                _draw_column(ax, r, kind, fit.labels[n], A, intervals[n])
             ax.tick_params(labelbottom=ax is grid[-1, n])
         grid[-1, n].set_xlabel(fit.axes.title(n))
-        if n in belongs:
-            legend_outside(grid[0, n], *grid[0, n].get_legend_handles_labels(), own=axes is None)
-    for ax, r in zip(grid[:, 0], ranked, strict=True):
-        ax.set_ylabel("" if drawn[0] == "image" else "unit column")
+        if n in memberships:
+            add_legend(grid[0, n], *grid[0, n].get_legend_handles_labels(), own_figure=axes is None)
+    for ax, r in zip(grid[:, 0], component_order, strict=True):
+        ax.set_ylabel("" if panel_kinds[0] == "image" else "unit column")
         title = f"{component_name(r)}: {fit.shares[r]:.1%} of the data"
-        if uncertainty is not None and (back := float(uncertainty.came_back[r])) < 1:
-            title += f",\nback in {min(math.floor(100 * back), 99)}% of resamples"
+        if uncertainty is not None and (recovered_share := float(uncertainty.came_back[r])) < 1:
+            title += f",\nback in {min(math.floor(100 * recovered_share), 99)}% of resamples"
         ax.set_title(title, loc="left", fontsize="medium")
     return grid
 
 
-def by_share(fit: Fit) -> list[int]:
+def components_by_share(fit: Fit) -> list[int]:
     """Components, those with the largest share of the data first."""
     return [int(r) for r in np.argsort(-np.asarray(fit.shares, dtype=float), kind="stable")]
 
 
-def _overlaid(fit: Fit, kinds: Any, axes: Any, figsize: tuple[float, float] | None) -> np.ndarray:
+def _draw_overlay(
+    fit: Fit, kinds: Any, axes: Any, figsize: tuple[float, float] | None
+) -> np.ndarray:
     order = len(fit.shape)
-    drawn = _kinds(fit, kinds, {}, {})
+    panel_kinds = _panel_kinds(fit, kinds, {}, {})
     panels = grid_or_new(axes, (order,), figsize or (3.4 * order, 3.0))
-    for n, (ax, kind) in enumerate(zip(panels, drawn, strict=True)):
+    for n, (ax, kind) in enumerate(zip(panels, panel_kinds, strict=True)):
         A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
-        for k, r in enumerate(by_share(fit)):
+        for k, r in enumerate(components_by_share(fit)):
             colour, line, marker = style_of(k)
             style: dict[str, Any] = {"color": colour, "linestyle": line}
             if kind != "line":
                 style["linestyle"] = "none"
-            if kind != "line" or len(A) <= 3 * FEW:
+            if kind != "line" or len(A) <= 3 * FEW_INDICES:
                 style |= {"marker": marker, "markersize": 3.5}
-            curve(ax, A[:, r], fit.labels[n], **style)
+            draw_curve(ax, A[:, r], fit.labels[n], **style)
         ax.set_ylim(*_limits(A))
         ax.axhline(0, color="0.4", linewidth=0.7)
         ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
     panels[0].set_ylabel("unit column")
-    names = [f"{component_name(r)} ({fit.shares[r]:.1%})" for r in by_share(fit)]
-    legend_outside(panels[-1], panels[0].get_lines()[: fit.rank], names, own=axes is None)
+    names = [f"{component_name(r)} ({fit.shares[r]:.1%})" for r in components_by_share(fit)]
+    add_legend(panels[-1], panels[0].get_lines()[: fit.rank], names, own_figure=axes is None)
     return panels
 
 
-def _groups(fit: Fit, groups: Any) -> dict[int, list[Any]]:
-    found = {}
-    for n, values in by_number(fit, "groups", groups).items():
-        each = list(values)
-        if len(each) != fit.shape[n]:
+def _check_groups(fit: Fit, groups: Any) -> dict[int, list[Any]]:
+    memberships = {}
+    for n, values in resolve_modes(fit, "groups", groups).items():
+        membership = list(values)
+        if len(membership) != fit.shape[n]:
             raise ValueError(
                 f"groups: must be one for each of the {fit.shape[n]} indices of {fit.modes[n]}, "
-                f"got {len(each)}"
+                f"got {len(membership)}"
             )
-        found[n] = each
-    return found
+        memberships[n] = membership
+    return memberships
 
 
-def _dots(
+def _draw_dots(
     ax: Axes,
     A: np.ndarray,
     r: int,
     labels: list[Any] | None,
-    belongs: list[Any] | None,
+    membership: list[Any] | None,
     interval: tuple[np.ndarray, np.ndarray] | None,
 ) -> None:
     """Column r of a factor as dots, by the groups that its entries belong to."""
-    x, order = along(ax, labels, len(A))
-    names = list(dict.fromkeys(belongs or [None]))
-    members = [None] * len(A) if belongs is None else belongs
+    x, order = prepare_x_axis(ax, labels, len(A))
+    names = list(dict.fromkeys(membership or [None]))
+    members = [None] * len(A) if membership is None else membership
     for k, name in enumerate(names):
-        mine = [p for p, index in enumerate(order) if members[index] == name]
+        positions = [p for p, index in enumerate(order) if members[index] == name]
         colour, _, marker = style_of(k)
         ax.plot(
-            [x[p] for p in mine], A[order[mine], r], linestyle="none", marker=marker,
-            markersize=3.5, color=colour, markerfacecolor=colour if k % 2 == 0 else "none",
+            [x[p] for p in positions],
+            A[order[positions], r],
+            linestyle="none",
+            marker=marker,
+            markersize=3.5,
+            color=colour,
+            markerfacecolor=colour if k % 2 == 0 else "none",
             label=None if name is None else label_text(name),
-        )  # fmt: skip
+        )
     bottom, top = _limits(A, *(interval or ()))
     if interval is not None:
         low, high = (np.clip(end[order, r], bottom, top) for end in interval)
@@ -199,52 +213,57 @@ def intervals_of(
     """The ends of the intervals of each mode's factor, if they are known."""
     if uncertainty is None:
         return [None] * len(fit.shape)
-    found = [
+    intervals = [
         None if low is None or high is None else (np.asarray(low), np.asarray(high))
         for low, high in zip(uncertainty.low, uncertainty.high, strict=True)
     ]
-    known = {n: ends[0].shape for n, ends in enumerate(found) if ends is not None}
-    right = {n: (size, fit.rank) for n, size in enumerate(fit.shape)}
-    if len(found) != len(right) or not known.items() <= right.items():
+    interval_shapes = {n: ends[0].shape for n, ends in enumerate(intervals) if ends is not None}
+    factor_shapes = {n: (size, fit.rank) for n, size in enumerate(fit.shape)}
+    if len(intervals) != len(factor_shapes) or not interval_shapes.items() <= factor_shapes.items():
         raise ValueError(
             f"uncertainty: must be of a fit of {fit.shape} and rank {fit.rank}, got one of "
-            f"{len(found)} modes with intervals of shapes {list(known.values())}"
+            f"{len(intervals)} modes with intervals of shapes {list(interval_shapes.values())}"
         )
-    return found
+    return intervals
 
 
 def _image_shapes(fit: Fit, shapes: Any) -> dict[int, tuple[int, int]]:
-    found: dict[int, tuple[int, int]] = {}
-    for n, shape in by_number(fit, "shapes", shapes).items():
+    image_shapes: dict[int, tuple[int, int]] = {}
+    for n, shape in resolve_modes(fit, "shapes", shapes).items():
         pair = tuple(shape) if isinstance(shape, Sequence) else ()
         if len(pair) != 2:
             raise ValueError(f"shapes: must be (height, width) for {fit.modes[n]}, got {shape!r}")
-        height, width = (_checks.whole_number("shapes", size, 1) for size in pair)
+        height, width = (checks.whole_number("shapes", size, 1) for size in pair)
         if height * width != fit.shape[n]:
             raise ValueError(
                 f"shapes: {height} x {width} is not the size of {fit.modes[n]}, {fit.shape[n]}"
             )
-        found[n] = height, width
-    return found
+        image_shapes[n] = height, width
+    return image_shapes
 
 
-def _kinds(
-    fit: Fit, kinds: Any, sizes: Mapping[int, tuple[int, int]], belongs: Mapping[int, Any]
+def _panel_kinds(
+    fit: Fit,
+    kinds: Any,
+    image_shapes: Mapping[int, tuple[int, int]],
+    memberships: Mapping[int, Any],
 ) -> list[str]:
     """How each mode is drawn."""
-    given = by_number(fit, "kinds", kinds)
-    drawn = []
+    requested = resolve_modes(fit, "kinds", kinds)
+    panel_kinds = []
     for n, labels in enumerate(fit.labels):
-        bars = fit.shape[n] <= FEW if labels is None else not is_ordered(labels)
-        usual = "bar" if bars else "line"
-        usual = "image" if n in sizes else "dots" if n in belongs else usual
-        drawn.append(_checks.choice("kinds", given.get(n, usual), KINDS))
-        if drawn[n] == "image" and n not in sizes:
+        as_bars = fit.shape[n] <= FEW_INDICES if labels is None else not is_ordered(labels)
+        default_kind = "bar" if as_bars else "line"
+        default_kind = (
+            "image" if n in image_shapes else "dots" if n in memberships else default_kind
+        )
+        panel_kinds.append(checks.choice("kinds", requested.get(n, default_kind), PANEL_KINDS))
+        if panel_kinds[n] == "image" and n not in image_shapes:
             raise ValueError(f"shapes: needs the (height, width) of {fit.modes[n]}, an image")
-    return drawn
+    return panel_kinds
 
 
-def _column(
+def _draw_column(
     ax: Axes,
     r: int,
     kind: str,
@@ -256,18 +275,18 @@ def _column(
     column = A[:, r]
     bottom, top = _limits(A, *(interval or ()))
     if kind == "line":
-        curve(ax, column, labels)
+        draw_curve(ax, column, labels)
     else:
         ax.bar(np.arange(column.size), column, width=0.8, color=STYLES[1][0])
-        index_ticks(ax.xaxis, labels, column.size)
+        set_index_ticks(ax.xaxis, labels, column.size)
     if interval is not None:  # what has no end runs to the edge
         low, high = (np.clip(end[:, r], bottom, top) for end in interval)
         if kind == "line":
-            x, order = along(ax, labels, column.size)
+            x, order = prepare_x_axis(ax, labels, column.size)
             style: dict[str, Any] = {"color": STYLES[1][0], "alpha": 0.25, "linewidth": 0}
             ax.fill_between(x, low[order], high[order], **style)
         else:
-            _error_bars(ax, low, high)
+            _draw_error_bars(ax, low, high)
     ax.set_ylim(bottom, top)
     ax.axhline(0, color="0.4", linewidth=0.7)
     hide_top_and_right(ax)
@@ -275,16 +294,16 @@ def _column(
 
 def _limits(*values: np.ndarray) -> tuple[float, float]:
     """Limits with some margin that hold zero and all that is finite."""
-    known = np.concatenate([[0.0], *(finite(part) for part in values)])
-    low, high = float(known.min()), float(known.max())
+    pooled = np.concatenate([[0.0], *(finite_values(array) for array in values)])
+    low, high = float(pooled.min()), float(pooled.max())
     margin = 0.06 * ((high - low) or 1.0)
     return low - margin * (low < 0), high + margin
 
 
-def _error_bars(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
+def _draw_error_bars(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
     """Intervals, which need not hold the entries themselves; a band where bars are dense."""
     index = np.arange(low.size)
-    if low.size > 3 * FEW:
+    if low.size > 3 * FEW_INDICES:
         ax.fill_between(index, low, high, step="mid", color="0.1", alpha=0.35, linewidth=0)
         return
     ax.vlines(index, low, high, color="0.1", linewidth=1.2)
@@ -292,14 +311,17 @@ def _error_bars(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
         ax.plot(index, end, linestyle="none", marker="_", color="0.1", markersize=4)
 
 
-def _pixels(ax: Axes, pixels: np.ndarray, A: np.ndarray) -> None:
+def _draw_image(ax: Axes, pixels: np.ndarray, A: np.ndarray) -> None:
     """One column of a factor A as an image, on the scale of all its columns."""
-    most = float(np.abs(A).max()) or 1.0
+    largest = float(np.abs(A).max()) or 1.0
     signed = bool((A < 0).any())
     image = ax.imshow(
-        pixels, cmap=diverging() if signed else "cividis", vmin=-most if signed else 0.0,
-        vmax=most, interpolation="nearest",
-    )  # fmt: skip
+        pixels,
+        cmap=diverging_colormap() if signed else "cividis",
+        vmin=-largest if signed else 0.0,
+        vmax=largest,
+        interpolation="nearest",
+    )
     ax.figure.colorbar(image, ax=ax)
     ax.set_xticks([])
     ax.set_yticks([])

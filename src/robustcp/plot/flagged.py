@@ -12,18 +12,24 @@ import numpy as np
 
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.blocks import block_labels, block_sizes, block_sums
-from robustcp.plot.colours import STYLES, cells
-from robustcp.plot.labelling import shortened
+from robustcp.plot.colours import STYLES, cell_colormap
+from robustcp.plot.labelling import shorten
 from robustcp.plot.modes import Mode, mode_number
-from robustcp.plot.slicing import arrows, finite, fixed_modes, hatched, slice_title
-from robustcp.plot.ticks import FEW, index_ticks, is_ordered, name_ticks
+from robustcp.plot.slicing import (
+    colorbar_extend,
+    finite_values,
+    fixed_modes,
+    hatch_background,
+    slice_title,
+)
+from robustcp.plot.ticks import FEW_INDICES, is_ordered, set_index_ticks, set_name_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-    from robustcp.fitted import Fit
-    from robustcp.outlying import Outliers
+    from robustcp.results.fit import Fit
+    from robustcp.results.outliers import Outliers
 
 
 def outliers(
@@ -58,11 +64,18 @@ def outliers(
     n = mode_number(found.fit, "mode", mode)
     ax = axes_or_new(ax, figsize or (8, 2.8))
     shares = found.slabs[n]
-    few = shares.size <= FEW
-    ax.bar(np.arange(shares.size), 100 * shares, width=0.8 if few else 1.0, color=STYLES[1][0])
-    index_ticks(ax.xaxis, found.fit.labels[n], shares.size)
-    ax.axhline(100 * found.by_chance, color="0.1", linestyle=":", linewidth=1.2,
-               label=f"by chance: {100 * found.by_chance:.2g}%")  # fmt: skip
+    few_slabs = shares.size <= FEW_INDICES
+    ax.bar(
+        np.arange(shares.size), 100 * shares, width=0.8 if few_slabs else 1.0, color=STYLES[1][0]
+    )
+    set_index_ticks(ax.xaxis, found.fit.labels[n], shares.size)
+    ax.axhline(
+        100 * found.by_chance,
+        color="0.1",
+        linestyle=":",
+        linewidth=1.2,
+        label=f"by chance: {100 * found.by_chance:.2g}%",
+    )
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     ax.set_xlim(-0.6, shares.size - 0.4)
     ax.set_ylim(bottom=0)
@@ -119,81 +132,94 @@ def cellmap(
     from matplotlib.colors import Normalize
 
     fit = found.fit
-    fixed, averaged = _places(fit, mode, index)
-    shown = [n for n in range(len(fit.shape)) if n not in fixed and n not in averaged]
-    steps = block_sizes(blocks, [1, *(fit.shape[n] for n in shown)][-2:])
+    fixed, averaged = _fixed_and_averaged_modes(fit, mode, index)
+    shown_modes = [n for n in range(len(fit.shape)) if n not in fixed and n not in averaged]
+    block_shape = block_sizes(blocks, [1, *(fit.shape[n] for n in shown_modes)][-2:])
     limit = 3 * found.threshold if math.isfinite(found.threshold) else 10.0
-    colours, norm = cells(found.threshold / limit), Normalize(-limit, limit)
-    values, ends, share = _values(found, fixed, averaged, steps, lambda v: colours(norm(v)))
-    labels = fit.labels[shown[0]]
-    ax = axes_or_new(ax, figsize or (7, _height([fit.labels[n] for n in shown], len(values))))
+    colormap, norm = cell_colormap(found.threshold / limit), Normalize(-limit, limit)
+    values, score_range, flagged_share = _cell_values(
+        found, fixed, averaged, block_shape, lambda v: colormap(norm(v))
+    )
+    labels = fit.labels[shown_modes[0]]
+    ax = axes_or_new(
+        ax, figsize or (7, _figure_height([fit.labels[n] for n in shown_modes], len(values)))
+    )
     image = ax.imshow(
-        values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest",
+        values,
+        cmap=colormap,
+        norm=norm,
+        aspect="auto",
+        interpolation="nearest",
         origin="lower" if labels is not None and is_ordered(labels) else "upper",
-    )  # fmt: skip
-    hatched(ax)
+    )
+    hatch_background(ax)
     ax.set_yticks([])
-    _scale_bar(ax, image, found.threshold, arrows(ends, (-limit, limit)))
-    over = f"mean over {', '.join(fit.modes[n] for n in averaged)}, " if averaged else ""
-    ax.set_title(slice_title(fit, fixed, f"{over}{share:.1%} flagged"), fontsize="medium")
+    _draw_colorbar(ax, image, found.threshold, colorbar_extend(score_range, (-limit, limit)))
+    prefix = f"mean over {', '.join(fit.modes[n] for n in averaged)}, " if averaged else ""
+    ax.set_title(slice_title(fit, fixed, f"{prefix}{flagged_share:.1%} flagged"), fontsize="medium")
     for _ in range(2):  # names take room, and how many there is room for is known after that
-        for axis, n, step in zip((ax.xaxis, ax.yaxis), shown[::-1], steps[::-1], strict=False):
+        for axis, n, step in zip(
+            (ax.xaxis, ax.yaxis), shown_modes[::-1], block_shape[::-1], strict=False
+        ):
             texts = block_labels(fit.labels[n], fit.shape[n], step)
-            name_ticks(axis, texts, math.ceil(fit.shape[n] / step))
+            set_name_ticks(axis, texts, math.ceil(fit.shape[n] / step))
             axis.set_label_text(fit.axes.title(n) + (f" (blocks of {step})" if step > 1 else ""))
         ax.figure.canvas.figure.draw_without_rendering()
     return ax
 
 
-def _places(fit: Fit, mode: Any, index: Any) -> tuple[dict[int, int], list[int]]:
+def _fixed_and_averaged_modes(fit: Fit, mode: Any, index: Any) -> tuple[dict[int, int], list[int]]:
     """The index of each fixed mode, and the modes that are averaged."""
     if mode is None and index is not None:
         raise ValueError(f"index: needs the mode that it is of, got {index!r}")
     modes = range(2, len(fit.shape)) if mode is None else mode
     if index is not None:
         return fixed_modes(fit, mode, index), []
-    several = list(modes) if isinstance(modes, range | tuple | list) else [modes]
-    return {}, list(fixed_modes(fit, several, [0] * len(several)))
+    averaged = list(modes) if isinstance(modes, range | tuple | list) else [modes]
+    return {}, list(fixed_modes(fit, averaged, [0] * len(averaged)))
 
 
-def _values(
-    found: Outliers,
+def _cell_values(
+    outliers: Outliers,
     fixed: Mapping[int, int],
     averaged: Sequence[int],
-    steps: tuple[int, int],
-    colours: Callable[[np.ndarray], np.ndarray],
+    block_shape: tuple[int, int],
+    colormap: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """What is drawn, the least and largest score, and the share of flagged entries.
 
     The scores of a slice, if its cells are drawn one by one; otherwise mean colours.
     """
-    total, flagged, known, ends = np.zeros(()), 0, 0, [0.0, 0.0]
-    for at in itertools.product(*(range(found.fit.shape[n]) for n in averaged)):
-        place = {**fixed, **dict(zip(averaged, at, strict=True))}
-        scores = np.atleast_2d(found.scores_of(place))
-        seen = finite(scores)
-        flagged += int(np.count_nonzero(np.abs(seen) > found.threshold))
-        known += seen.size
-        ends = [min(seen.min(initial=0.0), ends[0]), max(seen.max(initial=0.0), ends[1])]
-        if not averaged and steps == (1, 1):
-            return scores, np.array(ends), flagged / max(known, 1)
-        total = total + block_sums(scores, steps, colours)
-    opaque = total[..., 3:]  # missing cells are transparent
-    mean = np.where(opaque > 0, total / np.maximum(opaque, 1), 0.0)
-    return mean, np.array(ends), flagged / max(known, 1)
+    colour_sums, flagged_count, observed_count, score_range = np.zeros(()), 0, 0, [0.0, 0.0]
+    for indices in itertools.product(*(range(outliers.fit.shape[n]) for n in averaged)):
+        slice_indices = {**fixed, **dict(zip(averaged, indices, strict=True))}
+        scores = np.atleast_2d(outliers.scores_of(slice_indices))
+        observed = finite_values(scores)
+        flagged_count += int(np.count_nonzero(np.abs(observed) > outliers.threshold))
+        observed_count += observed.size
+        score_range = [
+            min(observed.min(initial=0.0), score_range[0]),
+            max(observed.max(initial=0.0), score_range[1]),
+        ]
+        if not averaged and block_shape == (1, 1):
+            return scores, np.array(score_range), flagged_count / max(observed_count, 1)
+        colour_sums = colour_sums + block_sums(scores, block_shape, colormap)
+    opaque = colour_sums[..., 3:]  # missing cells are transparent
+    mean = np.where(opaque > 0, colour_sums / np.maximum(opaque, 1), 0.0)
+    return mean, np.array(score_range), flagged_count / max(observed_count, 1)
 
 
-def _height(labels: Sequence[list[Any] | None], rows: int) -> float:
+def _figure_height(labels: Sequence[list[Any] | None], rows: int) -> float:
     """The height of a figure, in inches: with room for names of rows, and of columns below."""
     *vertical, columns = (
-        [] if names is None or is_ordered(names) else [shortened(str(name)) for name in names]
+        [] if names is None or is_ordered(names) else [shorten(str(name)) for name in names]
         for names in labels
     )
-    below = max(0.07 * max(map(len, columns), default=0), 1.0)
-    return max(3.8, 1.2 + below + 0.13 * rows) if any(vertical) else 3.8
+    label_height = max(0.07 * max(map(len, columns), default=0), 1.0)
+    return max(3.8, 1.2 + label_height + 0.13 * rows) if any(vertical) else 3.8
 
 
-def _scale_bar(ax: Axes, image: AxesImage, threshold: float, extend: str) -> None:
+def _draw_colorbar(ax: Axes, image: AxesImage, threshold: float, extend: str) -> None:
     """What the colour of a single cell says."""
     bar = ax.figure.colorbar(image, ax=ax, extend=extend)
     bar.set_label("residual, in units of its own noise")

@@ -12,7 +12,7 @@ from robustcp.plot.colours import STYLES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from robustcp.ranks import RankProfile
+    from robustcp.inference.rank_profile import RankProfile
 
 
 def rank_profile(
@@ -45,36 +45,42 @@ def rank_profile(
     """
     ax = axes_or_new(ax, figsize or (6.4, 4))
     (orange, _, square), (blue, _, circle), (green, _, triangle) = STYLES
-    other = ax.twinx()
+    right_axes = ax.twinx()
     ranks = np.array(profile.ranks, dtype=float)
     error = ax.errorbar(
-        ranks, profile.error, profile.spread["error"], fmt=circle + "-", color=blue, capsize=2,
-        linewidth=1.8, zorder=3,
-    )  # fmt: skip
-    right = (
+        ranks,
+        profile.error,
+        profile.spread["error"],
+        fmt=circle + "-",
+        color=blue,
+        capsize=2,
+        linewidth=1.8,
+        zorder=3,
+    )
+    agreement_curves = (
         ("components come back", profile.stability, square + "--", orange, "full"),
         ("core consistency", np.clip(profile.consistency / 100, 0, 1), "D:", "0.35", "none"),
         ("starts agree", profile.agreement, triangle + "-.", green, "none"),
     )
-    drawn = [
-        other.plot(ranks, values, style, color=colour, fillstyle=fill, linewidth=1.2, markersize=5)[
-            0
-        ]
-        for _, values, style, colour, fill in right
+    lines = [
+        right_axes.plot(
+            ranks, values, style, color=colour, fillstyle=fill, linewidth=1.2, markersize=5
+        )[0]
+        for _, values, style, colour, fill in agreement_curves
     ]
     ax.axvline(profile.rank, color="0.6", linestyle=":", linewidth=1.5)
     ax.set_xlabel(f"rank (recommended: {profile.rank})")
     ax.set_ylabel("held-out error, of a zero model's")
     ax.set_ylim(bottom=0)
-    other.set_ylabel("agreement")
-    other.set_ylim(-0.03, 1.05)
+    right_axes.set_ylabel("agreement")
+    right_axes.set_ylim(-0.03, 1.05)
     ax.set_xticks(profile.ranks)
-    ax.set_zorder(other.get_zorder() + 1)
+    ax.set_zorder(right_axes.get_zorder() + 1)
     ax.patch.set_visible(False)
-    names = ["held-out error", *(name for name, *_ in right)]
+    names = ["held-out error", *(name for name, *_ in agreement_curves)]
     ax.legend(
-        [error, *drawn], names, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1)
+        [error, *lines], names, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1)
     )
     ax.spines[["top"]].set_visible(False)
-    other.spines[["top"]].set_visible(False)
+    right_axes.spines[["top"]].set_visible(False)
     return ax

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from robustcp.engines import to_host
-from robustcp.kruskal import KruskalTensor, component_name
+from robustcp.model.kruskal import KruskalTensor, component_name
 from robustcp.plot.axes import grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
-from robustcp.plot.ensembles import dots
+from robustcp.plot.ensembles import draw_dots
 from robustcp.plot.modes import Mode, mode_number
-from robustcp.plot.ticks import curve
+from robustcp.plot.ticks import draw_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from robustcp.fitted import Fit
+    from robustcp.results.fit import Fit
 
 #: So many splits are named in legends, and at ticks.
-NAMED, TICKS = 3, 6
+MAX_NAMED_SPLITS, MAX_PAIR_TICKS = 3, 6
 #: Congruences from which factors are fairly alike, and the same (Lorenzo-Seva and ten Berge).
-FAIR, SAME = 0.85, 0.95
+FAIR_CONGRUENCE, EQUAL_CONGRUENCE = 0.85, 0.95
 
 
 class Replicability(Protocol):
-    """What is drawn; see `robustcp.replicability.Replicability`."""
+    """What is drawn; see `robustcp.inference.replicability.Replicability`."""
 
     @property
     def mode(self) -> int: ...
@@ -78,92 +78,108 @@ def split_half(
     >>> robustcp.plot.split_half(halves).shape
     (2, 2)
     """
-    fit, shown = found.fit, _shown(found, modes)
-    grid = grid_or_new(axes, (fit.rank, len(shown)), figsize or _size(fit.rank, len(shown)))
-    host = [_unit_columns(model) for model in (fit.model, *found.models)]
-    for panels, n in zip(grid.T, shown, strict=True):
-        whole, *halves = (factors[n] for factors in host)
+    fit, shown_modes = found.fit, _modes_to_draw(found, modes)
+    grid = grid_or_new(
+        axes, (fit.rank, len(shown_modes)), figsize or _figure_size(fit.rank, len(shown_modes))
+    )
+    unit_factors = [_unit_columns(model) for model in (fit.model, *found.models)]
+    for panels, n in zip(grid.T, shown_modes, strict=True):
+        whole, *halves = (factors[n] for factors in unit_factors)
         for r, ax in enumerate(panels):
-            _overlaid(ax, found, whole[:, r], [A[:, r] for A in halves], fit.labels[n])
+            _draw_overlay(ax, found, whole[:, r], [A[:, r] for A in halves], fit.labels[n])
             ax.tick_params(labelbottom=ax is panels[-1])
         panels[-1].set_xlabel(fit.axes.title(n))
     for r, ax in enumerate(grid[:, 0]):
-        least, most = np.nanmin(found.congruences[:, r]), np.nanmax(found.congruences[:, r])
-        title = f"{component_name(r)}: congruence {least:.2f} to {most:.2f}"
+        lowest, highest = np.nanmin(found.congruences[:, r]), np.nanmax(found.congruences[:, r])
+        title = f"{component_name(r)}: congruence {lowest:.2f} to {highest:.2f}"
         ax.set_title(title, loc="left", fontsize="medium")
         ax.set_ylabel("unit column")
-    _legend(grid, found, own=axes is None)
+    _draw_legend(grid, found, own_figure=axes is None)
     return grid
 
 
-def _size(rows: int, columns: int) -> tuple[float, float]:
+def _figure_size(rows: int, columns: int) -> tuple[float, float]:
     return max(3.2 * columns, 7.4), 1.5 * rows + 1.1
 
 
-def _shown(found: Replicability, modes: Sequence[Mode] | None) -> list[int]:
+def _modes_to_draw(result: Replicability, modes: Sequence[Mode] | None) -> list[int]:
     if modes is None:
-        return [n for n in range(len(found.fit.shape)) if n != found.mode]
+        return [n for n in range(len(result.fit.shape)) if n != result.mode]
     if isinstance(modes, str) or not isinstance(modes, Sequence) or not modes:
         raise ValueError(f"modes: must be a sequence of modes, got {modes!r}")
-    shown = [mode_number(found.fit, "modes", mode) for mode in modes]
-    if found.mode in shown:
-        raise ValueError(f"modes: {_split(found)} was split, so that halves are not alike in it")
-    return shown
+    shown_modes = [mode_number(result.fit, "modes", mode) for mode in modes]
+    if result.mode in shown_modes:
+        raise ValueError(
+            f"modes: {_split_mode_name(result)} was split, so that halves are not alike in it"
+        )
+    return shown_modes
 
 
 def _unit_columns(model: KruskalTensor) -> list[np.ndarray]:
-    host = [np.asarray(to_host(A), dtype=np.float64) for A in model.factors]
-    return [A / np.maximum(np.linalg.norm(A, axis=0), np.finfo(float).tiny) for A in host]
+    factors = [np.asarray(to_host(A), dtype=np.float64) for A in model.factors]
+    return [A / np.maximum(np.linalg.norm(A, axis=0), np.finfo(float).tiny) for A in factors]
 
 
-def _overlaid(
+def _draw_overlay(
     ax: Axes,
-    found: Replicability,
+    result: Replicability,
     whole: np.ndarray,
     halves: Sequence[np.ndarray],
     labels: list[Any] | None,
 ) -> None:
     """A column of the fit and of each half."""
-    curve(ax, whole, labels, color="0.8", linewidth=5, marker="")
-    some = max(1, whole.size // 8)  # markers, at other places for each split
-    for k, pair in enumerate(found.pairs):
+    draw_curve(ax, whole, labels, color="0.8", linewidth=5, marker="")
+    marker_spacing = max(1, whole.size // 8)  # markers, at other places for each split
+    for k, pair in enumerate(result.pairs):
         for line, half in enumerate(pair):
-            first = k * some // min(len(found.pairs), NAMED) % some
-            curve(ax, halves[half], labels, markevery=(first, some), **_style(k, line))
+            first_marker = (
+                k * marker_spacing // min(len(result.pairs), MAX_NAMED_SPLITS) % marker_spacing
+            )
+            draw_curve(
+                ax,
+                halves[half],
+                labels,
+                markevery=(first_marker, marker_spacing),
+                **_line_style(k, line),
+            )
     ax.axhline(0, color="0.4", linewidth=0.7)
     hide_top_and_right(ax)
 
 
-def _legend(grid: np.ndarray, found: Replicability, *, own: bool) -> None:
+def _draw_legend(grid: np.ndarray, result: Replicability, *, own_figure: bool) -> None:
     """The lines, and the score of each split; above a figure of our own, else in a panel."""
     from matplotlib.lines import Line2D
 
-    scores, handles = np.asarray(found.scores), []
-    for k, (pair, score) in enumerate(zip(found.pairs[:NAMED], scores, strict=False)):
-        first, second = (found.names[half] for half in pair)
+    scores, handles = np.asarray(result.scores), []
+    for k, (pair, score) in enumerate(zip(result.pairs[:MAX_NAMED_SPLITS], scores, strict=False)):
+        first, second = (result.names[half] for half in pair)
         for line, label in ((0, first), (1, f"{second} (score {score:.3f})")):
-            handles.append(Line2D([], [], label=label, **_style(k, line)))
+            handles.append(Line2D([], [], label=label, **_line_style(k, line)))
     handles.append(Line2D([], [], color="0.8", linewidth=5, label="all data"))
-    if (more := len(found.pairs) - NAMED) > 0:
-        label = f"{more} more ({np.nanmin(scores):.3f} to {np.nanmax(scores):.3f})"
+    if (unnamed_count := len(result.pairs) - MAX_NAMED_SPLITS) > 0:
+        label = f"{unnamed_count} more ({np.nanmin(scores):.3f} to {np.nanmax(scores):.3f})"
         handles.append(Line2D([], [], linestyle="none", label=label))
-    if own:
+    if own_figure:
         grid[0, 0].figure.legend(
-            handles=handles, loc="outside upper left", ncols=-(-len(handles) // 2),
-            frameon=False, fontsize="small", columnspacing=1.2,
-        )  # fmt: skip
+            handles=handles,
+            loc="outside upper left",
+            ncols=-(-len(handles) // 2),
+            frameon=False,
+            fontsize="small",
+            columnspacing=1.2,
+        )
     else:
         grid[0, -1].legend(handles=handles, fontsize="x-small", framealpha=0.8)
 
 
-def _style(split: int, half: int) -> dict[str, Any]:
+def _line_style(split: int, half: int) -> dict[str, Any]:
     """How a half of a split is drawn."""
     colour, _, marker = STYLES[(split + 1) % len(STYLES)]
     return {
         "color": colour,
         "linestyle": ("-", "--")[half],
-        "linewidth": 1.1 if split < NAMED else 0.6,
-        "marker": marker if split < NAMED else "",
+        "linewidth": 1.1 if split < MAX_NAMED_SPLITS else 0.6,
+        "marker": marker if split < MAX_NAMED_SPLITS else "",
         "markersize": 3.5,
         "markerfacecolor": (colour, "w")[half],
     }
@@ -201,32 +217,32 @@ def replicability(
     scores = np.asarray(found.scores, dtype=np.float64)
     congruences = np.asarray(found.congruences, dtype=np.float64)
     splits = [f"{found.names[a]}, {found.names[b]}" for a, b in found.pairs]
-    few = scores.size <= TICKS
-    _boxes(panels[0], list(scores[:, None]) if few else [scores], STYLES[1])
-    panels[0].set_xticks(range(scores.size) if few else [], splits if few else [])
-    panels[0].set_xlim(-0.7, (scores.size if few else 1) - 0.3)
+    few_pairs = scores.size <= MAX_PAIR_TICKS
+    _draw_boxes(panels[0], list(scores[:, None]) if few_pairs else [scores], STYLES[1])
+    panels[0].set_xticks(range(scores.size) if few_pairs else [], splits if few_pairs else [])
+    panels[0].set_xlim(-0.7, (scores.size if few_pairs else 1) - 0.3)
     panels[0].set_xlabel(
-        f"{scores.size} pair{'s' * (scores.size != 1)} of parts of {_split(found)}"
+        f"{scores.size} pair{'s' * (scores.size != 1)} of parts of {_split_mode_name(found)}"
     )
     panels[0].set_ylabel("score of two fits")
-    _boxes(panels[1], list(congruences.T), STYLES[0])
+    _draw_boxes(panels[1], list(congruences.T), STYLES[0])
     panels[1].set_xticks(range(congruences.shape[1]))
     panels[1].set_xlabel("component")
     panels[1].set_ylabel("congruence with the fit")
     lowest = np.nanmin(np.concatenate([scores, congruences.ravel(), [0.8]]))
     for ax in panels:
         ax.set_ylim(lowest - 0.05 * (1 - lowest), 1 + 0.05 * (1 - lowest))
-        for level in (FAIR, SAME):
+        for level in (FAIR_CONGRUENCE, EQUAL_CONGRUENCE):
             ax.axhline(level, color="0.5", linestyle=":", linewidth=1, zorder=1)
         hide_top_and_right(ax)
     return panels
 
 
-def _split(found: Replicability) -> str:
-    return found.fit.modes[found.mode]
+def _split_mode_name(result: Replicability) -> str:
+    return result.fit.modes[result.mode]
 
 
-def _boxes(ax: Axes, groups: Sequence[np.ndarray], style: tuple[str, str, str]) -> None:
+def _draw_boxes(ax: Axes, groups: Sequence[np.ndarray], style: tuple[str, str, str]) -> None:
     """Dots side by side, over the quartiles and the median of each group."""
     for k, group in enumerate(groups):
         values = group[np.isfinite(group)]
@@ -234,4 +250,4 @@ def _boxes(ax: Axes, groups: Sequence[np.ndarray], style: tuple[str, str, str]) 
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
             ax.bar(k, high - low, 0.8, low, color="0.9", edgecolor="0.5", linewidth=0.8, zorder=0.5)
             ax.plot([k - 0.4, k + 0.4], [middle, middle], color="0.3", linewidth=1.5, zorder=2)
-        dots(ax, k, values, style)
+        draw_dots(ax, k, values, style)

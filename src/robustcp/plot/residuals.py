@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp.plot.axes import grid_or_new, hide_top_and_right
-from robustcp.plot.colours import diverging
+from robustcp.plot.colours import diverging_colormap
 from robustcp.plot.modes import Mode
 from robustcp.plot.slicing import (
-    arrows,
+    colorbar_extend,
     data_and_model,
-    finite,
+    finite_values,
     fixed_modes,
     slice_image,
     slice_title,
 )
-from robustcp.plot.ticks import curve
+from robustcp.plot.ticks import draw_curve
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
 
-    from robustcp.fitted import Fit
+    from robustcp.results.fit import Fit
 
 
 def slices(
@@ -71,48 +71,52 @@ def slices(
     fixed = fixed_modes(fit, mode, index)
     data, model = data_and_model(fit, X, fixed)
     values = data, model, data - model
-    common, most = _common_limits(data, model), _largest(values[2])
-    limits = common, common, (-most, most)
+    common_limits, residual_limit = _common_limits(data, model), _residual_limit(values[2])
+    limits = common_limits, common_limits, (-residual_limit, residual_limit)
     panels = grid_or_new(axes, (3,), figsize or (10.5, 3.2))
     if data.ndim == 1:
-        _lines(panels, fit, values, fixed, limits)
+        _draw_lines(panels, fit, values, fixed, limits)
     else:
-        _images(panels, fit, values, fixed, limits)
+        _draw_images(panels, fit, values, fixed, limits)
     for ax, name in zip(panels, ("data", "model", "residual"), strict=True):
-        ax.set_title(slice_title(fit, fixed, name, first=True), fontsize="medium")
+        ax.set_title(slice_title(fit, fixed, name, name_first=True), fontsize="medium")
     return panels
 
 
 def _common_limits(data: np.ndarray, model: np.ndarray) -> tuple[float, float]:
     """Limits that hold all of the model and the data between their 1% and 99% quantiles."""
-    both = model.ravel()
-    known = finite(data)
-    if known.size:
-        both = np.concatenate([both, np.quantile(known, [0.01, 0.99])])
-    low, high = float(both.min()), float(both.max())
+    values = model.ravel()
+    observed = finite_values(data)
+    if observed.size:
+        values = np.concatenate([values, np.quantile(observed, [0.01, 0.99])])
+    low, high = float(values.min()), float(values.max())
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _largest(residual: np.ndarray) -> float:
+def _residual_limit(residual: np.ndarray) -> float:
     """The 99% quantile of the absolute residuals, the end of a symmetric scale."""
-    known = np.abs(finite(residual))
-    return (float(np.quantile(known, 0.99)) or float(known.max()) or 1.0) if known.size else 1.0
+    magnitudes = np.abs(finite_values(residual))
+    return (
+        (float(np.quantile(magnitudes, 0.99)) or float(magnitudes.max()) or 1.0)
+        if magnitudes.size
+        else 1.0
+    )
 
 
-def _images(
+def _draw_images(
     panels: np.ndarray,
     fit: Fit,
     values: Sequence[np.ndarray],
     fixed: Mapping[int, int],
     limits: Sequence[tuple[float, float]],
 ) -> None:
-    maps: tuple[Colormap | str, ...] = ("cividis", "cividis", diverging())
-    for ax, part, cmap, ends in zip(panels, values, maps, limits, strict=True):
-        image = slice_image(ax, fit, part, fixed, cmap, ends)
-        ax.figure.colorbar(image, ax=ax, extend=arrows(part, ends))
+    maps: tuple[Colormap | str, ...] = ("cividis", "cividis", diverging_colormap())
+    for ax, panel_values, cmap, panel_limits in zip(panels, values, maps, limits, strict=True):
+        image = slice_image(ax, fit, panel_values, fixed, cmap, panel_limits)
+        ax.figure.colorbar(image, ax=ax, extend=colorbar_extend(panel_values, panel_limits))
 
 
-def _lines(
+def _draw_lines(
     panels: np.ndarray,
     fit: Fit,
     values: Sequence[np.ndarray],
@@ -120,8 +124,8 @@ def _lines(
     limits: Sequence[tuple[float, float]],
 ) -> None:
     (n,) = (n for n in range(len(fit.shape)) if n not in fixed)
-    for ax, line, (low, high) in zip(panels, values, limits, strict=True):
-        curve(ax, line, fit.labels[n])
+    for ax, fibre, (low, high) in zip(panels, values, limits, strict=True):
+        draw_curve(ax, fibre, fit.labels[n])
         margin = 0.05 * (high - low)
         ax.set_ylim(low - margin, high + margin)
         ax.set_xlabel(fit.axes.title(n))

@@ -10,14 +10,14 @@ import numpy as np
 from robustcp.engines import to_host
 from robustcp.engines.slices import host_slice
 from robustcp.plot.modes import mode_number
-from robustcp.plot.ticks import index_ticks, is_ordered, label_text
+from robustcp.plot.ticks import is_ordered, label_text, set_index_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.image import AxesImage
 
-    from robustcp.fitted import Fit
+    from robustcp.results.fit import Fit
 
 
 def fixed_modes(fit: Fit, mode: Any, index: Any) -> dict[int, int]:
@@ -36,7 +36,7 @@ def fixed_modes(fit: Fit, mode: Any, index: Any) -> dict[int, int]:
     if len(indices) != len(numbers):
         raise ValueError(f"index: must be one for each fixed mode, got {index!r}")
     return {
-        n: fit.axes.index("index", n, k, fit.shape[n])
+        n: fit.axes.index_position("index", n, k, fit.shape[n])
         for n, k in zip(numbers, indices, strict=True)
     }
 
@@ -45,25 +45,27 @@ def data_and_model(fit: Fit, X: Any, fixed: Mapping[int, int]) -> tuple[np.ndarr
     """The slice of the data, NaN where missing, and that of the model."""
     data = host_slice(X, fixed, fit.shape)
     weights = np.asarray(to_host(fit.weights), dtype=np.float64)
-    free = []
+    free_factors = []
     for n, A in enumerate(fit.factors):
         B = np.asarray(to_host(A), dtype=np.float64)
         if n in fixed:
             weights = weights * B[fixed[n]]
         else:
-            free.append(B)
-    model = (free[0] * weights) @ (free[1].T if len(free) == 2 else np.ones(fit.rank))
+            free_factors.append(B)
+    model = (free_factors[0] * weights) @ (
+        free_factors[1].T if len(free_factors) == 2 else np.ones(fit.rank)
+    )
     return data, model
 
 
-def slice_title(fit: Fit, fixed: Mapping[int, int], name: str, *, first: bool = False) -> str:
+def slice_title(fit: Fit, fixed: Mapping[int, int], name: str, *, name_first: bool = False) -> str:
     """What is drawn, and the name and label of each fixed mode."""
-    places = []
+    texts = []
     for n, index in fixed.items():
         labels = fit.labels[n]
-        place = f"[{index}]" if labels is None else label_text(labels[index])
-        places.append(f"{fit.modes[n]} {place} {fit.units[n]}".rstrip())
-    return ", ".join([name, *places] if first else [*places, name])
+        label = f"[{index}]" if labels is None else label_text(labels[index])
+        texts.append(f"{fit.modes[n]} {label} {fit.units[n]}".rstrip())
+    return ", ".join([name, *texts] if name_first else [*texts, name])
 
 
 def slice_image(
@@ -78,33 +80,37 @@ def slice_image(
     *vertical, horizontal = (n for n in range(len(fit.shape)) if n not in fixed)
     labels = fit.labels[vertical[0]] if vertical else None
     image = ax.imshow(
-        np.atleast_2d(values), cmap=cmap, vmin=limits[0], vmax=limits[1], aspect="auto",
+        np.atleast_2d(values),
+        cmap=cmap,
+        vmin=limits[0],
+        vmax=limits[1],
+        aspect="auto",
         interpolation="nearest",
         origin="lower" if labels is not None and is_ordered(labels) else "upper",
-    )  # fmt: skip
-    hatched(ax)
-    index_ticks(ax.xaxis, fit.labels[horizontal], fit.shape[horizontal])
+    )
+    hatch_background(ax)
+    set_index_ticks(ax.xaxis, fit.labels[horizontal], fit.shape[horizontal])
     ax.set_xlabel(fit.axes.title(horizontal))
     if vertical:
-        index_ticks(ax.yaxis, labels, fit.shape[vertical[0]])
+        set_index_ticks(ax.yaxis, labels, fit.shape[vertical[0]])
         ax.set_ylabel(fit.axes.title(vertical[0]))
     else:
         ax.set_yticks([])
     return image
 
 
-def hatched(ax: Axes) -> None:
+def hatch_background(ax: Axes) -> None:
     """Hatch the background, which shows where an image is NaN or transparent."""
     ax.patch.set(facecolor="0.8", edgecolor="0.55", hatch="////")
 
 
-def finite(values: np.ndarray) -> np.ndarray:
+def finite_values(values: np.ndarray) -> np.ndarray:
     """The finite values, as a vector."""
     return np.asarray(values[np.isfinite(values)])
 
 
-def arrows(values: np.ndarray, limits: tuple[float, float]) -> str:
+def colorbar_extend(values: np.ndarray, limits: tuple[float, float]) -> str:
     """At which ends a colour bar needs an arrow, for values outside its limits."""
-    known = finite(values)
-    below, above = bool((known < limits[0]).any()), bool((known > limits[1]).any())
+    observed = finite_values(values)
+    below, above = bool((observed < limits[0]).any()), bool((observed > limits[1]).any())
     return "both" if below and above else "min" if below else "max" if above else "neither"

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from robustcp.plot.axes import grid_or_new, hide_top_and_right, legend_outside
+from robustcp.plot.axes import add_legend, grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
 
 #: How many panels there are in a row.
-ACROSS = 4
+PANELS_PER_ROW = 4
 
 
 class Spectra(Protocol):
@@ -73,8 +73,8 @@ def spectra(
     if len(names) != len(models):
         raise ValueError(f"labels: must be {len(models)} names, got {names!r}")
     panels = _panels(axes, first.rank, figsize)
-    own = [np.arange(first.rank)] * 2
-    pairs = [own, *(linear_sum_assignment(first.similarity(m), maximize=True) for m in others)]
+    identity = [np.arange(first.rank)] * 2
+    pairs = [identity, *(linear_sum_assignment(first.similarity(m), maximize=True) for m in others)]
     for k, (model, name, (rows, columns)) in enumerate(zip(models, names, pairs, strict=True)):
         # The first is a wide grey line, on which the others are seen.
         width = 4.0 if k == 0 and others else 1.5
@@ -82,34 +82,38 @@ def spectra(
         for r, c in zip(rows, columns, strict=True):
             for kind, line in (("emission", "-"), ("excitation", "--")):
                 nm, column = getattr(model, kind), getattr(model, f"{kind}_loadings")[:, c]
-                at = np.argsort(nm)
-                top = column[np.abs(column).argmax()] or 1.0
+                order = np.argsort(nm)
+                peak = column[np.abs(column).argmax()] or 1.0
                 panels[r].plot(
-                    nm[at], column[at] / top, line, color=colour, linewidth=width,
+                    nm[order],
+                    column[order] / peak,
+                    line,
+                    color=colour,
+                    linewidth=width,
                     label=name if kind == "emission" and others else None,
-                )  # fmt: skip
+                )
     for r, ax in enumerate(panels):
         ax.set_title(f"component {r + 1}", loc="left", fontsize="medium")
         ax.set_xlabel("wavelength, nm")
         hide_top_and_right(ax)
     panels[0].set_ylabel("loading")
-    _legend(panels[0], bool(others), own=axes is None)
+    _draw_legend(panels[0], bool(others), own_figure=axes is None)
     return panels
 
 
 def _panels(axes: Any, count: int, figsize: tuple[float, float] | None) -> np.ndarray:
     if axes is not None:
         return grid_or_new(axes, (count,), (1, 1))
-    across = min(count, ACROSS)
-    down = math.ceil(count / across)
-    usual = (3.0 * across + 0.4, 2.6 * down)
-    grid = grid_or_new(None, (down, across), figsize or usual).ravel()
-    for spare in grid[count:]:
-        spare.set_visible(False)
+    columns = min(count, PANELS_PER_ROW)
+    rows = math.ceil(count / columns)
+    default_size = (3.0 * columns + 0.4, 2.6 * rows)
+    grid = grid_or_new(None, (rows, columns), figsize or default_size).ravel()
+    for unused in grid[count:]:
+        unused.set_visible(False)
     return grid[:count]
 
 
-def _legend(ax: Any, several: bool, *, own: bool) -> None:
+def _draw_legend(ax: Any, several_models: bool, *, own_figure: bool) -> None:
     """What the lines are: kinds in black, models in their colours."""
     from matplotlib.lines import Line2D
 
@@ -117,5 +121,5 @@ def _legend(ax: Any, several: bool, *, own: bool) -> None:
         Line2D([], [], color="k", linestyle="--", label="excitation"),
         Line2D([], [], color="k", linestyle="-", label="emission"),
     ]
-    handles = [*kinds, *(ax.get_legend_handles_labels()[0] if several else [])]
-    legend_outside(ax, handles, [str(each.get_label()) for each in handles], own=own)
+    handles = [*kinds, *(ax.get_legend_handles_labels()[0] if several_models else [])]
+    add_legend(ax, handles, [str(handle.get_label()) for handle in handles], own_figure=own_figure)

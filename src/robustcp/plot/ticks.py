@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from robustcp.plot.colours import STYLES
-from robustcp.plot.labelling import shortened
+from robustcp.plot.labelling import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
 #: Unlabelled modes with at most this many indices are drawn as bars.
-FEW = 12
+FEW_INDICES = 12
 #: The width of a letter of a tick's label, and the height of its line, of the font size.
-WIDTH, LINE = 0.65, 1.15
+LETTER_WIDTH, LINE_HEIGHT = 0.65, 1.15
 #: How dates are written that span so many days.
-_DATES = ((1500, "%Y"), (60, "%b %Y"), (2, "%d %b"), (0, "%H:%M"))
+_DATE_FORMATS = ((1500, "%Y"), (60, "%b %Y"), (2, "%d %b"), (0, "%H:%M"))
 #: Font sizes of labels of ticks, usually and if every index has one.
-FONT, SMALL = 10.0, 7.0
+FONT_SIZE, SMALL_FONT_SIZE = 10.0, 7.0
 
 
 def is_ordered(labels: Sequence[Any]) -> bool:
     """Whether labels are numbers or dates."""
     dates = all(isinstance(label, date) for label in labels)
     numbers = all(isinstance(label, int | float) for label in labels)
-    flags = any(isinstance(label, bool) for label in labels)
-    return dates or (numbers and not flags and all(map(math.isfinite, labels)))
+    booleans = any(isinstance(label, bool) for label in labels)
+    return dates or (numbers and not booleans and all(map(math.isfinite, labels)))
 
 
 def label_text(label: Any) -> str:
@@ -48,7 +48,7 @@ def label_text(label: Any) -> str:
     return f"{label:g}" if isinstance(label, float) else str(label).removesuffix(" 00:00:00")
 
 
-def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
+def set_index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     """Ticks at whole indices with their labels; at every index only for a few names.
 
     Where labels are numbers or dates that rise or fall, ticks are at round ones.
@@ -56,28 +56,28 @@ def index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
     if labels is not None and size > 1 and is_monotonic(labels):
-        _scale_ticks(axis, labels)
+        _set_round_ticks(axis, labels)
         return
 
     def text(x: float, _: Any = None) -> str:
         k = round(x)
         if not 0 <= k < size or abs(x - k) > 1e-6:
             return ""
-        return str(k) if labels is None else shortened(label_text(labels[k]))
+        return str(k) if labels is None else shorten(label_text(labels[k]))
 
-    named = labels is not None and not is_ordered(labels)
-    if named and size <= FEW:
+    are_names = labels is not None and not is_ordered(labels)
+    if are_names and size <= FEW_INDICES:
         axis.set_major_locator(FixedLocator(range(size)))
         crowded = sum(len(text(k)) for k in range(size)) > 24
     else:
         longest = max(len(text(k)) for k in range(0, size, max(1, size // 50)))
         length = axis.axes.bbox.width * 72 / axis.axes.figure.dpi
-        crowded = min(size, 7) * longest * WIDTH * FONT > length
-        most = int(np.clip(length / (2.6 * FONT), 2, 7)) if crowded else 7
-        axis.set_major_locator(MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10]))
+        crowded = min(size, 7) * longest * LETTER_WIDTH * FONT_SIZE > length
+        max_ticks = int(np.clip(length / (2.6 * FONT_SIZE), 2, 7)) if crowded else 7
+        axis.set_major_locator(MaxNLocator(nbins=max_ticks, integer=True, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(text))
     if axis is axis.axes.xaxis:
-        _turned(axis, crowded)
+        _rotate_labels(axis, crowded)
 
 
 def is_monotonic(labels: Sequence[Any]) -> bool:
@@ -88,29 +88,29 @@ def is_monotonic(labels: Sequence[Any]) -> bool:
     return all(a < b for a, b in pairs) or all(a > b for a, b in pairs)
 
 
-def _scale_ticks(axis: Axis, labels: list[Any]) -> None:
+def _set_round_ticks(axis: Axis, labels: list[Any]) -> None:
     """Ticks at round labels, which may lie between indices."""
     from matplotlib.ticker import FixedFormatter, FixedLocator
 
-    at, texts = _round_ticks(labels, _most_ticks(axis))
-    axis.set_major_locator(FixedLocator(at))
+    positions, texts = _round_ticks(labels, _max_ticks(axis))
+    axis.set_major_locator(FixedLocator(positions))
     axis.set_major_formatter(FixedFormatter(texts))
     if axis is axis.axes.xaxis:
-        _turned(axis, crowded=False)
+        _rotate_labels(axis, crowded=False)
 
 
-def _round_ticks(labels: list[Any], most: int) -> tuple[list[float], list[str]]:
+def _round_ticks(labels: list[Any], max_ticks: int) -> tuple[list[float], list[str]]:
     """Where round labels are along the indices, and how they are written."""
-    locator, formatter = _round(most, labels)
+    locator, formatter = _round_locator(max_ticks, labels)
     values = _as_numbers(labels)
     ticks = np.asarray(locator.tick_values(min(labels), max(labels)), dtype=float)
     ticks = ticks[(ticks >= values.min()) & (ticks <= values.max())]
-    rising = np.argsort(values)
-    at = np.interp(ticks, values[rising], rising.astype(float))
-    return at.tolist(), list(formatter.format_ticks(ticks.tolist()))
+    order = np.argsort(values)
+    positions = np.interp(ticks, values[order], order.astype(float))
+    return positions.tolist(), list(formatter.format_ticks(ticks.tolist()))
 
 
-def ticks_along(labels: list[Any] | None, size: int, most: int) -> list[tuple[float, str]]:
+def ticks_along(labels: list[Any] | None, size: int, max_ticks: int) -> list[tuple[float, str]]:
     """Where ticks are along the indices of a mode, and their texts: at most about so many.
 
     At round labels, which may lie between indices, where these are numbers or dates that rise or
@@ -126,8 +126,8 @@ def ticks_along(labels: list[Any] | None, size: int, most: int) -> list[tuple[fl
     [(0.0, 'a'), (1.0, 'b'), (2.0, 'c')]
     """
     if labels is not None and size > 1 and is_monotonic(labels):
-        return list(zip(*_round_ticks(labels, most), strict=True))
-    step = next(k for k in _round_steps() if (size - 1) // k < max(most, 1))
+        return list(zip(*_round_ticks(labels, max_ticks), strict=True))
+    step = next(k for k in _round_steps() if (size - 1) // k < max(max_ticks, 1))
     return [
         (float(k), str(k) if labels is None else label_text(labels[k]))
         for k in range(0, size, step)
@@ -140,18 +140,18 @@ def _round_steps() -> Iterator[int]:
         yield from (k * 10**power for k in (1, 2, 5))
 
 
-def _round(most: int, labels: list[Any]) -> tuple[Any, Any]:
+def _round_locator(max_ticks: int, labels: list[Any]) -> tuple[Any, Any]:
     """Where round numbers or dates are, about so many, and how they are written."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if not isinstance(labels[0], date):
         plain = FuncFormatter(lambda x, _: f"{x:.10g}")
-        return MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]), plain
+        return MaxNLocator(nbins=max_ticks, steps=[1, 2, 2.5, 5, 10]), plain
     dates: Any = import_module("matplotlib.dates")
     days = float(np.ptp(_as_numbers(labels)))
-    written = next(text for least, text in _DATES if days >= least)
-    locator = dates.AutoDateLocator(minticks=min(3, most), maxticks=max(most, 4))
-    return locator, dates.DateFormatter(written)
+    date_format = next(text for min_days, text in _DATE_FORMATS if days >= min_days)
+    locator = dates.AutoDateLocator(minticks=min(3, max_ticks), maxticks=max(max_ticks, 4))
+    return locator, dates.DateFormatter(date_format)
 
 
 def _as_numbers(labels: list[Any]) -> np.ndarray:
@@ -159,15 +159,15 @@ def _as_numbers(labels: list[Any]) -> np.ndarray:
     return np.asarray(dates.date2num(labels) if isinstance(labels[0], date) else labels, float)
 
 
-def _most_ticks(axis: Axis) -> int:
+def _max_ticks(axis: Axis) -> int:
     """How many ticks an axis has room for."""
     ax = axis.axes
     horizontal = axis is ax.xaxis
     length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
-    return int(np.clip(length / ((5 if horizontal else 2.5) * FONT), 2, 7))
+    return int(np.clip(length / ((5 if horizontal else 2.5) * FONT_SIZE), 2, 7))
 
 
-def _turned(axis: Axis, crowded: bool) -> None:
+def _rotate_labels(axis: Axis, crowded: bool) -> None:
     """Turn labels that would lie over each other."""
     axis.set_tick_params(rotation=30 if crowded else 0)
     mode: Literal["anchor", "default"] = "anchor" if crowded else "default"
@@ -175,8 +175,8 @@ def _turned(axis: Axis, crowded: bool) -> None:
         tick.label1.set(ha="right" if crowded else "center", rotation_mode=mode)
 
 
-def name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
-    """A tick with its label at every index if there is room for all; otherwise `index_ticks`.
+def set_name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
+    """A tick with its label at every index if there is room for all; otherwise `set_index_ticks`.
 
     Labels along the horizontal axis stand upright if they must.
     """
@@ -184,18 +184,18 @@ def name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
 
     ax, horizontal = axis.axes, axis is axis.axes.xaxis
     length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
-    if labels is None or is_ordered(labels) or LINE * SMALL * size > length:
-        axis.set_tick_params(labelsize=FONT)
-        index_ticks(axis, labels, size)
+    if labels is None or is_ordered(labels) or LINE_HEIGHT * SMALL_FONT_SIZE * size > length:
+        axis.set_tick_params(labelsize=FONT_SIZE)
+        set_index_ticks(axis, labels, size)
         return
-    texts = [shortened(label_text(label)) for label in labels]
+    texts = [shorten(label_text(label)) for label in labels]
     axis.set_major_locator(FixedLocator(range(size)))
     axis.set_major_formatter(FuncFormatter(lambda x, _: texts[round(x)]))
-    upright = horizontal and max(map(len, texts)) * WIDTH * SMALL * size > length
-    axis.set_tick_params(labelsize=SMALL, rotation=90 if upright else 0)
+    upright = horizontal and max(map(len, texts)) * LETTER_WIDTH * SMALL_FONT_SIZE * size > length
+    axis.set_tick_params(labelsize=SMALL_FONT_SIZE, rotation=90 if upright else 0)
 
 
-def plain_log_ticks(axis: Axis) -> None:
+def set_log_ticks(axis: Axis) -> None:
     """Ticks such as 1, 2, 5, 10 on a logarithmic axis, even if it spans less than a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -204,15 +204,15 @@ def plain_log_ticks(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def along(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, np.ndarray]:
+def prepare_x_axis(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, np.ndarray]:
     """Where the entries of a column are drawn, and in which order.
 
     Over the labels, ascending, if they are numbers or dates; otherwise over the indices.
     """
     if labels is None or not is_ordered(labels):
-        index_ticks(ax.xaxis, labels, size)
+        set_index_ticks(ax.xaxis, labels, size)
         return np.arange(size), np.arange(size)
-    locator, formatter = _round(_most_ticks(ax.xaxis), labels)
+    locator, formatter = _round_locator(_max_ticks(ax.xaxis), labels)
     if isinstance(labels[0], date):
         ax.xaxis_date()
         ax.tick_params(axis="x", labelsize="small")
@@ -222,11 +222,11 @@ def along(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, np.ndarra
     return [labels[k] for k in order], np.asarray(order)
 
 
-def curve(ax: Axes, values: np.ndarray, labels: list[Any] | None, **style: Any) -> None:
+def draw_curve(ax: Axes, values: np.ndarray, labels: list[Any] | None, **style: Any) -> None:
     """A line over the labels if they are numbers or dates, otherwise over the indices."""
     colour, line, marker = STYLES[1]
-    usual: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.3}
-    if values.size <= 3 * FEW:
-        usual |= {"marker": marker, "markersize": 3.5}
-    x, order = along(ax, labels, values.size)
-    ax.plot(x, values[order], **usual | style)
+    defaults: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.3}
+    if values.size <= 3 * FEW_INDICES:
+        defaults |= {"marker": marker, "markersize": 3.5}
+    x, order = prepare_x_axis(ax, labels, values.size)
+    ax.plot(x, values[order], **defaults | style)

@@ -8,12 +8,12 @@ import numpy as np
 
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
-from robustcp.plot.ticks import index_ticks
+from robustcp.plot.ticks import set_index_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from robustcp.fitted import Fit
+    from robustcp.results.fit import Fit
 
 
 def convergence(
@@ -46,26 +46,35 @@ def convergence(
     begin = 0
     for k, (name, sweeps) in enumerate(fit.stages):
         colour, _, marker = STYLES[(k + 1) % len(STYLES)]
-        number = np.arange(begin + 1, begin + sweeps + 1)
+        sweep_numbers = np.arange(begin + 1, begin + sweeps + 1)
         values = np.asarray(fit.trace[begin : begin + sweeps], dtype=float)
         span = float(np.ptp(values)) or 1.0
         ends = f"{values[0]:.4g} to {values[-1]:.4g}"
         ax.axvspan(begin + 0.5, begin + sweeps + 0.5, color=("0.96", "0.9")[k % 2], zorder=0, lw=0)
         ax.plot(
-            number, (values - values.min()) / span, linestyle="none", marker=marker,
-            markersize=4, color=colour, markerfacecolor=("none", colour)[k % 2],
+            sweep_numbers,
+            (values - values.min()) / span,
+            linestyle="none",
+            marker=marker,
+            markersize=4,
+            color=colour,
+            markerfacecolor=("none", colour)[k % 2],
             label=f"{name} ({sweeps} sweep{'s' * (sweeps != 1)}): {ends}",
-        )  # fmt: skip
+        )
         begin += sweeps
     ax.set_xlim(0, begin + 1)
     ax.set_ylim(-0.05, 1.05)
-    index_ticks(ax.xaxis, None, begin + 1)
+    set_index_ticks(ax.xaxis, None, begin + 1)
     ax.set_yticks([0, 1], ["lowest", "highest"])
     ax.set_xlabel("sweep")
     ax.set_ylabel("objective, in each stage")
     ax.legend(
-        frameon=False, ncols=1 + (len(fit.stages) > 3), loc="lower left", bbox_to_anchor=(0, 1),
-        borderaxespad=0.2, fontsize="small",
-    )  # fmt: skip
+        frameon=False,
+        ncols=1 + (len(fit.stages) > 3),
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.2,
+        fontsize="small",
+    )
     hide_top_and_right(ax)
     return ax

@@ -4,7 +4,7 @@ Every piece is a function from a value to markup. Pictures are there without a s
 adds what moves: values at the pointer, zoom, and a choice of slices.
 """
 
-from robustcp.report.material import Material
+from robustcp.report.data import ReportData
 from robustcp.report.page import page
 
-__all__ = ["Material", "page"]
+__all__ = ["ReportData", "page"]

@@ -4,124 +4,154 @@ from __future__ import annotations
 
 import numpy as np
 
-from robustcp.kruskal import component_name
-from robustcp.plot.factors import by_share, intervals_of
-from robustcp.report.curves import column, limits_with_zero
-from robustcp.report.drawing import POINTS, Index
+from robustcp.model.kruskal import component_name
+from robustcp.plot.factors import components_by_share, intervals_of
+from robustcp.report.curves import limits_with_zero, plot_along_mode
+from robustcp.report.data import ReportData
+from robustcp.report.drawing import MAX_CURVE_POINTS, Index
 from robustcp.report.markup import (
-    NONE,
+    NO_VALUE,
     Markup,
     element,
-    joined,
+    join,
     label,
     number,
     paragraph,
     percent,
     table,
 )
-from robustcp.report.material import Material
 
 #: Intervals are drawn up to so many times the largest entry.
-WIDE = 1.25
+MAX_INTERVAL_RATIO = 1.25
 
 
-def components(material: Material) -> Markup:
+def components(report: ReportData) -> Markup:
     """The factors: a row of pictures for each component, a picture for each mode."""
-    fit = material.fit
-    intervals = intervals_of(fit, material.uncertainty)
-    indices = [Index.of(fit, n, POINTS) for n in range(len(fit.shape))]
+    fit = report.fit
+    intervals = intervals_of(fit, report.uncertainty)
+    indices = [Index.of(fit, n, MAX_CURVE_POINTS) for n in range(len(fit.shape))]
     limits = [
-        limits_with_zero(A, *_moderate(A, ends))
-        for A, ends in zip(material.factors, intervals, strict=True)
+        limits_with_zero(A, *_clip_intervals(A, ends))
+        for A, ends in zip(report.factors, intervals, strict=True)
     ]
     rows = []
-    for r in by_share(fit):
+    for r in components_by_share(fit):
         panels = [
-            column(
-                index, A[:, r], ends, group=f"factor-{index.mode}",
-                interval=None if held is None else (held[0][:, r], held[1][:, r]),
-                alt=_told(component_name(r), index, A[:, r]),
+            plot_along_mode(
+                index,
+                A[:, r],
+                ends,
+                group=f"factor-{index.mode}",
+                interval=None if interval is None else (interval[0][:, r], interval[1][:, r]),
+                alt=_alt_text(component_name(r), index, A[:, r]),
             )
-            for index, A, ends, held in zip(
-                indices, material.factors, limits, intervals, strict=True
+            for index, A, ends, interval in zip(
+                indices, report.factors, limits, intervals, strict=True
             )
-        ]  # fmt: skip
+        ]
         share = f"{percent(float(fit.shares[r]))} of the data"
-        rows.append(joined([
-            element("h3", component_name(r).capitalize(), element("small", f" {share}")),
-            element("div", *panels, class_="panels"),
-        ]))  # fmt: skip
-    return element("figure", *(element("div", row, class_="component") for row in rows),
-                   element("figcaption", _caption(material)))  # fmt: skip
-
-
-def _moderate(A: np.ndarray, ends: tuple[np.ndarray, np.ndarray] | None) -> tuple[np.ndarray, ...]:
-    """Ends of intervals that are not far beyond the entries themselves."""
-    if ends is None:
-        return ()
-    most = WIDE * float(np.abs(A).max(initial=0.0))
-    return tuple(np.clip(end[np.isfinite(end)], -most, most) for end in ends)
-
-
-def _told(name: str, index: Index, values: np.ndarray) -> str:
-    at = int(np.argmax(np.abs(values)))
-    return (
-        f"{name.capitalize()} along {index.name}: {index.size} values, "
-        f"furthest from zero at {index.text(at)} ({number(float(values[at]), 3)})."
+        rows.append(
+            join(
+                [
+                    element("h3", component_name(r).capitalize(), element("small", f" {share}")),
+                    element("div", *panels, class_="panels"),
+                ]
+            )
+        )
+    return element(
+        "figure",
+        *(element("div", row, class_="component") for row in rows),
+        element("figcaption", _caption(report)),
     )
 
 
-def _caption(material: Material) -> str:
-    said = (
+def _clip_intervals(
+    A: np.ndarray, ends: tuple[np.ndarray, np.ndarray] | None
+) -> tuple[np.ndarray, ...]:
+    """Ends of intervals that are not far beyond the entries themselves."""
+    if ends is None:
+        return ()
+    limit = MAX_INTERVAL_RATIO * float(np.abs(A).max(initial=0.0))
+    return tuple(np.clip(end[np.isfinite(end)], -limit, limit) for end in ends)
+
+
+def _alt_text(name: str, index: Index, values: np.ndarray) -> str:
+    peak = int(np.argmax(np.abs(values)))
+    return (
+        f"{name.capitalize()} along {index.name}: {index.size} values, "
+        f"furthest from zero at {index.text(peak)} ({number(float(values[peak]), 3)})."
+    )
+
+
+def _caption(report: ReportData) -> str:
+    caption = (
         "Unit columns of the factors, the component with the largest share of the data first; all "
         "pictures of a mode have one scale. Look for shapes that make sense in your field, and "
         "for components that live on single indices, which are more likely faults."
     )
-    if material.uncertainty is not None:
-        said += (
-            f" Bands and bars are {100 * material.uncertainty.level:g}% intervals; of those that "
+    if report.uncertainty is not None:
+        caption += (
+            f" Bands and bars are {100 * report.uncertainty.level:g}% intervals; of those that "
             "run to the edge the data says little."
         )
-    return said
+    return caption
 
 
-def component_table(material: Material) -> Markup:
+def component_table(report: ReportData) -> Markup:
     """Share, weight and largest entries of each component."""
-    fit, parts = material.fit, material.summary["components"]
+    fit, component_facts = report.fit, report.summary["components"]
     head = ["component", "share", "weight", *(f"largest at {label(name)}" for name in fit.modes)]
-    indices = [Index.of(fit, n, POINTS) for n in range(len(fit.shape))]
+    indices = [Index.of(fit, n, MAX_CURVE_POINTS) for n in range(len(fit.shape))]
     rows = [
-        [r + 1, percent(parts[r]["share"]), number(parts[r]["weight"], 6),
-         *(index.text(at["index"]) for index, at in zip(indices, parts[r]["largest"], strict=True))]
-        for r in by_share(fit)
-    ]  # fmt: skip
-    return table(head, rows, words=(0, *range(3, 3 + len(fit.shape))))
+        [
+            r + 1,
+            percent(component_facts[r]["share"]),
+            number(component_facts[r]["weight"], 6),
+            *(
+                index.text(largest["index"])
+                for index, largest in zip(indices, component_facts[r]["largest"], strict=True)
+            ),
+        ]
+        for r in components_by_share(fit)
+    ]
+    return table(head, rows, text_columns=(0, *range(3, 3 + len(fit.shape))))
 
 
-def uncertainty(material: Material) -> Markup:
+def uncertainty(report: ReportData) -> Markup:
     """Standard errors, and whether components came back from resamples."""
-    found = material.uncertainty
-    assert found is not None
-    resampled = found.count > 0
-    head = ["component", *(f"median error, {label(name)}" for name in material.fit.modes)]
+    intervals = report.uncertainty
+    assert intervals is not None
+    resampled = intervals.count > 0
+    head = ["component", *(f"median error, {label(name)}" for name in report.fit.modes)]
     head += ["came back"] if resampled else []
     rows = []
-    for r in by_share(material.fit):
+    for r in components_by_share(report.fit):
         row = [str(r + 1)]
-        row += [NONE if each is None else number(float(np.median(each[:, r])), 2)
-                for each in found.errors]  # fmt: skip
-        row += [percent(float(found.came_back[r]))] if resampled else []
+        row += [
+            NO_VALUE if errors is None else number(float(np.median(errors[:, r])), 2)
+            for errors in intervals.errors
+        ]
+        row += [percent(float(intervals.came_back[r]))] if resampled else []
         rows.append(row)
-    how = {
+    method_text = {
         "normal": "By asymptotic normality of the estimate, jointly over all modes",
-        "bootstrap": f"From {found.count} resamples (bootstrap)",
-        "jackknife": f"From {found.count} fits with slabs left out (jackknife)",
-    }[found.method]
-    said = (
-        f"{how}. Standard errors are those of the unit columns; {100 * found.level:g}% intervals "
-        "are drawn with the components. What the search or the rank may have missed is not in them."
+        "bootstrap": f"From {intervals.count} resamples (bootstrap)",
+        "jackknife": f"From {intervals.count} fits with slabs left out (jackknife)",
+    }[intervals.method]
+    text = (
+        f"{method_text}. Standard errors are those of the unit columns; "
+        f"{100 * intervals.level:g}% intervals are drawn with the components. What the search "
+        "or the rank may have missed is not in them."
     )
-    failed = f"{found.failed} of the resamples could not be fitted." if found.failed else ""
-    notes = [paragraph(note[:1].upper() + note[1:] + ".") for note in found.notes]
-    return joined([paragraph(said), table(head, rows), paragraph(failed) if failed else None,
-                   *notes])  # fmt: skip
+    failure_text = (
+        f"{intervals.failed} of the resamples could not be fitted." if intervals.failed else ""
+    )
+    notes = [paragraph(note[:1].upper() + note[1:] + ".") for note in intervals.notes]
+    return join(
+        [
+            paragraph(text),
+            table(head, rows),
+            paragraph(failure_text) if failure_text else None,
+            *notes,
+        ]
+    )

@@ -15,63 +15,73 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.plot.colours import diverging
+from robustcp.plot.colours import diverging_colormap
 from robustcp.plot.ticks import is_ordered
-from robustcp.report.drawing import Frame, Index, picture, room_for
-from robustcp.report.markup import Markup, element, joined, number
+from robustcp.report.drawing import Frame, Index, picture, tick_label_width
+from robustcp.report.markup import Markup, element, join, number
 
 #: Levels of values; level 0 is missing.
-LEVELS = 255
+N_LEVELS = 255
 #: Levels of the share of entries that are too high, and of those that are too low.
-STEPS = 15
+N_SHARE_LEVELS = 15
 #: Colours of maps of cells: nothing flagged, all too high, all too low, half of each.
-PALE, HIGH, LOW, BOTH = (255, 252, 230), (224, 60, 38), (10, 31, 92), (96, 32, 70)
+ORDINARY_COLOUR, HIGH_COLOUR, LOW_COLOUR, BOTH_COLOUR = (
+    (255, 252, 230),
+    (224, 60, 38),
+    (10, 31, 92),
+    (96, 32, 70),
+)
 
 
 @cache
 def palette(name: str) -> np.ndarray:
     """The colours of the levels 1 to 255."""
     if name == "cells":
-        return _of_cells()
+        return _cell_palette()
     import matplotlib
 
-    colours = diverging() if name == "diverging" else matplotlib.colormaps[name]
-    rgb = np.asarray(colours(np.linspace(0, 1, LEVELS)))[:, :3]
+    colours = diverging_colormap() if name == "diverging" else matplotlib.colormaps[name]
+    rgb = np.asarray(colours(np.linspace(0, 1, N_LEVELS)))[:, :3]
     return np.round(255 * rgb).astype(np.uint8)
 
 
-def _of_cells() -> np.ndarray:
+def _cell_palette() -> np.ndarray:
     """Colours by the root of two shares: of entries that are too high, and too low."""
-    high, low = np.divmod(np.arange(STEPS * STEPS), STEPS)
-    a, b = high[:, None] / (STEPS - 1), low[:, None] / (STEPS - 1)
+    high, low = np.divmod(np.arange(N_SHARE_LEVELS * N_SHARE_LEVELS), N_SHARE_LEVELS)
+    a, b = high[:, None] / (N_SHARE_LEVELS - 1), low[:, None] / (N_SHARE_LEVELS - 1)
     both = np.minimum(a, b)
     pale = np.maximum(1 - np.maximum(a, b), 0.0)
-    parts = (pale, PALE), (a - both, HIGH), (b - both, LOW), (both, BOTH)
-    rgb = sum(np.asarray(weight) * np.array(colour) for weight, colour in parts)
-    found = np.zeros((LEVELS, 3), dtype=np.uint8)
-    found[: STEPS * STEPS] = np.round(rgb)
-    return found
+    mixture = (
+        (pale, ORDINARY_COLOUR),
+        (a - both, HIGH_COLOUR),
+        (b - both, LOW_COLOUR),
+        (both, BOTH_COLOUR),
+    )
+    rgb = sum(np.asarray(weight) * np.array(colour) for weight, colour in mixture)
+    colours = np.zeros((N_LEVELS, 3), dtype=np.uint8)
+    colours[: N_SHARE_LEVELS * N_SHARE_LEVELS] = np.round(rgb)
+    return colours
 
 
 @dataclass(frozen=True)
-class Levels:
+class ColourScale:
     """Values from low to high as levels from 1 to 255; 0 is missing."""
 
     low: float
     high: float
 
-    def of(self, values: np.ndarray) -> np.ndarray:
+    def quantize(self, values: np.ndarray) -> np.ndarray:
         """The level of each value; those outside have the first or the last."""
         span = (self.high - self.low) or 1.0
         share = np.clip((values - self.low) / span, 0, 1)
-        found = 1 + np.round((LEVELS - 1) * np.nan_to_num(share))
-        return np.where(np.isnan(values), 0, found).astype(np.uint8)
+        levels = 1 + np.round((N_LEVELS - 1) * np.nan_to_num(share))
+        return np.where(np.isnan(values), 0, levels).astype(np.uint8)
 
 
 def share_levels(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     """The level of each pair of shares, NaN where there are none."""
-    a, b = (np.round((STEPS - 1) * np.sqrt(np.nan_to_num(part))) for part in (high, low))
-    return np.where(np.isnan(high), 0, 1 + STEPS * a + b).astype(np.uint8)
+    a, b = (np.round((N_SHARE_LEVELS - 1) * np.sqrt(np.nan_to_num(part))) for part in (high, low))
+    return np.where(np.isnan(high), 0, 1 + N_SHARE_LEVELS * a + b).astype(np.uint8)
 
 
 def png(levels: np.ndarray, colours: np.ndarray) -> bytes:
@@ -84,89 +94,134 @@ def png(levels: np.ndarray, colours: np.ndarray) -> bytes:
     rows = np.zeros((height, width + 1), dtype=np.uint8)  # each begins with 0: no filter
     rows[:, 1:] = levels
     head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    parts = (
-        (b"IHDR", head), (b"PLTE", b"\0\0\0" + colours.tobytes()), (b"tRNS", b"\0"),
-        (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""),
-    )  # fmt: skip
+    chunks = (
+        (b"IHDR", head),
+        (b"PLTE", b"\0\0\0" + colours.tobytes()),
+        (b"tRNS", b"\0"),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IEND", b""),
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
+        for kind, data in chunks
     )
 
 
-def as_uri(levels: np.ndarray, colours: np.ndarray) -> str:
+def data_uri(levels: np.ndarray, colours: np.ndarray) -> str:
     """An image as an address that holds all of it."""
     return "data:image/png;base64," + base64.b64encode(png(levels, colours)).decode()
 
 
-def means(values: np.ndarray, steps: tuple[int, int]) -> np.ndarray:
+def block_means(values: np.ndarray, block_shape: tuple[int, int]) -> np.ndarray:
     """The mean of what is known in each block; NaN where nothing is.
 
-    >>> means(np.array([[1.0, 3.0, np.nan], [5.0, 7.0, np.nan]]), (2, 2))
+    >>> block_means(np.array([[1.0, 3.0, np.nan], [5.0, 7.0, np.nan]]), (2, 2))
     array([[ 4., nan]])
     """
-    known = ~np.isnan(values)
+    observed = ~np.isnan(values)
     total, count = (
-        _reduced(np.add, part, steps) for part in (np.where(known, values, 0.0), known * 1.0)
+        _reduce_blocks(np.add, part, block_shape)
+        for part in (np.where(observed, values, 0.0), observed * 1.0)
     )
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def extremes(values: np.ndarray, steps: tuple[int, int]) -> np.ndarray:
+def block_extremes(values: np.ndarray, block_shape: tuple[int, int]) -> np.ndarray:
     """Of each block the value that is furthest from zero.
 
-    >>> extremes(np.array([[1.0, -3.0, np.nan], [2.0, np.nan, 0.5]]), (2, 2))
+    >>> block_extremes(np.array([[1.0, -3.0, np.nan], [2.0, np.nan, 0.5]]), (2, 2))
     array([[-3. ,  0.5]])
     """
-    high, low = _reduced(np.fmax, values, steps), _reduced(np.fmin, values, steps)
+    high, low = (
+        _reduce_blocks(np.fmax, values, block_shape),
+        _reduce_blocks(np.fmin, values, block_shape),
+    )
     return np.where(np.abs(high) >= np.abs(low), high, low)
 
 
-def _reduced(by: Any, values: np.ndarray, steps: tuple[int, int]) -> np.ndarray:
-    rows = by.reduceat(values, np.arange(0, values.shape[0], steps[0]), axis=0)
-    return np.asarray(by.reduceat(rows, np.arange(0, values.shape[1], steps[1]), axis=1))
+def _reduce_blocks(ufunc: Any, values: np.ndarray, block_shape: tuple[int, int]) -> np.ndarray:
+    rows = ufunc.reduceat(values, np.arange(0, values.shape[0], block_shape[0]), axis=0)
+    return np.asarray(ufunc.reduceat(rows, np.arange(0, values.shape[1], block_shape[1]), axis=1))
 
 
 def image(
-    levels: np.ndarray, colours: str, rows: Index, columns: Index, *, alt: str, group: str,
-    kind: str, scale: Levels | None = None, title: str = "", **data: Any,
-) -> Markup:  # fmt: skip
+    levels: np.ndarray,
+    palette_name: str,
+    rows: Index,
+    columns: Index,
+    *,
+    alt: str,
+    group: str,
+    kind: str,
+    scale: ColourScale | None = None,
+    title: str = "",
+    **attributes: Any,
+) -> Markup:
     """An image with the labels of its rows and columns, and a bar of its colours."""
-    upward = rows.labels is not None and is_ordered(rows.labels)
-    down = rows.down(1000.0 / 6)
-    left = min(max(46.0, room_for(down) + 20), 126.0)
+    upwards = rows.labels is not None and is_ordered(rows.labels)
+    row_ticks = rows.ticks_down(1000.0 / 6)
+    left = min(max(46.0, tick_label_width(row_ticks) + 20), 126.0)
     frame = Frame(340, 250, left=left, right=8, top=26, bottom=38)
-    y_ticks = [(frame.h - at if upward else at, text) for at, text in rows.down(frame.h)]
-    shown = element(
-        "image", href=as_uri(levels[::-1] if upward else levels, palette(colours)), x=0, y=0,
-        width=f"{frame.w:.1f}", height=f"{frame.h:.1f}", preserveAspectRatio="none",
-    )  # fmt: skip
+    y_ticks = [
+        (frame.h - position if upwards else position, text)
+        for position, text in rows.ticks_down(frame.h)
+    ]
+    pixels = element(
+        "image",
+        href=data_uri(levels[::-1] if upwards else levels, palette(palette_name)),
+        x=0,
+        y=0,
+        width=f"{frame.w:.1f}",
+        height=f"{frame.h:.1f}",
+        preserveAspectRatio="none",
+    )
     missing = element("rect", class_="missing", width=f"{frame.w:.1f}", height=f"{frame.h:.1f}")
     if scale is not None:
-        data |= {"data_from": f"{scale.low:.6g}", "data_to": f"{scale.high:.6g}"}
+        attributes |= {"data_from": f"{scale.low:.6g}", "data_to": f"{scale.high:.6g}"}
     return picture(
-        frame, joined([missing, shown]), x=columns.across(frame.w), y=y_ticks,
-        names=(columns.name, rows.name), alt=alt, kind="cells",
-        over=_head(frame, title, colours, scale), data_rows=rows.key, data_columns=columns.key,
-        data_group=group, data_kind=kind, data_up="1" if upward else None, **data,
-    )  # fmt: skip
+        frame,
+        join([missing, pixels]),
+        x=columns.ticks_across(frame.w),
+        y=y_ticks,
+        axis_names=(columns.name, rows.name),
+        alt=alt,
+        kind="cells",
+        overlay=_title_and_colorbar(frame, title, palette_name, scale),
+        data_rows=rows.key,
+        data_columns=columns.key,
+        data_group=group,
+        data_kind=kind,
+        data_up="1" if upwards else None,
+        **attributes,
+    )
 
 
-def _head(frame: Frame, title: str, colours: str, scale: Levels | None) -> Markup:
+def _title_and_colorbar(
+    frame: Frame, title: str, palette_name: str, scale: ColourScale | None
+) -> Markup:
     """The title, and what the colours mean."""
-    name = element("text", title, class_="title", x=frame.left, y=16)
+    title_text = element("text", title, class_="title", x=frame.left, y=16)
     if scale is None:
-        return name
+        return title_text
     width, right = 70.0, frame.left + frame.w
     high, low = number(scale.high, 3), number(scale.low, 3)
-    bar = right - 6.0 * len(high) - 5 - width
-    return joined([
-        name,
-        element("rect", class_="bar-frame", x=f"{bar:.1f}", y=7, width=width, height=9,
-                fill=f"url(#{colours})"),
-        element("text", high, class_="end", x=f"{right:.1f}", y=16),
-        element("text", low, class_="end", x=f"{bar - 4:.1f}", y=16),
-    ])  # fmt: skip
+    bar_left = right - 6.0 * len(high) - 5 - width
+    return join(
+        [
+            title_text,
+            element(
+                "rect",
+                class_="bar-frame",
+                x=f"{bar_left:.1f}",
+                y=7,
+                width=width,
+                height=9,
+                fill=f"url(#{palette_name})",
+            ),
+            element("text", high, class_="end", x=f"{right:.1f}", y=16),
+            element("text", low, class_="end", x=f"{bar_left - 4:.1f}", y=16),
+        ]
+    )
 
 
 def definitions() -> Markup:
@@ -174,34 +229,55 @@ def definitions() -> Markup:
     gradients = [
         element(
             "linearGradient",
-            *(element("stop", offset=f"{k / 16:.4g}", stop_color="#{:02x}{:02x}{:02x}".format(
-                *palette(name)[round(k / 16 * (LEVELS - 1))])) for k in range(17)),
+            *(
+                element(
+                    "stop",
+                    offset=f"{k / 16:.4g}",
+                    stop_color="#{:02x}{:02x}{:02x}".format(
+                        *palette(name)[round(k / 16 * (N_LEVELS - 1))]
+                    ),
+                )
+                for k in range(17)
+            ),
             id=name,
         )
         for name in ("cividis", "diverging")
-    ]  # fmt: skip
+    ]
     hatch = element(
         "pattern",
         element("rect", width=6, height=6, class_="hatch-ground"),
         element("path", d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5", class_="hatch"),
-        id="hatch", width=6, height=6, patternUnits="userSpaceOnUse",
-    )  # fmt: skip
-    return element("svg", element("defs", *gradients, hatch), width=0, height=0, class_="defs",
-                   aria_hidden="true")  # fmt: skip
+        id="hatch",
+        width=6,
+        height=6,
+        patternUnits="userSpaceOnUse",
+    )
+    return element(
+        "svg",
+        element("defs", *gradients, hatch),
+        width=0,
+        height=0,
+        class_="defs",
+        aria_hidden="true",
+    )
 
 
-def common_limits(data: np.ndarray, model: np.ndarray) -> Levels:
+def common_scale(data: np.ndarray, model: np.ndarray) -> ColourScale:
     """Levels for all of the model and the data between their 1% and 99% quantiles."""
-    both = model[np.isfinite(model)]
-    known = data[np.isfinite(data)]
-    if known.size:
-        both = np.concatenate([both, np.quantile(known, [0.01, 0.99])])
-    low, high = (float(both.min()), float(both.max())) if both.size else (0.0, 1.0)
-    return Levels(low, high) if high > low else Levels(low - 0.5, high + 0.5)
+    values = model[np.isfinite(model)]
+    observed = data[np.isfinite(data)]
+    if observed.size:
+        values = np.concatenate([values, np.quantile(observed, [0.01, 0.99])])
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    return ColourScale(low, high) if high > low else ColourScale(low - 0.5, high + 0.5)
 
 
-def symmetric_limits(residual: np.ndarray) -> Levels:
+def symmetric_scale(residual: np.ndarray) -> ColourScale:
     """Levels about zero that leave out the largest 1%."""
-    known = np.abs(residual[np.isfinite(residual)])
-    most = (float(np.quantile(known, 0.99)) or float(known.max()) or 1.0) if known.size else 1.0
-    return Levels(-most, most) if math.isfinite(most) else Levels(-1.0, 1.0)
+    magnitudes = np.abs(residual[np.isfinite(residual)])
+    limit = (
+        (float(np.quantile(magnitudes, 0.99)) or float(magnitudes.max()) or 1.0)
+        if magnitudes.size
+        else 1.0
+    )
+    return ColourScale(-limit, limit) if math.isfinite(limit) else ColourScale(-1.0, 1.0)

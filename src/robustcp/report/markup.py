@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from robustcp.plot.labelling import shortened
+from robustcp.plot.labelling import shorten
 from robustcp.plot.ticks import label_text
 
 #: The letters of a label in tables and tooltips.
-LONGEST = 60
+MAX_LABEL_LETTERS = 60
 #: Where there is no number, and between sizes.
-NONE, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
+NO_VALUE, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 #: Characters that a page cannot hold.
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160), 0xFFFE, 0xFFFF), " ")
 _CONTROL |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "")  # turn text around
@@ -52,24 +52,24 @@ def element(name: str, /, *content: Any, **attributes: Any) -> Markup:
     >>> element("br")
     '<br>'
     """
-    given = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
     if not content and name in ("br", "hr", "img", "meta"):
-        return Markup(f"<{name}{given}>")
-    return Markup(f"<{name}{given}>{joined(content)}</{name}>")
+        return Markup(f"<{name}{attribute_text}>")
+    return Markup(f"<{name}{attribute_text}>{join(content)}</{name}>")
 
 
-def joined(parts: Iterable[Any]) -> Markup:
+def join(pieces: Iterable[Any]) -> Markup:
     """Parts one after the other; those that are None are left out."""
-    return Markup("".join(escape(part) for part in parts if part is not None))
+    return Markup("".join(escape(piece) for piece in pieces if piece is not None))
 
 
-def label(value: Any, longest: int = LONGEST) -> str:
+def label(value: Any, max_letters: int = MAX_LABEL_LETTERS) -> str:
     """A label in one line, not too long."""
-    return shortened(clean(label_text(value)), longest)
+    return shorten(clean(label_text(value)), max_letters)
 
 
 def number(x: float, digits: int = 4) -> str:
@@ -79,20 +79,20 @@ def number(x: float, digits: int = 4) -> str:
     ('0.1235', '123457', '1.2e10', '∞')
     """
     if math.isnan(x):
-        return NONE
+        return NO_VALUE
     if 10**digits <= abs(x) < 1e7:
         return f"{x:.0f}".replace("-", "\N{MINUS SIGN}")
     text = f"{x:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
     return text.replace("-", "\N{MINUS SIGN}").replace("inf", "∞")
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def count_text(count: int, singular: str, plural: str | None = None) -> str:
     """A number of things.
 
-    >>> counted(1, "entry", "entries"), counted(12000, "entry", "entries")
+    >>> count_text(1, "entry", "entries"), count_text(12000, "entry", "entries")
     ('1 entry', '12,000 entries')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def percent(share: float) -> str:
@@ -109,19 +109,22 @@ def percent(share: float) -> str:
 
 
 def table(
-    head: Sequence[Any], rows: Iterable[Sequence[Any]], *, caption: str | None = None,
-    words: Sequence[int] = (0,),
-) -> Markup:  # fmt: skip
-    """A table of numbers; the columns at `words` hold text. It scrolls if it is too wide."""
+    head: Sequence[Any],
+    rows: Iterable[Sequence[Any]],
+    *,
+    caption: str | None = None,
+    text_columns: Sequence[int] = (0,),
+) -> Markup:
+    """A table of numbers; the columns at `text_columns` hold text. It scrolls if it is too wide."""
 
     def cells(name: str, row: Sequence[Any], **attributes: Any) -> Markup:
-        each = enumerate(row)
-        return joined(
-            element(name, value, class_=None if k in words else "n", **attributes)
-            for k, value in each
+        columns = enumerate(row)
+        return join(
+            element(name, value, class_=None if k in text_columns else "n", **attributes)
+            for k, value in columns
         )
 
-    body = joined(element("tr", cells("td", row)) for row in rows)
+    body = join(element("tr", cells("td", row)) for row in rows)
     return element(
         "div",
         element(
@@ -130,13 +133,14 @@ def table(
             element("thead", element("tr", cells("th", head, scope="col"))),
             element("tbody", body),
         ),
-        class_="scroll", tabindex=0,
-    )  # fmt: skip
+        class_="scroll",
+        tabindex=0,
+    )
 
 
 def facts(rows: Iterable[tuple[Any, Any]]) -> Markup:
     """Names and what there is to say of each."""
-    body = joined(
+    body = join(
         element("tr", element("th", name, scope="row"), element("td", value))
         for name, value in rows
     )

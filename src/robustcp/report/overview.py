@@ -7,154 +7,181 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robustcp.cases import Judged
-from robustcp.doubts import FitWarning
 from robustcp.losses import Loss, as_loss
-from robustcp.report.curves import column, limits_with_zero
-from robustcp.report.drawing import POINTS, Index
+from robustcp.report.curves import limits_with_zero, plot_along_mode
+from robustcp.report.data import ReportData
+from robustcp.report.drawing import MAX_CURVE_POINTS, Index
 from robustcp.report.markup import (
     TIMES,
     Markup,
-    counted,
+    count_text,
     element,
     escape,
     facts,
     figure,
-    joined,
+    join,
     label,
     number,
     paragraph,
     percent,
 )
-from robustcp.report.material import Material
-from robustcp.report.words import MEANINGS
-from robustcp.summaries import facts_of
+from robustcp.report.words import WARNING_MEANINGS
+from robustcp.results.diagnostics import FitWarning
+from robustcp.results.summary import list_facts
+from robustcp.starts.cases import CaseDiagnostics
 
 if TYPE_CHECKING:
-    from robustcp.fitted import Fit
+    from robustcp.results.fit import Fit
 
 #: Labels that are listed.
-LISTED = 20
+MAX_LISTED_LABELS = 20
 
 
-def summary(material: Material) -> Markup:
+def summary(report: ReportData) -> Markup:
     """The numbers to begin with, and all that the summary of the fit says."""
-    content = material.summary
-    doubts = len(material.fit.warnings)
-    ended = "converged" if content["converged"] else content["ended"]
+    content = report.summary
+    warning_count = len(report.fit.warnings)
+    status = "converged" if content["converged"] else content["ended"]
     tiles = [
         (percent(content["explained"]), "of the data explained"),
         (percent(content["outlier_share"]), "of the entries flagged"),
         (number(content["noise"]["sigma"], 3), "standard deviation of the noise"),
         (f"{content['reached']} of {len(content['starts'])}", "starts reached this model"),
-        (str(doubts) if doubts else "none", "warning" if doubts == 1 else "warnings"),
+        (
+            str(warning_count) if warning_count else "none",
+            "warning" if warning_count == 1 else "warnings",
+        ),
     ]
-    shown = [
+    tile_elements = [
         element("div", element("span", value, class_="value"), element("span", name), class_="tile")
         for value, name in tiles
     ]
-    told = [
-        (fact.name, joined([fact.text, *(joined([element("br"), escape(line)])
-                                         for line in fact.details)]))
-        for fact in facts_of(content) if fact.name != "warning"
-    ]  # fmt: skip
+    rows = [
+        (
+            fact.name,
+            join([fact.text, *(join([element("br"), escape(line)]) for line in fact.details)]),
+        )
+        for fact in list_facts(content)
+        if fact.name != "warning"
+    ]
     size = f" {TIMES} ".join(map(str, content["shape"]))
-    return joined([
-        element("div", *shown, class_="tiles"),
-        facts([("size", size), ("rank", content["rank"]), ("ended", ended), *told]),
-    ])  # fmt: skip
+    return join(
+        [
+            element("div", *tile_elements, class_="tiles"),
+            facts([("size", size), ("rank", content["rank"]), ("ended", status), *rows]),
+        ]
+    )
 
 
-def warnings(material: Material) -> Markup:
+def warnings(report: ReportData) -> Markup:
     """Reasons to doubt the fit, what they mean, and what to try."""
-    if not material.fit.warnings:
+    if not report.fit.warnings:
         return paragraph(
             "There are none: no sign that the model is not one to rely on. What signs are looked "
             "for is listed in the guide of robustcp under “Warnings”."
         )
-    return element("ul", *map(_warning, material.fit.warnings), class_="warnings")
+    return element("ul", *map(_warning, report.fit.warnings), class_="warnings")
 
 
 def _warning(warning: FitWarning) -> Markup:
-    meaning, tip = MEANINGS.get(warning.code, ("", ""))
+    meaning, tip = WARNING_MEANINGS.get(warning.code, ("", ""))
     return element(
         "li",
-        element("p", element("strong", _sentence(warning.sentence)), " ",
-                element("code", warning.code)),
+        element(
+            "p",
+            element("strong", _capitalise(warning.sentence)),
+            " ",
+            element("code", warning.code),
+        ),
         paragraph(meaning) if meaning else None,
         paragraph(element("em", "What to try: "), tip) if tip else None,
-    )  # fmt: skip
+    )
 
 
-def _sentence(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def noise(material: Material) -> Markup:
+def noise(report: ReportData) -> Markup:
     """What the noise is like, in words and, where slabs differ, in pictures."""
-    content = material.summary["noise"]
-    kind = material.found.in_data if not material.fit.noise.looked else material.fit.noise
-    parts = [paragraph(_sentence(content["words"]) + ".")]
+    content = report.summary["noise"]
+    model = report.outliers.in_data if not report.fit.noise.kind_determined else report.fit.noise
+    elements = [paragraph(_capitalise(content["words"]) + ".")]
     panels = []
-    for mode in kind.kind.modes:
-        values = kind.slabs[mode]
+    for mode in model.kind.modes:
+        values = model.slabs[mode]
         assert values is not None
-        index = Index.of(material.fit, mode, POINTS)
+        index = Index.of(report.fit, mode, MAX_CURVE_POINTS)
         panels.append(
-            column(
-                index, np.asarray(values), limits_with_zero(values), group=f"noise-{mode}",
-                names=("", "relative scale"), line=1.0, bars=True,
+            plot_along_mode(
+                index,
+                np.asarray(values),
+                limits_with_zero(values),
+                group=f"noise-{mode}",
+                axis_names=("", "relative scale"),
+                line=1.0,
+                bars=True,
                 alt=f"Scale of the noise of each slab of {index.name}, relative to the typical "
                 f"one: {number(float(values.min()), 3)} to {number(float(values.max()), 3)}.",
             )
-        )  # fmt: skip
+        )
     if panels:
-        parts.append(figure(
-            element("div", *panels, class_="panels"),
-            "How large the noise of each slab is, relative to the typical one (dotted). Slabs "
-            "that stand out have less say in the fit, and are measured by the others' noise where "
-            "entries are flagged.",
-        ))  # fmt: skip
+        elements.append(
+            figure(
+                element("div", *panels, class_="panels"),
+                "How large the noise of each slab is, relative to the typical one (dotted). Slabs "
+                "that stand out have less say in the fit, and are measured by the others' noise "
+                "where entries are flagged.",
+            )
+        )
     for mode, labels in content["outlying_slabs"].items():
-        parts.append(paragraph(f"Far more noise than the others of {mode}: {_some(labels)}."))
-    return joined(parts)
+        elements.append(
+            paragraph(f"Far more noise than the others of {mode}: {_list_labels(labels)}.")
+        )
+    return join(elements)
 
 
-def left_out(material: Material) -> Markup:
+def excluded_data(report: ReportData) -> Markup:
     """What has no say in the model: missing entries, wild ones, bad samples."""
-    fit, engine = material.fit, material.engine
+    fit, engine = report.fit, report.engine
     total = math.prod(fit.shape)
     missing = total - round(engine.count)
-    rows = [("missing entries", f"{missing:,} of {total:,} ({percent(missing / total)})"
-             if missing else "none")]  # fmt: skip
+    rows = [
+        (
+            "missing entries",
+            f"{missing:,} of {total:,} ({percent(missing / total)})" if missing else "none",
+        )
+    ]
     if fit.cases is not None:
         rows.append(
             (f"bad {label(fit.modes[fit.cases.mode])}, as a whole", bad_samples(fit.cases, fit))
         )
-    rows += [("noted", _sentence(note)) for note in fit.notes]
-    return joined([facts(rows), paragraph(_say_of_outliers(as_loss(fit.loss)), class_="note")])
+    rows += [("noted", _capitalise(note)) for note in fit.notes]
+    return join([facts(rows), paragraph(_outlier_influence(as_loss(fit.loss)), class_="note")])
 
 
-def bad_samples(cases: Judged, fit: Fit) -> str:
+def bad_samples(cases: CaseDiagnostics, fit: Fit) -> str:
     """Which samples were found to be bad while the model was fitted."""
-    bad = np.flatnonzero(cases.flagged).tolist()
-    index = Index.of(fit, cases.mode, POINTS)
-    names = _some([index.text(int(k)) for k in bad])
-    return f"{counted(len(bad), 'sample')}: {names}" if bad else "none"
+    indices = np.flatnonzero(cases.flagged).tolist()
+    index = Index.of(fit, cases.mode, MAX_CURVE_POINTS)
+    names = _list_labels([index.text(int(k)) for k in indices])
+    return f"{count_text(len(indices), 'sample')}: {names}" if indices else "none"
 
 
-def _say_of_outliers(loss: Loss) -> str:
+def _outlier_influence(loss: Loss) -> str:
     """How much say flagged entries have."""
     if loss.quadratic:
         return (
             "This is least squares, in which every entry counts the more the further it is from "
             "the model: flagged entries have pulled it towards them."
         )
-    much = "no" if math.isfinite(loss.rejects) else "little"
-    return f"Flagged entries are not left out by hand; those far from the model have {much} say."
+    influence = "no" if math.isfinite(loss.rejects) else "little"
+    return (
+        f"Flagged entries are not left out by hand; those far from the model have {influence} say."
+    )
 
 
-def _some(labels: list[object]) -> str:
-    shown = ", ".join(label(each, 30) for each in labels[:LISTED])
-    more = len(labels) - LISTED
-    return f"{shown} and {more:,} more" if more > 0 else shown
+def _list_labels(labels: list[object]) -> str:
+    text = ", ".join(label(value, 30) for value in labels[:MAX_LISTED_LABELS])
+    remaining = len(labels) - MAX_LISTED_LABELS
+    return f"{text} and {remaining:,} more" if remaining > 0 else text

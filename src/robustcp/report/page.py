@@ -11,18 +11,18 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from robustcp._version import __version__
-from robustcp.distances import Distances
+from robustcp._util.version import __version__
 from robustcp.report.components import component_table, components, uncertainty
-from robustcp.report.course import course, rank_profile
-from robustcp.report.drawing import CELLS, POINTS, Index
-from robustcp.report.images import STEPS, definitions
-from robustcp.report.markup import TIMES, Markup, element, figure, joined, label, paragraph, percent
-from robustcp.report.material import Material
-from robustcp.report.origin import origin
-from robustcp.report.overview import bad_samples, left_out, noise, summary, warnings
-from robustcp.report.samples import DRAWN, distance_map, distance_table
-from robustcp.report.slabs import cell_legend, cellmaps, chosen, shares, slices
+from robustcp.report.convergence import convergence_and_starts, rank_profile
+from robustcp.report.data import ReportData
+from robustcp.report.drawing import MAX_CURVE_POINTS, MAX_IMAGE_CELLS, Index
+from robustcp.report.images import N_SHARE_LEVELS, definitions
+from robustcp.report.markup import TIMES, Markup, element, figure, join, label, paragraph, percent
+from robustcp.report.overview import bad_samples, excluded_data, noise, summary, warnings
+from robustcp.report.provenance import provenance
+from robustcp.report.samples import MAX_DRAWN_SAMPLES, distance_map, distance_table
+from robustcp.report.slabs import cell_legend, cellmaps, flagged_shares, select_slabs, slices
+from robustcp.results.distances import Distances
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,34 @@ class Section:
     content: Markup
 
 
-def page(material: Material) -> str:
+def page(report: ReportData) -> str:
     """A report as HTML."""
-    sections = list(_sections(material))
+    sections = list(_sections(report))
     contents = element(
         "nav",
-        element("ol", *(element("li", element("a", s.title, href=f"#{s.name}"))
-                        for s in sections)),
+        element("ol", *(element("li", element("a", s.title, href=f"#{s.name}")) for s in sections)),
         aria_label="Contents",
-    )  # fmt: skip
-    body = joined([
-        definitions(),
-        element("header", element("h1", material.title), paragraph(_subtitle(material))),
-        contents,
-        element("main", *(element("section", element("h2", s.title), s.content, id=s.name)
-                          for s in sections)),
-        element("footer", f"Made by robustcp {__version__}"),
-        element("div", class_="tip", id="tip", role="status", hidden=""),
-    ])  # fmt: skip
-    return f"<!DOCTYPE html>\n{_document(material, body)}\n"
+    )
+    body = join(
+        [
+            definitions(),
+            element("header", element("h1", report.title), paragraph(_subtitle(report))),
+            contents,
+            element(
+                "main",
+                *(
+                    element("section", element("h2", s.title), s.content, id=s.name)
+                    for s in sections
+                ),
+            ),
+            element("footer", f"Made by robustcp {__version__}"),
+            element("div", class_="tip", id="tip", role="status", hidden=""),
+        ]
+    )
+    return f"<!DOCTYPE html>\n{_document(report, body)}\n"
 
 
-def _document(material: Material, body: Markup) -> Markup:
+def _document(report: ReportData, body: Markup) -> Markup:
     style, script = _resource("report.css"), _resource("report.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -67,12 +73,15 @@ def _document(material: Material, body: Markup) -> Markup:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="generator", content=f"robustcp {__version__}"),
-        element("title", material.title),
+        element("title", report.title),
         element("style", Markup(style)),
     )
-    data = element("script", Markup(_json(_names(material))), type="application/json", id="names")
-    return element("html", head, element("body", body, data, element("script", Markup(script))),
-                   lang="en")  # fmt: skip
+    data = element(
+        "script", Markup(_json(_axis_names(report))), type="application/json", id="names"
+    )
+    return element(
+        "html", head, element("body", body, data, element("script", Markup(script))), lang="en"
+    )
 
 
 def _resource(name: str) -> str:
@@ -85,14 +94,18 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _names(material: Material) -> dict[str, Any]:
+def _axis_names(report: ReportData) -> dict[str, Any]:
     """What the indices of the modes are called, as far as pictures need it."""
-    found: dict[str, Any] = {}
-    for mode in range(len(material.fit.shape)):
-        for most in (POINTS, CELLS, material.scored.blocks):
-            index = Index.of(material.fit, mode, most)
-            found[index.key] = {"name": index.name, "count": index.count, "texts": index.texts()}
-    return {"axes": found, "steps": STEPS}
+    axes: dict[str, Any] = {}
+    for mode in range(len(report.fit.shape)):
+        for max_blocks in (MAX_CURVE_POINTS, MAX_IMAGE_CELLS, report.score_sample.max_blocks):
+            index = Index.of(report.fit, mode, max_blocks)
+            axes[index.key] = {
+                "name": index.name,
+                "count": index.count,
+                "texts": index.block_texts(),
+            }
+    return {"axes": axes, "steps": N_SHARE_LEVELS}
 
 
 def _json(content: dict[str, Any]) -> str:
@@ -101,8 +114,8 @@ def _json(content: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _subtitle(material: Material) -> str:
-    fit = material.fit
+def _subtitle(report: ReportData) -> str:
+    fit = report.fit
     sizes = zip(fit.shape, fit.modes, strict=True)
     size = f" {TIMES} ".join(f"{n:,} {label(name)}" for n, name in sizes)
     today = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -112,87 +125,91 @@ def _subtitle(material: Material) -> str:
 # Sections
 
 
-def _sections(material: Material) -> Iterator[Section]:
-    yield Section("summary", "Summary", summary(material))
-    yield Section("warnings", "Warnings", warnings(material))
-    yield Section(
-        "components", "Components", joined([components(material), component_table(material)])
-    )
-    if material.uncertainty is not None:
-        yield Section("uncertainty", "How sure the components are", uncertainty(material))
-    if material.rank is not None:
-        yield Section("rank", "How many components", rank_profile(material))
-    yield Section("samples", "Samples that stand out", _samples(material))
-    slabs = chosen(material)
-    yield Section("flagged", "Flagged entries", _flagged(material, slabs))
-    yield Section("slices", "Worst slabs, slice by slice", _slices(material, slabs))
-    yield Section("noise", "Noise", noise(material))
-    yield Section("left-out", "What was left out", left_out(material))
-    yield Section("course", "How the fit came about", course(material))
-    yield Section("repeat", "To repeat this", origin(material))
+def _sections(report: ReportData) -> Iterator[Section]:
+    yield Section("summary", "Summary", summary(report))
+    yield Section("warnings", "Warnings", warnings(report))
+    yield Section("components", "Components", join([components(report), component_table(report)]))
+    if report.uncertainty is not None:
+        yield Section("uncertainty", "How sure the components are", uncertainty(report))
+    if report.rank is not None:
+        yield Section("rank", "How many components", rank_profile(report))
+    yield Section("samples", "Samples that stand out", _samples_section(report))
+    slabs = select_slabs(report)
+    yield Section("flagged", "Flagged entries", _flagged_section(report, slabs))
+    yield Section("slices", "Worst slabs, slice by slice", _slices_section(report, slabs))
+    yield Section("noise", "Noise", noise(report))
+    yield Section("left-out", "What was left out", excluded_data(report))
+    yield Section("course", "How the fit came about", convergence_and_starts(report))
+    yield Section("repeat", "To repeat this", provenance(report))
 
 
-def _samples(material: Material) -> Markup:
-    found = material.distances
+def _samples_section(report: ReportData) -> Markup:
+    distances = report.distances
     caption = (
         "Each mark is a sample. To the right of the dotted line are those whose scores are far "
         "from the others', above it those that the model does not describe. To the right but "
         "below is unusual and fine (good leverage); above, look at the data. A sample whose line "
         "ends below has some bad entries only."
     )
-    if found.note:
-        caption += f" {found.note[:1].upper()}{found.note[1:]}."
-    if len(found.score) > DRAWN:
+    if distances.note:
+        caption += f" {distances.note[:1].upper()}{distances.note[1:]}."
+    if len(distances.score) > MAX_DRAWN_SAMPLES:
         caption += " Of the regular ones only some are drawn."
-    cases = material.fit.cases
-    judged = None
+    cases = report.fit.cases
+    case_note = None
     if cases is not None:
-        judged = paragraph(
+        case_note = paragraph(
             "Found to be bad as a whole while the model was fitted, and without a say in it: "
-            f"{bad_samples(cases, material.fit)}."
+            f"{bad_samples(cases, report.fit)}."
         )
-    return joined([
-        paragraph(f"Samples are the slabs of {label(found.name)}. {_counts(found)}"),
-        judged,
-        figure(distance_map(found), caption, class_="single"),
-        distance_table(found),
-    ])  # fmt: skip
-
-
-def _counts(found: Distances) -> str:
-    return found.words.replace(f" samples of {found.name}", " samples") + "."
-
-
-def _flagged(material: Material, slabs: dict[str, tuple[int, int]]) -> Markup:
-    found = material.found
-    said = (
-        f"{percent(found.share)} of the entries are further from the model than "
-        f"{found.threshold:.2f} standard deviations of their noise, where chance would flag "
-        f"{percent(found.by_chance)}."
+    return join(
+        [
+            paragraph(
+                f"Samples are the slabs of {label(distances.name)}. {_kind_counts(distances)}"
+            ),
+            case_note,
+            figure(distance_map(distances), caption, class_="single"),
+            distance_table(distances),
+        ]
     )
-    return joined([
-        paragraph(said),
-        figure(
-            shares(material, slabs),
-            "The share of flagged entries in each slab of each mode; dotted: what chance would "
-            "flag. A slab that stands out is bad as a whole; many with a little more than chance "
-            "point to noise with heavy tails.",
-        ),
-        figure(
-            joined([cell_legend(), cellmaps(material)]),
-            f"Cellmaps, {material.scored.words}: colours deepen with the share of a block's "
-            "entries that are too high or too low. Stripes are bad slabs, spots are local "
-            "faults, and an even grain is scattered outliers.",
-        ),
-    ])  # fmt: skip
 
 
-def _slices(material: Material, slabs: dict[str, tuple[int, int]]) -> Markup:
-    said = (
+def _kind_counts(distances: Distances) -> str:
+    return distances.words.replace(f" samples of {distances.name}", " samples") + "."
+
+
+def _flagged_section(report: ReportData, slabs: dict[str, tuple[int, int]]) -> Markup:
+    outliers = report.outliers
+    text = (
+        f"{percent(outliers.share)} of the entries are further from the model than "
+        f"{outliers.threshold:.2f} standard deviations of their noise, where chance would flag "
+        f"{percent(outliers.by_chance)}."
+    )
+    return join(
+        [
+            paragraph(text),
+            figure(
+                flagged_shares(report, slabs),
+                "The share of flagged entries in each slab of each mode; dotted: what chance would "
+                "flag. A slab that stands out is bad as a whole; many with a little more than "
+                "chance point to noise with heavy tails.",
+            ),
+            figure(
+                join([cell_legend(), cellmaps(report)]),
+                f"Cellmaps, {report.score_sample.words}: colours deepen with the share of a "
+                "block's entries that are too high or too low. Stripes are bad slabs, spots are "
+                "local faults, and an even grain is scattered outliers.",
+            ),
+        ]
+    )
+
+
+def _slices_section(report: ReportData, slabs: dict[str, tuple[int, int]]) -> Markup:
+    text = (
         "The slabs of each mode with the most flagged entries and, last, an ordinary one to "
         "compare with. Data and model share a scale that leaves out the lowest and highest 1% of "
         "the data; the residual has its own. Structure that is left in the residual is what the "
         "model does not describe. Values at the pointer are read from the picture, to 1 in 254 "
         "of the scale."
     )
-    return joined([paragraph(said), slices(material, slabs)])
+    return join([paragraph(text), slices(report, slabs)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Of each code of a warning: what it means, and what to do about it.
-MEANINGS: dict[str, tuple[str, str]] = {
+WARNING_MEANINGS: dict[str, tuple[str, str]] = {
     "structured": (
         "What the model leaves over is not plain noise: residuals vary together, or like their "
         "neighbours. Standard deviations and flags are then less certain than they look.",

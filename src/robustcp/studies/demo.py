@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.fitted import Fit
-from robustcp.methods import cp, cpal1, cpals
-from robustcp.metrics import congruence, factor_match_score, paired
-from robustcp.simulation import Simulation, simulate
+from robustcp.estimators import cp, cpal1, cpals
+from robustcp.model.metrics import best_pairing, congruence, factor_match_score
+from robustcp.model.simulation import Simulation, simulate
+from robustcp.results.fit import Fit
 
 METHODS: dict[str, Callable[..., Fit]] = {"CPALS": cpals, "CPAL1": cpal1, "cp": cp}
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodResult:
     """The results of one method."""
 
     method: str
@@ -32,14 +32,14 @@ class Row:
 
 def worst_component(truth: Any, fit: Fit) -> int:
     """The true component that a fit is furthest from."""
-    alike = np.abs(congruence(truth, fit))
-    rows, partners = paired(alike)
-    return int(rows[np.argmin(alike[rows, partners])])
+    congruences = np.abs(congruence(truth, fit))
+    rows, partners = best_pairing(congruences)
+    return int(rows[np.argmin(congruences[rows, partners])])
 
 
 def run(
     seed: int = 0, progress: Callable[[str], Any] = lambda _: None
-) -> tuple[Simulation, list[Row]]:
+) -> tuple[Simulation, list[MethodResult]]:
     """Simulate a tensor of the paper (eta 0.2, gamma 2) and fit it by each method.
 
     `progress` is called with the name of each method before its fit.
@@ -48,12 +48,12 @@ def run(
     rows = []
     for name, method in METHODS.items():
         progress(name)
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         fit = method(sim.data, 5)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start_time
         l1 = np.abs(fit.residuals(sim.data)).sum() / np.abs(sim.data).sum()
         rows.append(
-            Row(
+            MethodResult(
                 name,
                 factor_match_score(fit, sim.truth),
                 factor_match_score(fit, sim.truth, weights=False),

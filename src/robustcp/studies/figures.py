@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.studies.ledger import Row
+from robustcp.studies.results_file import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: The colour, hatch and marker of each method.
-LOOKS = {
+METHOD_STYLES = {
     "CPALS": ("#D55E00", "//", "s"),
     "CPAL1 as published": ("#56B4E9", "..", "D"),
     "CPAL1": ("#0072B2", "", "o"),
@@ -24,21 +24,21 @@ LOOKS = {
     "linear programs": ("#D55E00", "", "s"),
     "weighted medians": ("#009E73", "", "^"),
 }
-LOOKS |= {"cpals": LOOKS["CPALS"], "cpal1": LOOKS["CPAL1"]}
+METHOD_STYLES |= {"cpals": METHOD_STYLES["CPALS"], "cpal1": METHOD_STYLES["CPAL1"]}
 
 
-def methods_of(rows: Sequence[Row]) -> list[str]:
+def list_methods(rows: Sequence[Row]) -> list[str]:
     """The methods of some rows, in the order in which they come."""
     return list(dict.fromkeys(r["method"] for r in rows))
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
-    rows = [head, ["---"] * len(head), *lines]
+    rows = [header, ["---"] * len(header), *lines]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
 
 
-def panels(
+def make_panels(
     count: int, label: str, width: float = 8, height: float = 3.6, **options: Any
 ) -> tuple[Figure, list[Axes]]:
     """A figure with some panels side by side."""
@@ -47,46 +47,55 @@ def panels(
     figure, axes = plt.subplots(
         1, count, figsize=(width, height), layout="constrained", squeeze=False, **options
     )
-    made = list(axes[0])
-    made[0].set_ylabel(label)
-    for ax in made:
+    panel_axes = list(axes[0])
+    panel_axes[0].set_ylabel(label)
+    for ax in panel_axes:
         ax.spines[["top", "right"]].set_visible(False)
-    return figure, made
+    return figure, panel_axes
 
 
-def legend(figure: Figure, methods: Sequence[str]) -> None:
+def add_legend(figure: Figure, methods: Sequence[str]) -> None:
     """Which method has which colour and hatch, above the panels."""
     from matplotlib.patches import Patch
 
-    _above(figure, [
-        Patch(facecolor=LOOKS[m][0], hatch=LOOKS[m][1], alpha=0.75, label=m) for m in methods
-    ])  # fmt: skip
+    _add_legend_above(
+        figure,
+        [
+            Patch(facecolor=METHOD_STYLES[m][0], hatch=METHOD_STYLES[m][1], alpha=0.75, label=m)
+            for m in methods
+        ],
+    )
 
 
-def line_legend(figure: Figure, methods: Sequence[str]) -> None:
+def add_line_legend(figure: Figure, methods: Sequence[str]) -> None:
     """Which method has which line and marker, above the panels."""
     from matplotlib.lines import Line2D
 
-    _above(figure, [
-        Line2D([], [], color=LOOKS[m][0], marker=LOOKS[m][2], markersize=4, label=m)
-        for m in methods
-    ])  # fmt: skip
+    _add_legend_above(
+        figure,
+        [
+            Line2D(
+                [], [], color=METHOD_STYLES[m][0], marker=METHOD_STYLES[m][2], markersize=4, label=m
+            )
+            for m in methods
+        ],
+    )
 
 
-def _above(figure: Figure, handles: Sequence[Any]) -> None:
+def _add_legend_above(figure: Figure, handles: Sequence[Any]) -> None:
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
 
 
-def near_one(ax: Axes) -> None:
+def set_score_scale(ax: Axes) -> None:
     """A scale on which scores near 1 are told apart, in powers of their distance from it."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    least = 1e-4
+    smallest = 1e-4
     ax.set_yscale(
         "function",
         functions=(
-            lambda y: -np.log10(np.maximum(1 + least - np.asarray(y), least / 2)),
-            lambda z: 1 + least - 10.0 ** -np.asarray(z),
+            lambda y: -np.log10(np.maximum(1 + smallest - np.asarray(y), smallest / 2)),
+            lambda z: 1 + smallest - 10.0 ** -np.asarray(z),
         ),
     )
     ax.set_ylim(0, 1)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from robustcp.engines import Observed
-from robustcp.kruskal import KruskalTensor
-from robustcp.simulation import simulate
+from robustcp.model.kruskal import KruskalTensor
+from robustcp.model.simulation import simulate
 
 Factors = tuple[np.ndarray, ...]
 
@@ -38,9 +38,9 @@ class Trial:
         The number of components to ask for.
     options : dict
         Other arguments of the call.
-    spoilt : (int, array of int) or None
+    unrecoverable : (int, array of int) or None
         A mode and those of its rows that no method can recover, left out of the score.
-    listed : bool
+    as_coo : bool
         Whether the data is handed over as a list of observed entries.
     """
 
@@ -50,22 +50,22 @@ class Trial:
     sigma: np.ndarray
     rank: int
     options: dict[str, Any] = field(default_factory=dict)
-    spoilt: tuple[int, np.ndarray] | None = None
-    listed: bool = False
+    unrecoverable: tuple[int, np.ndarray] | None = None
+    as_coo: bool = False
 
     @property
-    def given(self) -> Any:
+    def input_data(self) -> Any:
         """The data as a method gets it."""
-        seen = ~np.isnan(self.data)
-        if not self.listed:
+        observed = ~np.isnan(self.data)
+        if not self.as_coo:
             return self.data
-        return Observed(np.argwhere(seen), self.data[seen], self.data.shape)
+        return Observed(np.argwhere(observed), self.data[observed], self.data.shape)
 
-    def model_of(self, estimate: Any) -> KruskalTensor:
+    def recoverable_model(self, estimate: Any) -> KruskalTensor:
         """An estimate, or the true factors, without the rows that cannot be recovered."""
         weights, factors = estimate
-        if self.spoilt:
-            mode, rows = self.spoilt
+        if self.unrecoverable:
+            mode, rows = self.unrecoverable
             factors = [np.delete(A, rows, 0) if n == mode else A for n, A in enumerate(factors)]
         return KruskalTensor(weights, tuple(factors)).normalized()
 
@@ -78,22 +78,22 @@ class Target:
     ----------
     median, worst : float, optional
         The least median and the least score.
-    below : mapping
+    margins : mapping
         By how much the median may be below that of each of these methods.
     failures : float, optional
         The largest share of scores below .9 among tensors where the oracle's is above .94.
-    alarms : (float, float), optional
+    false_alarms : (float, float), optional
         Between which the median share of clean entries that are flagged must be.
-    slabs : bool
+    finds_bad_slabs : bool
         Whether all bad slabs must be among the worst ten of `Outliers.worst`.
     """
 
     median: float | None = None
     worst: float | None = None
-    below: Mapping[str, float] = field(default_factory=dict)
+    margins: Mapping[str, float] = field(default_factory=dict)
     failures: float | None = None
-    alarms: tuple[float, float] | None = None
-    slabs: bool = False
+    false_alarms: tuple[float, float] | None = None
+    finds_bad_slabs: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,32 +121,34 @@ class Kind:
     tensors: int = 1
     flags: bool = True
 
-    def trial(self, seed: int, cell: str = "") -> Trial:
-        parts = (part.split("=", 1) for part in cell.split())
-        return self.make(seed, **{name: float(value) for name, value in parts})
+    def make_trial(self, seed: int, cell: str = "") -> Trial:
+        settings = (setting.split("=", 1) for setting in cell.split())
+        return self.make(seed, **{name: float(value) for name, value in settings})
 
 
 #: All kinds, by name, in the order of the tables.
 KINDS: dict[str, Kind] = {}
 
-Maker = Callable[..., Trial]
+TrialMaker = Callable[..., Trial]
 
 
-def _kind(target: Target | None = None, **options: Any) -> Callable[[Maker], Maker]:
+def _register_kind(
+    target: Target | None = None, **options: Any
+) -> Callable[[TrialMaker], TrialMaker]:
     """Make a function of a seed a kind: its name is the kind's, its docstring the description."""
 
-    def added(make: Maker) -> Maker:
+    def register(make: TrialMaker) -> TrialMaker:
         text = " ".join((inspect.getdoc(make) or "").split())
         KINDS[make.__name__] = Kind(make.__name__, text, make, target or Target(), **options)
         return make
 
-    return added
+    return register
 
 
 # Models, noise and artifacts
 
 
-def full(factors: Sequence[np.ndarray]) -> np.ndarray:
+def full_tensor(factors: Sequence[np.ndarray]) -> np.ndarray:
     """The tensor of some factors."""
     return np.asarray(KruskalTensor.from_factors(factors).full())
 
@@ -155,7 +157,7 @@ def _rms(M: np.ndarray) -> float:
     return float(np.sqrt(np.mean(M * M)))
 
 
-def _model(
+def _draw_model(
     rng: np.random.Generator,
     shape: Sequence[int],
     rank: int,
@@ -165,14 +167,14 @@ def _model(
 ) -> tuple[Factors, np.ndarray]:
     """Normal factors, by default their absolute values, a share of them 0; and their tensor."""
     normal = [rng.standard_normal((size, rank)) for size in shape]
-    kept = [rng.random(A.shape) < density for A in normal]
+    nonzero = [rng.random(A.shape) < density for A in normal]
     factors = [
-        np.where(k, A if signed else np.abs(A), 0.0) for A, k in zip(normal, kept, strict=True)
+        np.where(k, A if signed else np.abs(A), 0.0) for A, k in zip(normal, nonzero, strict=True)
     ]
-    return tuple(factors), full(factors)
+    return tuple(factors), full_tensor(factors)
 
 
-def _even(
+def _add_homoscedastic_noise(
     rng: np.random.Generator, M: np.ndarray, level: float = 0.1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gaussian noise of one size, relative to the model's root mean square; its sigmas."""
@@ -180,18 +182,18 @@ def _even(
     return M + sigma * rng.standard_normal(M.shape), sigma
 
 
-def _by_slab(rng: np.random.Generator, M: np.ndarray) -> np.ndarray:
+def _slab_sigmas(rng: np.random.Generator, M: np.ndarray) -> np.ndarray:
     """Sigmas that differ 30-fold between the slabs of mode 0."""
     slabs = np.exp(rng.uniform(np.log(0.02), np.log(0.6), M.shape[0]))
     return np.broadcast_to(_rms(M) * slabs.reshape(-1, *[1] * (M.ndim - 1)), M.shape)
 
 
-def _by_signal(M: np.ndarray) -> np.ndarray:
+def _signal_sigmas(M: np.ndarray) -> np.ndarray:
     """Sigmas of 1% of the data's size plus 5% of each entry's."""
     return np.asarray(0.01 * _rms(M) + 0.05 * np.abs(M))
 
 
-def _with_artifacts(
+def _add_artifacts(
     rng: np.random.Generator,
     Y: np.ndarray,
     share: float,
@@ -204,7 +206,7 @@ def _with_artifacts(
     return np.where(bad, Y + heights * rng.choice(signs, Y.shape), Y), bad
 
 
-def _scattered(
+def _trial_with_artifacts(
     rng: np.random.Generator,
     shape: Sequence[int],
     rank: int,
@@ -214,25 +216,29 @@ def _scattered(
     **options: Any,
 ) -> Trial:
     """10% Gaussian noise, and artifacts at a share of the entries."""
-    factors, M = _model(rng, shape, rank, **options)
-    Y, sigma = _even(rng, M)
-    Y, bad = _with_artifacts(rng, Y, share, size, signs)
+    factors, M = _draw_model(rng, shape, rank, **options)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
+    Y, bad = _add_artifacts(rng, Y, share, size, signs)
     return Trial(Y, factors, ~bad, sigma, rank)
 
 
-def _partly(rng: np.random.Generator, trial: Trial, share: float, listed: bool = False) -> Trial:
+def _hide_entries(
+    rng: np.random.Generator, trial: Trial, share: float, as_coo: bool = False
+) -> Trial:
     """A share of the entries, the others missing."""
     hidden = rng.random(trial.data.shape) > share
     data = np.where(hidden, np.nan, trial.data)
-    return replace(trial, data=data, clean=trial.clean & ~hidden, listed=listed)
+    return replace(trial, data=data, clean=trial.clean & ~hidden, as_coo=as_coo)
 
 
 # The paper's artifacts
 
-CELLS = tuple(f"eta={eta} gamma={gamma}" for eta in (0.1, 0.2) for gamma in (0.5, 1.0, 1.5, 2.0))
+PAPER_CELLS = tuple(
+    f"eta={eta} gamma={gamma}" for eta in (0.1, 0.2) for gamma in (0.5, 1.0, 1.5, 2.0)
+)
 
 
-@_kind(Target(worst=0.99, below={"oracle": 0.001}), cells=CELLS)
+@_register_kind(Target(worst=0.99, margins={"oracle": 0.001}), cells=PAPER_CELLS)
 def paper(seed: int, eta: float, gamma: float) -> Trial:
     """The paper's eight cells: 50^3, rank 5, 10% noise, a share eta of the entries raised by the
     same amount, together gamma times the norm of the model."""
@@ -246,49 +252,51 @@ def paper(seed: int, eta: float, gamma: float) -> Trial:
 # Clean data: robustness must cost nothing
 
 
-def _clean_target(alarms: tuple[float, float] | None = None, **below: float) -> Target:
-    return Target(below={"cpals": 0.003, "cpal1": 0.003, **below}, alarms=alarms)
+def _clean_target(false_alarms: tuple[float, float] | None = None, **margins: float) -> Target:
+    return Target(margins={"cpals": 0.003, "cpal1": 0.003, **margins}, false_alarms=false_alarms)
 
 
-def _clean(rng: np.random.Generator, draw: Callable[[tuple[int, ...]], np.ndarray]) -> Trial:
+def _clean_trial(rng: np.random.Generator, draw: Callable[[tuple[int, ...]], np.ndarray]) -> Trial:
     """40^3 of rank 4 with noise of variance 1 as drawn, at 10%."""
-    factors, M = _model(rng, (40,) * 3, 4)
+    factors, M = _draw_model(rng, (40,) * 3, 4)
     sigma = np.full(M.shape, 0.1 * _rms(M))
     return Trial(M + sigma * draw(M.shape), factors, np.ones(M.shape, dtype=bool), sigma, 4)
 
 
-@_kind(_clean_target((0.0005, 0.002)))
+@_register_kind(_clean_target((0.0005, 0.002)))
 def clean_even(seed: int) -> Trial:
     """40^3, rank 4, Gaussian noise of 10% everywhere, nothing bad."""
     rng = np.random.default_rng(seed)
-    return _clean(rng, rng.standard_normal)
+    return _clean_trial(rng, rng.standard_normal)
 
 
-@_kind(_clean_target((0.0005, 0.002)))
+@_register_kind(_clean_target((0.0005, 0.002)))
 def clean_slabs(seed: int) -> Trial:
     """30 x 40 x 50, rank 4, Gaussian noise that differs 30-fold between the slabs of mode 0,
     nothing bad."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (30, 40, 50), 4)
-    sigma = _by_slab(rng, M)
+    factors, M = _draw_model(rng, (30, 40, 50), 4)
+    sigma = _slab_sigmas(rng, M)
     Y = M + sigma * rng.standard_normal(M.shape)
     return Trial(Y, factors, np.ones(M.shape, dtype=bool), sigma, 4)
 
 
-@_kind(
-    replace(_clean_target((0.0005, 0.002)), below={"cpals": 0.003, "cpal1": 0.003, "oracle": 0.003})
+@_register_kind(
+    replace(
+        _clean_target((0.0005, 0.002)), margins={"cpals": 0.003, "cpal1": 0.003, "oracle": 0.003}
+    )
 )
 def clean_by_signal(seed: int) -> Trial:
     """40^3, rank 4, Gaussian noise of 1% of the data's size plus 5% of each entry's, nothing
     bad."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (40,) * 3, 4)
-    sigma = _by_signal(M)
+    factors, M = _draw_model(rng, (40,) * 3, 4)
+    sigma = _signal_sigmas(M)
     Y = M + sigma * rng.standard_normal(M.shape)
     return Trial(Y, factors, np.ones(M.shape, dtype=bool), sigma, 4)
 
 
-@_kind(_clean_target((0.0003, 0.004)))
+@_register_kind(_clean_target((0.0003, 0.004)))
 def clean_counts(seed: int) -> Trial:
     """60 trials x 40 neurons x 50 times, rank 4, Poisson counts with means from about 5, nothing
     bad; nonnegative."""
@@ -302,40 +310,40 @@ def clean_counts(seed: int) -> Trial:
     peaks = np.exp(-0.5 * ((t - rng.uniform(8, 42, 3)) / rng.uniform(3, 7, 3)) ** 2)
     bursts = [rng.gamma(2, 0.5, (60, 3)), rng.gamma(1, 1, (40, 3)), 15 * peaks]
     factors = tuple(np.hstack(pair) for pair in zip(base, bursts, strict=True))
-    M = full(factors)
+    M = full_tensor(factors)
     Y = rng.poisson(M).astype(np.float64)
     return Trial(Y, factors, np.ones(M.shape, dtype=bool), np.sqrt(M), 4, {"nonnegative": True})
 
 
-@_kind(_clean_target())
+@_register_kind(_clean_target())
 def clean_laplace(seed: int) -> Trial:
     """40^3, rank 4, Laplace noise of 10%, nothing bad."""
     rng = np.random.default_rng(seed)
-    return _clean(rng, lambda shape: rng.laplace(scale=np.sqrt(0.5), size=shape))
+    return _clean_trial(rng, lambda shape: rng.laplace(scale=np.sqrt(0.5), size=shape))
 
 
-@_kind(_clean_target())
+@_register_kind(_clean_target())
 def clean_uniform(seed: int) -> Trial:
     """40^3, rank 4, uniform noise of 10%, nothing bad."""
     rng = np.random.default_rng(seed)
-    return _clean(rng, lambda shape: rng.uniform(-np.sqrt(3), np.sqrt(3), size=shape))
+    return _clean_trial(rng, lambda shape: rng.uniform(-np.sqrt(3), np.sqrt(3), size=shape))
 
 
 # Noise that is not the same everywhere, or not Gaussian
 
 
-@_kind(Target(worst=0.985, below={"oracle": 0.003}))
+@_register_kind(Target(worst=0.985, margins={"oracle": 0.003}))
 def uneven_noise(seed: int) -> Trial:
     """30 x 40 x 50, rank 4, noise that differs 30-fold between the slabs of mode 0, 10%
     artifacts."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (30, 40, 50), 4)
-    sigma = _by_slab(rng, M)
-    Y, bad = _with_artifacts(rng, M + sigma * rng.standard_normal(M.shape), 0.1, 5)
+    factors, M = _draw_model(rng, (30, 40, 50), 4)
+    sigma = _slab_sigmas(rng, M)
+    Y, bad = _add_artifacts(rng, M + sigma * rng.standard_normal(M.shape), 0.1, 5)
     return Trial(Y, factors, ~bad, sigma, 4)
 
 
-@_kind(Target(below={"oracle": 0.003}))
+@_register_kind(Target(margins={"oracle": 0.003}))
 def times_ten(seed: int) -> Trial:
     """40^3, rank 4, noise of 1% of the data's size plus 5% of each entry's, 5% of the entries
     times ten."""
@@ -344,62 +352,64 @@ def times_ten(seed: int) -> Trial:
     return replace(trial, data=np.where(bad, 10 * trial.data, trial.data), clean=~bad)
 
 
-@_kind()
+@_register_kind()
 def laplace(seed: int) -> Trial:
     """40^3, rank 4, Laplace noise of 10%, 10% artifacts."""
     trial = clean_laplace(seed)
-    Y, bad = _with_artifacts(np.random.default_rng([seed, 10]), trial.data, 0.1, 5)
+    Y, bad = _add_artifacts(np.random.default_rng([seed, 10]), trial.data, 0.1, 5)
     return replace(trial, data=Y, clean=~bad)
 
 
-def _student(seed: int, freedom: float, level: float) -> Trial:
+def _student_trial(seed: int, degrees_of_freedom: float, level: float) -> Trial:
     """40^3 of rank 4 with Student's noise: Gaussian, each entry with its own precision."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (40,) * 3, 4)
-    sigma = level * _rms(M) / np.sqrt(rng.chisquare(freedom, M.shape) / freedom)
+    factors, M = _draw_model(rng, (40,) * 3, 4)
+    sigma = (
+        level * _rms(M) / np.sqrt(rng.chisquare(degrees_of_freedom, M.shape) / degrees_of_freedom)
+    )
     Y = M + sigma * rng.standard_normal(M.shape)
     return Trial(Y, factors, np.ones(M.shape, dtype=bool), sigma, 4)
 
 
-@_kind(cells=("freedom=2", "freedom=3"), flags=False)
+@_register_kind(cells=("freedom=2", "freedom=3"), flags=False)
 def heavy_tails(seed: int, freedom: float) -> Trial:
     """40^3, rank 4, Student's t noise with 2 or 3 degrees of freedom and a scale of 10%."""
-    return _student(seed, freedom, 0.1)
+    return _student_trial(seed, freedom, 0.1)
 
 
-@_kind(Target(worst=0.99, below={"cp_at_truth": 0.002}), flags=False)
+@_register_kind(Target(worst=0.99, margins={"cp_at_truth": 0.002}), flags=False)
 def cauchy(seed: int) -> Trial:
     """40^3, rank 4, Cauchy noise with a scale of 5%."""
-    return _student(seed, 1, 0.05)
+    return _student_trial(seed, 1, 0.05)
 
 
-@_kind(Target(median=0.985, worst=0.97))
+@_register_kind(Target(median=0.985, worst=0.97))
 def counts(seed: int) -> Trial:
     """120 trials x 80 neurons x 60 times, rank 4, Poisson counts with mean 2, nothing bad;
     nonnegative."""
-    return _counts(seed, 0)
+    return _count_trial(seed, 0)
 
 
-@_kind(Target(median=0.93, worst=0.85))
+@_register_kind(Target(median=0.93, worst=0.85))
 def counts_with_artifacts(seed: int) -> Trial:
     """The same counts, with about 25 more in all neurons over 8 of the 60 times in a tenth of the
     trials; nonnegative."""
-    return _counts(seed, 12)
+    return _count_trial(seed, 12)
 
 
-def _counts(seed: int, spoilt_trials: int) -> Trial:
+def _count_trial(seed: int, bad_trials: int) -> Trial:
     rng = np.random.default_rng(seed)
     trials, neurons = rng.gamma(4, 0.25, (120, 4)), rng.gamma(1, 1, (80, 4))
     centres, widths = rng.uniform(8, 52, 4), rng.uniform(4, 9, 4)
     times = np.exp(-0.5 * ((np.arange(60)[:, None] - centres) / widths) ** 2)
-    trials *= 2 / full([trials, neurons, times]).mean()
-    M = full([trials, neurons, times])
+    trials *= 2 / full_tensor([trials, neurons, times]).mean()
+    M = full_tensor([trials, neurons, times])
     Y = rng.poisson(M).astype(np.float64)
     clean = np.ones(M.shape, dtype=bool)
-    for k in rng.choice(120, spoilt_trials, replace=False):
-        begin = int(rng.integers(52))
-        Y[k, :, begin : begin + 8] += rng.poisson(25, (80, 8))
-        clean[k, :, begin : begin + 8] = False
+    for k in rng.choice(120, bad_trials, replace=False):
+        first = int(rng.integers(52))
+        Y[k, :, first : first + 8] += rng.poisson(25, (80, 8))
+        clean[k, :, first : first + 8] = False
     sigma = np.sqrt(M + 0.05)
     return Trial(Y, (trials, neurons, times), clean, sigma, 4, {"nonnegative": True})
 
@@ -407,55 +417,55 @@ def _counts(seed: int, spoilt_trials: int) -> Trial:
 # Artifacts at single entries
 
 
-@_kind(Target(worst=0.99, below={"oracle": 0.002}))
+@_register_kind(Target(worst=0.99, margins={"oracle": 0.002}))
 def four_way(seed: int) -> Trial:
     """20^4, rank 5, signed factors, a quarter of the entries too large."""
-    return _scattered(np.random.default_rng(seed), (20,) * 4, 5, 0.25, signed=True)
+    return _trial_with_artifacts(np.random.default_rng(seed), (20,) * 4, 5, 0.25, signed=True)
 
 
-@_kind(Target(worst=0.99, below={"oracle": 0.002}))
+@_register_kind(Target(worst=0.99, margins={"oracle": 0.002}))
 def many_components(seed: int) -> Trial:
     """60^3, rank 20, signed factors, 15% artifacts."""
-    return _scattered(np.random.default_rng(seed), (60,) * 3, 20, 0.15, signed=True)
+    return _trial_with_artifacts(np.random.default_rng(seed), (60,) * 3, 20, 0.15, signed=True)
 
 
-@_kind(Target(worst=0.99, below={"oracle": 0.002}))
+@_register_kind(Target(worst=0.99, margins={"oracle": 0.002}))
 def one_wild_entry(seed: int) -> Trial:
     """40^3, rank 3, one entry a million times the size of the others."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (40,) * 3, 3)
-    Y, sigma = _even(rng, M)
+    factors, M = _draw_model(rng, (40,) * 3, 3)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
     clean = np.ones(M.shape, dtype=bool)
-    where = tuple(rng.integers(40, size=3))
-    Y[where], clean[where] = 1e6 * _rms(M), False
+    index = tuple(rng.integers(40, size=3))
+    Y[index], clean[index] = 1e6 * _rms(M), False
     return Trial(Y, factors, clean, sigma, 3)
 
 
-@_kind(Target(median=0.97, worst=0.90))
+@_register_kind(Target(median=0.97, worst=0.90))
 def most_entries_too_large(seed: int) -> Trial:
     """50^3, rank 5, 60% of the entries too large."""
-    return _scattered(np.random.default_rng(seed), (50,) * 3, 5, 0.6, 6.0)
+    return _trial_with_artifacts(np.random.default_rng(seed), (50,) * 3, 5, 0.6, 6.0)
 
 
-@_kind(Target(median=0.985, worst=0.90))
+@_register_kind(Target(median=0.985, worst=0.90))
 def most_entries_random(seed: int) -> Trial:
     """50^3, rank 5, 60% of the entries replaced by random numbers between plus and minus the
     largest of the model."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (50,) * 3, 5)
-    Y, sigma = _even(rng, M)
+    factors, M = _draw_model(rng, (50,) * 3, 5)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
     bad = rng.random(M.shape) < 0.6
-    anything = M.max() * rng.uniform(-1, 1, M.shape)
-    return Trial(np.where(bad, anything, Y), factors, ~bad, sigma, 5)
+    random_values = M.max() * rng.uniform(-1, 1, M.shape)
+    return Trial(np.where(bad, random_values, Y), factors, ~bad, sigma, 5)
 
 
-@_kind(Target(median=0.98, worst=0.95))
+@_register_kind(Target(median=0.98, worst=0.95))
 def one_component_too_many(seed: int) -> Trial:
     """50^3 of rank 4, 20% artifacts, rank 5 asked for; scored over the true components."""
-    return replace(_scattered(np.random.default_rng(seed), (50,) * 3, 4, 0.2), rank=5)
+    return replace(_trial_with_artifacts(np.random.default_rng(seed), (50,) * 3, 4, 0.2), rank=5)
 
 
-@_kind()
+@_register_kind()
 def collinear(seed: int) -> Trial:
     """50^3, rank 3, components with cosines of about .9 in every mode, 5% noise, 10%
     artifacts."""
@@ -464,30 +474,30 @@ def collinear(seed: int) -> Trial:
         np.sqrt(0.9) * rng.standard_normal((50, 1)) + np.sqrt(0.1) * rng.standard_normal((50, 3))
         for _ in range(3)
     )
-    Y, sigma = _even(rng, full(factors), 0.05)
-    Y, bad = _with_artifacts(rng, Y, 0.1, 5)
+    Y, sigma = _add_homoscedastic_noise(rng, full_tensor(factors), 0.05)
+    Y, bad = _add_artifacts(rng, Y, 0.1, 5)
     return Trial(Y, factors, ~bad, sigma, 3)
 
 
-@_kind()
+@_register_kind()
 def weak_component(seed: int) -> Trial:
     """50^3, rank 4, signed factors, one component with a tenth of the norm of the others, 10%
     artifacts."""
     rng = np.random.default_rng(seed)
-    unit = [A / np.linalg.norm(A, axis=0) for A in _model(rng, (50,) * 3, 4, signed=True)[0]]
+    unit = [A / np.linalg.norm(A, axis=0) for A in _draw_model(rng, (50,) * 3, 4, signed=True)[0]]
     factors = (unit[0] * [1.0, 1.0, 1.0, 0.1], *unit[1:])
-    Y, sigma = _even(rng, full(factors))
-    Y, bad = _with_artifacts(rng, Y, 0.1, 5)
+    Y, sigma = _add_homoscedastic_noise(rng, full_tensor(factors))
+    Y, bad = _add_artifacts(rng, Y, 0.1, 5)
     return Trial(Y, factors, ~bad, sigma, 4)
 
 
-@_kind()
+@_register_kind()
 def sparse_factors(seed: int) -> Trial:
     """50^3, rank 4, factors of which 30% are not zero, 10% artifacts."""
-    return _scattered(np.random.default_rng(seed), (50,) * 3, 4, 0.1, density=0.3)
+    return _trial_with_artifacts(np.random.default_rng(seed), (50,) * 3, 4, 0.1, density=0.3)
 
 
-@_kind(Target(failures=0.025), tensors=40)
+@_register_kind(Target(failures=0.025), tensors=40)
 def small_tensors(seed: int) -> Trial:
     """6 to 17 rows in each mode, order 2 with rank 1 or order 3 to 6 with rank 1 to 3, signed
     factors, 10% large outliers of either sign; 40 tensors for each seed."""
@@ -495,53 +505,55 @@ def small_tensors(seed: int) -> Trial:
     order = int(rng.integers(2, 7))
     rank = 1 if order == 2 else int(rng.integers(1, 4))
     sizes: list[int] = []
-    for left in range(order - 1, -1, -1):  # at most 100,000 entries
-        most = int(1e5 / (np.prod(sizes) * 6**left))
-        sizes.append(int(rng.integers(6, min(most, 17) + 1)))
-    return _scattered(rng, rng.permutation(sizes).tolist(), rank, 0.1, 10.0, (-1, 1), signed=True)
+    for remaining in range(order - 1, -1, -1):  # at most 100,000 entries
+        max_size = int(1e5 / (np.prod(sizes) * 6**remaining))
+        sizes.append(int(rng.integers(6, min(max_size, 17) + 1)))
+    return _trial_with_artifacts(
+        rng, rng.permutation(sizes).tolist(), rank, 0.1, 10.0, (-1, 1), signed=True
+    )
 
 
 # Missing entries, and rows of which few are left
 
 
-@_kind()
+@_register_kind()
 def half_missing(seed: int) -> Trial:
     """40^3, rank 4, 10% artifacts, half of the entries missing."""
     rng = np.random.default_rng(seed)
-    return _partly(rng, _scattered(rng, (40,) * 3, 4, 0.1), 0.5)
+    return _hide_entries(rng, _trial_with_artifacts(rng, (40,) * 3, 4, 0.1), 0.5)
 
 
-@_kind()
+@_register_kind()
 def nine_tenths_missing(seed: int) -> Trial:
     """40^3, rank 4, 10% artifacts, nine tenths of the entries missing."""
     rng = np.random.default_rng(seed)
-    return _partly(rng, _scattered(rng, (40,) * 3, 4, 0.1), 0.1)
+    return _hide_entries(rng, _trial_with_artifacts(rng, (40,) * 3, 4, 0.1), 0.1)
 
 
-FEW = tuple(
+FEW_ENTRIES_CELLS = tuple(
     f"{size} listed={k}" for size in ("rank=2 entries=40", "rank=5 entries=100") for k in (0, 1)
 )
 
 
-@_kind(Target(median=0.97, worst=0.90), cells=FEW)
+@_register_kind(Target(median=0.97, worst=0.90), cells=FEW_ENTRIES_CELLS)
 def few_entries(seed: int, rank: float, entries: float, listed: float) -> Trial:
     """30^3, signed factors, 10% outliers of either sign; rank 2 with about 40 observed entries in
     each row, and rank 5 with 100; given as NaN and as a list."""
     rng = np.random.default_rng(seed)
-    whole = _scattered(rng, (30,) * 3, int(rank), 0.1, signs=(-1, 1), signed=True)
-    return _partly(rng, whole, entries / 900, bool(listed))
+    complete = _trial_with_artifacts(rng, (30,) * 3, int(rank), 0.1, signs=(-1, 1), signed=True)
+    return _hide_entries(rng, complete, entries / 900, bool(listed))
 
 
-@_kind(Target(median=0.95, worst=0.90))
+@_register_kind(Target(median=0.95, worst=0.90))
 def thin_rows(seed: int) -> Trial:
     """400 x 30 x 30, rank 4, signed factors, about 12 observed entries in each of the 400 rows,
     5% of them outliers of either sign."""
     rng = np.random.default_rng(seed)
-    whole = _scattered(rng, (400, 30, 30), 4, 0.05, signs=(-1, 1), signed=True)
-    return _partly(rng, whole, 12 / 900)
+    complete = _trial_with_artifacts(rng, (400, 30, 30), 4, 0.05, signs=(-1, 1), signed=True)
+    return _hide_entries(rng, complete, 12 / 900)
 
 
-@_kind(Target(median=0.935, worst=0.90))
+@_register_kind(Target(median=0.935, worst=0.90))
 def scatter_cut(seed: int) -> Trial:
     """The landscapes of `fluorescence` with the scatter removed, so that of some rows little is
     left; nonnegative."""
@@ -552,24 +564,24 @@ def scatter_cut(seed: int) -> Trial:
 # Fibres and slabs that are bad as a whole
 
 
-@_kind(Target(median=0.88, worst=0.75))
+@_register_kind(Target(median=0.88, worst=0.75))
 def fluorescence(seed: int) -> Trial:
     """25 samples x 70 emissions x 45 excitations, rank 4, with Rayleigh and Raman scatter and an
     unmeasured triangle, noise by signal; nonnegative."""
     rng = np.random.default_rng(seed)
     emission, excitation = np.linspace(300, 600, 70), np.linspace(240, 460, 45)
-    at_emission = np.array([345, 410, 460, 520]) + rng.uniform(-8, 8, 4)
-    at_excitation = np.array([275, 310, 360, 430]) + rng.uniform(-10, 10, 4)
+    emission_peaks = np.array([345, 410, 460, 520]) + rng.uniform(-8, 8, 4)
+    excitation_peaks = np.array([275, 310, 360, 430]) + rng.uniform(-10, 10, 4)
     amounts, widths = rng.gamma(2, 1, (25, 4)), rng.uniform(15, 35, 4)
-    spectra = np.exp(-0.5 * ((emission[:, None] - at_emission) / widths) ** 2)
+    spectra = np.exp(-0.5 * ((emission[:, None] - emission_peaks) / widths) ** 2)
     widths = rng.uniform(12, 30, 4)
-    absorption = np.exp(-0.5 * ((excitation[:, None] - at_excitation) / widths) ** 2)
-    M = full([amounts, spectra, absorption])
+    absorption = np.exp(-0.5 * ((excitation[:, None] - excitation_peaks) / widths) ** 2)
+    M = full_tensor([amounts, spectra, absorption])
     sigma = 0.002 * M.max() + 0.02 * M
     m, x = emission[:, None], excitation[None, :]
     raman = 1e7 / (1e7 / x - 3400)  # water: 3400 per cm below the excitation
     lines = ((3.0, m - x), (1.0, m - 2 * x), (0.15, m - raman))
-    scatter = sum(height * np.exp(-0.5 * (off / 6) ** 2) for height, off in lines)
+    scatter = sum(height * np.exp(-0.5 * (offset / 6) ** 2) for height, offset in lines)
     Y = M + sigma * rng.standard_normal(M.shape)
     Y += M.max() * scatter * rng.uniform(0.7, 1.3, (25, 1, 1))
     Y[:, m - x < -12] = np.nan
@@ -577,7 +589,7 @@ def fluorescence(seed: int) -> Trial:
     return Trial(Y, (amounts, spectra, absorption), clean, sigma, 4, {"nonnegative": True})
 
 
-@_kind(Target(median=0.97, worst=0.90), cells=("common=0", "common=1"))
+@_register_kind(Target(median=0.97, worst=0.90), cells=("common=0", "common=1"))
 def stuck_sensors(seed: int, common: float) -> Trial:
     """30 sensors x 24 hours x 21 days, rank 2, half of the sensors stuck on 10 days, each at a
     constant of its own up to five times the data's size; days of their own or in common;
@@ -587,8 +599,8 @@ def stuck_sensors(seed: int, common: float) -> Trial:
     hours = (hours + 12) % 24 - 12  # round the clock
     profiles = np.exp(-0.5 * (hours / rng.uniform(2.5, 4.5, 2)) ** 2)
     factors = (rng.gamma(2, 0.5, (30, 2)), profiles, rng.gamma(4, 0.25, (21, 2)))
-    M = full(factors)
-    Y, sigma = _even(rng, M)
+    M = full_tensor(factors)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
     clean = np.ones(M.shape, dtype=bool)
     days = rng.choice(21, 10, replace=False)
     for k in rng.choice(30, 15, replace=False):
@@ -598,127 +610,143 @@ def stuck_sensors(seed: int, common: float) -> Trial:
     return Trial(Y, factors, clean, sigma, 2, {"nonnegative": True})
 
 
-@_kind()
+@_register_kind()
 def outlying_fibres(seed: int) -> Trial:
     """40^3, rank 4, a tenth of the fibres along mode 2 replaced by levels of their own."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (40,) * 3, 4)
-    Y, sigma = _even(rng, M)
-    hit = rng.random((40, 40)) < 0.1
-    levels = 5 * _rms(M) * rng.uniform(-1, 1, hit.sum())
-    Y[hit] = levels[:, None] + sigma[hit] * rng.standard_normal((hit.sum(), 40))
-    return Trial(Y, factors, np.repeat(~hit[:, :, None], 40, axis=2), sigma, 4)
+    factors, M = _draw_model(rng, (40,) * 3, 4)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
+    bad_fibres = rng.random((40, 40)) < 0.1
+    levels = 5 * _rms(M) * rng.uniform(-1, 1, bad_fibres.sum())
+    Y[bad_fibres] = levels[:, None] + sigma[bad_fibres] * rng.standard_normal(
+        (bad_fibres.sum(), 40)
+    )
+    return Trial(Y, factors, np.repeat(~bad_fibres[:, :, None], 40, axis=2), sigma, 4)
 
 
-@_kind(Target(median=0.985, worst=0.95))
+@_register_kind(Target(median=0.985, worst=0.95))
 def bad_samples(seed: int) -> Trial:
     """40^3, rank 4, to six slabs of mode 0 something strong is added, of rank 1 and different in
     each."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (40,) * 3, 4)
-    Y, sigma = _even(rng, M)
-    hit = rng.choice(40, 6, replace=False)
-    for k in hit:
+    factors, M = _draw_model(rng, (40,) * 3, 4)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
+    bad_slabs = rng.choice(40, 6, replace=False)
+    for k in bad_slabs:
         Y[k] += 12 * _rms(M) * np.outer(rng.random(40), rng.random(40))
-    return Trial(Y, factors, _without(M.shape, hit), sigma, 4, spoilt=(0, hit))
+    return Trial(
+        Y, factors, _mask_without_slabs(M.shape, bad_slabs), sigma, 4, unrecoverable=(0, bad_slabs)
+    )
 
 
-@_kind(Target(slabs=True))
+@_register_kind(Target(finds_bad_slabs=True))
 def replaced_slabs(seed: int) -> Trial:
     """40^3, rank 4, six slabs of mode 0 replaced by matrices of rank 4 of their own, of the size
     of the others."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (40,) * 3, 4)
-    Y, sigma = _even(rng, M)
-    hit = rng.choice(40, 6, replace=False)
-    for k in hit:
-        other = _model(rng, (40, 40), 4)[1]
+    factors, M = _draw_model(rng, (40,) * 3, 4)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
+    bad_slabs = rng.choice(40, 6, replace=False)
+    for k in bad_slabs:
+        other = _draw_model(rng, (40, 40), 4)[1]
         Y[k] = other * (_rms(M) / _rms(other)) + sigma[k] * rng.standard_normal((40, 40))
-    return Trial(Y, factors, _without(M.shape, hit), sigma, 4, spoilt=(0, hit))
+    return Trial(
+        Y, factors, _mask_without_slabs(M.shape, bad_slabs), sigma, 4, unrecoverable=(0, bad_slabs)
+    )
 
 
-@_kind(Target(median=0.985, worst=0.95))
+@_register_kind(Target(median=0.985, worst=0.95))
 def foreign_samples(seed: int) -> Trial:
     """50^3, rank 5, a fifth of the samples, the slabs of mode 0, hold a component that the others
     do not have; 10% artifacts."""
     rng = np.random.default_rng(seed)
-    factors, M = _model(rng, (50,) * 3, 5)
-    Y, sigma = _even(rng, M)
-    hit = rng.choice(50, 10, replace=False)
+    factors, M = _draw_model(rng, (50,) * 3, 5)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
+    bad_slabs = rng.choice(50, 10, replace=False)
     foreign = [np.abs(rng.standard_normal(50)) for _ in range(2)]
-    Y[hit] += 2 * _rms(M) * np.outer(*foreign)
-    Y, bad = _with_artifacts(rng, Y, 0.1, 5)
-    clean = ~bad & _without(M.shape, hit)
-    return Trial(Y, factors, clean, sigma, 5, {"cases": 0}, spoilt=(0, hit))
+    Y[bad_slabs] += 2 * _rms(M) * np.outer(*foreign)
+    Y, bad = _add_artifacts(rng, Y, 0.1, 5)
+    clean = ~bad & _mask_without_slabs(M.shape, bad_slabs)
+    return Trial(Y, factors, clean, sigma, 5, {"cases": 0}, unrecoverable=(0, bad_slabs))
 
 
 #: Orders, and shares of missing entries.
-CASES = ("order=3 missing=0", "order=4 missing=0", "order=3 missing=0.3")
+CASES_CELLS = ("order=3 missing=0", "order=4 missing=0", "order=3 missing=0.3")
 
 
-def _samples(
+def _trial_with_bad_samples(
     seed: int,
     order: float,
     missing: float,
-    spoil: Callable[[np.random.Generator, np.ndarray, float], np.ndarray] | None,
+    contaminate: Callable[[np.random.Generator, np.ndarray, float], np.ndarray] | None,
 ) -> Trial:
     """50^3 of rank 5 or 30 x 15^3 of rank 4, a fifth of the samples bad as a whole."""
     rng = np.random.default_rng(seed)
     shape, rank = ((50,) * 3, 5) if order == 3 else ((30, 15, 15, 15), 4)
-    factors, M = _model(rng, shape, rank)
-    Y, sigma = _even(rng, M)
-    hit = rng.choice(shape[0], shape[0] // 5, replace=False)
-    if spoil is None:
-        hit = hit[:0]
+    factors, M = _draw_model(rng, shape, rank)
+    Y, sigma = _add_homoscedastic_noise(rng, M)
+    bad_slabs = rng.choice(shape[0], shape[0] // 5, replace=False)
+    if contaminate is None:
+        bad_slabs = bad_slabs[:0]
     else:
-        Y[hit] = spoil(rng, Y[hit], _rms(M))
-    trial = Trial(Y, factors, _without(shape, hit), sigma, rank, {"cases": 0}, spoilt=(0, hit))
-    return _partly(rng, trial, 1 - missing) if missing else trial
+        Y[bad_slabs] = contaminate(rng, Y[bad_slabs], _rms(M))
+    trial = Trial(
+        Y,
+        factors,
+        _mask_without_slabs(shape, bad_slabs),
+        sigma,
+        rank,
+        {"cases": 0},
+        unrecoverable=(0, bad_slabs),
+    )
+    return _hide_entries(rng, trial, 1 - missing) if missing else trial
 
 
-@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+@_register_kind(Target(median=0.985, worst=0.95), cells=CASES_CELLS)
 def shifted_samples(seed: int, order: float, missing: float) -> Trial:
     """50^3, rank 5, or 30 x 15^3, rank 4; one constant is added to a fifth of the samples, the
     slabs of mode 0, which is told (cases=0)."""
-    return _samples(seed, order, missing, lambda rng, Y, size: Y + 2 * size)
+    return _trial_with_bad_samples(seed, order, missing, lambda rng, Y, size: Y + 2 * size)
 
 
-@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+@_register_kind(Target(median=0.985, worst=0.95), cells=CASES_CELLS)
 def differently_shifted_samples(seed: int, order: float, missing: float) -> Trial:
     """The same, with a constant of its own added to each bad sample."""
 
-    def spoil(rng: np.random.Generator, Y: np.ndarray, size: float) -> np.ndarray:
+    def contaminate(rng: np.random.Generator, Y: np.ndarray, size: float) -> np.ndarray:
         shape = (len(Y), *(1,) * (Y.ndim - 1))
         return np.asarray(Y + size * rng.uniform(1, 5, shape))
 
-    return _samples(seed, order, missing, spoil)
+    return _trial_with_bad_samples(seed, order, missing, contaminate)
 
 
-@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+@_register_kind(Target(median=0.985, worst=0.95), cells=CASES_CELLS)
 def samples_with_a_foreign_component(seed: int, order: float, missing: float) -> Trial:
     """The same, with one component added to the bad samples that the others do not have."""
 
-    def spoil(rng: np.random.Generator, Y: np.ndarray, size: float) -> np.ndarray:
-        foreign = full([np.abs(rng.standard_normal((n, 1))) for n in (1, *Y.shape[1:])])
+    def contaminate(rng: np.random.Generator, Y: np.ndarray, size: float) -> np.ndarray:
+        foreign = full_tensor([np.abs(rng.standard_normal((n, 1))) for n in (1, *Y.shape[1:])])
         amounts = rng.uniform(0.5, 1.5, (len(Y), *(1,) * (Y.ndim - 1)))
         return np.asarray(Y + 2 * size / _rms(foreign) * amounts * foreign)
 
-    return _samples(seed, order, missing, spoil)
+    return _trial_with_bad_samples(seed, order, missing, contaminate)
 
 
-@_kind(Target(median=0.985, worst=0.95), cells=CASES)
+@_register_kind(Target(median=0.985, worst=0.95), cells=CASES_CELLS)
 def samples_of_noise(seed: int, order: float, missing: float) -> Trial:
     """The same, with bad samples that are nothing but noise."""
-    return _samples(seed, order, missing, lambda rng, Y, size: size * rng.standard_normal(Y.shape))
+    return _trial_with_bad_samples(
+        seed, order, missing, lambda rng, Y, size: size * rng.standard_normal(Y.shape)
+    )
 
 
-@_kind(Target(worst=0.98), cells=CASES)
+@_register_kind(Target(worst=0.98), cells=CASES_CELLS)
 def no_bad_sample(seed: int, order: float, missing: float) -> Trial:
     """The same, with no bad sample; and still cases=0."""
-    return _samples(seed, order, missing, None)
+    return _trial_with_bad_samples(seed, order, missing, None)
 
 
-def _without(shape: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
+def _mask_without_slabs(shape: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
     """True but in some slabs of mode 0."""
     clean = np.ones(shape, dtype=bool)
     clean[rows] = False

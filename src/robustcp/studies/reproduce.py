@@ -7,17 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robustcp.files.errors import OutputError
-from robustcp.files.writing import make_folder
-from robustcp.studies.ledger import same_settings
-from robustcp.studies.paper import STUDIES, Scale
+from robustcp.persist.errors import OutputError
+from robustcp.persist.writing import make_folder
+from robustcp.studies.paper import STUDIES, StudyExtent
+from robustcp.studies.results_file import settings_conflict
 from robustcp.studies.study import Progress, check_folder
 
 
 def reproduce(
     names: Sequence[str],
     out: str | Path,
-    scale: Scale,
+    extent: StudyExtent,
     *,
     jobs: int | None = None,
     progress: Progress | None = None,
@@ -30,7 +30,7 @@ def reproduce(
         Of `STUDIES`.
     out : str or Path
         The folder for each study's raw results (CSV), figure (PNG, PDF) and summary (Markdown).
-    scale : Scale
+    extent : Scale
         How large the studies are. A folder holds results of one scale.
     jobs : int, optional
         How many processes; by default one for each core.
@@ -44,15 +44,17 @@ def reproduce(
     """
     out = Path(out)
     check_folder(out, ["settings.json", *(f for name in names for f in STUDIES[name].files)])
-    other = same_settings(make_folder(out) / "settings.json", {"scale": _plain(asdict(scale))})
-    if other:
+    conflict = settings_conflict(
+        make_folder(out) / "settings.json", {"scale": _as_json(asdict(extent))}
+    )
+    if conflict:
         raise OutputError(
-            out, f"holds results of other settings ({other}); name another folder", "out"
+            out, f"holds results of other settings ({conflict}); name another folder", "out"
         )
     for name in names:
-        STUDIES[name].run(scale, out, jobs, progress)
+        STUDIES[name].run(extent, out, jobs, progress)
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+def _as_json(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as they come back from JSON."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}

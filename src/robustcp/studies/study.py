@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from robustcp.files.writing import Outputs, write_bytes, write_picture
-from robustcp.studies.ledger import COLUMNS, Ledger, Row, Task, carry_out
+from robustcp.persist.writing import Outputs, write_bytes, write_figure
+from robustcp.studies.results_file import PAPER_COLUMNS, ResultsFile, Row, Task, run_tasks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,13 +29,13 @@ class Study(Generic[Extent]):
     Attributes
     ----------
     name, title : str
-    lead : str
+    introduction : str
         What it is about: the first paragraph of the summary.
     tasks : function of the extent of the study that returns the list of tasks
-    work : function of a Task that returns a Row
+    run_task : function of a Task that returns a Row
     draw : function of all rows that returns a figure
     summary : function of all rows that returns Markdown
-    alone : bool
+    is_timed : bool
         Whether run times are measured, so that tasks must run one at a time.
     columns : sequence of str
         Those of the rows.
@@ -43,13 +43,13 @@ class Study(Generic[Extent]):
 
     name: str
     title: str
-    lead: str
+    introduction: str
     tasks: Callable[[Extent], list[Task]]
-    work: Callable[[Task], Row]
+    run_task: Callable[[Task], Row]
     draw: Callable[[Sequence[Row]], Figure]
     summary: Callable[[Sequence[Row]], str]
-    alone: bool = False
-    columns: Sequence[str] = COLUMNS
+    is_timed: bool = False
+    columns: Sequence[str] = PAPER_COLUMNS
 
     @property
     def files(self) -> list[str]:
@@ -71,27 +71,27 @@ class Study(Generic[Extent]):
         progress : callable, optional
             Called with the name of the study, how many of its tasks are done, and of how many.
         """
-        tasks, done = self.tasks(extent), 0
-        tell = progress or (lambda *_: None)
-        tell(self.name, 0, len(tasks))
+        tasks, finished = self.tasks(extent), 0
+        report_progress = progress or (lambda *_: None)
+        report_progress(self.name, 0, len(tasks))
 
         def advance() -> None:
-            nonlocal done
-            done += 1
-            tell(self.name, done, len(tasks))
+            nonlocal finished
+            finished += 1
+            report_progress(self.name, finished, len(tasks))
 
-        count = 0 if self.alone else jobs or os.cpu_count() or 1
-        ledger = Ledger(out / f"{self.name}.csv", self.columns)
-        rows = carry_out(tasks, self.work, ledger, count, advance)
-        self._write(rows, out)
+        count = 0 if self.is_timed else jobs or os.cpu_count() or 1
+        results = ResultsFile(out / f"{self.name}.csv", self.columns)
+        rows = run_tasks(tasks, self.run_task, results, count, advance)
+        self._write_results(rows, out)
         return rows
 
-    def _write(self, rows: list[Row], out: Path) -> None:
+    def _write_results(self, rows: list[Row], out: Path) -> None:
         figure = self.draw(rows)
-        write_picture(out / f"{self.name}.png", figure)
+        write_figure(out / f"{self.name}.png", figure)
         # without a date in it the same results give the same file
-        write_picture(out / f"{self.name}.pdf", figure, metadata={"CreationDate": None})
-        text = f"# {self.title}\n\n{self.lead}\n\n"
+        write_figure(out / f"{self.name}.pdf", figure, metadata={"CreationDate": None})
+        text = f"# {self.title}\n\n{self.introduction}\n\n"
         text += f"![{self.title}]({self.name}.png)\n\n{self.summary(rows)}"
         write_bytes(out / f"{self.name}.md", text.encode())
 

@@ -15,60 +15,62 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp.constraints import Nonnegative
-from robustcp.files.writing import make_folder
-from robustcp.fitted import Fit
-from robustcp.kruskal import KruskalTensor
-from robustcp.methods import cp, cpal1, cpals
-from robustcp.metrics import factor_match_score
-from robustcp.studies.figures import LOOKS, methods_of, table
+from robustcp.estimators import cp, cpal1, cpals
+from robustcp.model.kruskal import KruskalTensor
+from robustcp.model.metrics import factor_match_score
+from robustcp.persist.writing import make_folder
+from robustcp.results.fit import Fit
+from robustcp.studies.figures import METHOD_STYLES, list_methods, markdown_table
 from robustcp.studies.kinds import KINDS, Kind, Target, Trial
-from robustcp.studies.ledger import KEYS, Row, Task, task_of
-from robustcp.studies.oracle import Limit, oracle
+from robustcp.studies.oracle import OracleFit, fit_oracle
+from robustcp.studies.results_file import KEY_COLUMNS, Row, Task, task_of
 from robustcp.studies.study import Progress, Study, check_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMNS = (
-    *KEYS, "fms", "fms_unweighted", "sweeps", "seconds", "converged", "status", "false_alarms",
-    "detected", "slabs_found",
+TRIAL_COLUMNS = (
+    *KEY_COLUMNS, "fms", "fms_unweighted", "sweeps", "seconds", "converged", "status",
+    "false_alarms", "detected", "slabs_found",
 )  # fmt: skip
 #: The status of a fit that raised an error begins with this.
-ERROR = "error: "
+ERROR_PREFIX = "error: "
 
 
 # The methods
 
 
-def _called(method: Callable[..., Fit], trial: Trial, **more: Any) -> Fit:
+def _call_method(method: Callable[..., Fit], trial: Trial, **extra_options: Any) -> Fit:
     """A method called with those of the trial's options that it has."""
-    known = inspect.signature(method).parameters
-    options = {name: value for name, value in trial.options.items() if name in known}
-    if trial.options.get("nonnegative") and "nonnegative" not in known:
+    parameters = inspect.signature(method).parameters
+    options = {name: value for name, value in trial.options.items() if name in parameters}
+    if trial.options.get("nonnegative") and "nonnegative" not in parameters:
         options["constraints"] = {mode: Nonnegative() for mode in range(trial.data.ndim)}
-    return method(trial.given, trial.rank, **options, **more)
+    return method(trial.input_data, trial.rank, **options, **extra_options)
 
 
-def _at_truth(trial: Trial) -> Fit:
+def _fit_from_truth(trial: Trial) -> Fit:
     """`cp` begun at the true factors: what its criterion makes of them, without any search.
 
     Components that are asked for beyond the true ones begin small.
     """
-    rng, more = np.random.default_rng(0), trial.rank - trial.truth[0].shape[1]
-    small = [1e-2 * np.abs(A).mean() * rng.random((A.shape[0], more)) for A in trial.truth]
-    begin = [np.hstack(pair) for pair in zip(trial.truth, small, strict=True)]
-    return _called(cp, trial, init=begin)
+    rng, extra_rank = np.random.default_rng(0), trial.rank - trial.truth[0].shape[1]
+    extra_columns = [
+        1e-2 * np.abs(A).mean() * rng.random((A.shape[0], extra_rank)) for A in trial.truth
+    ]
+    init = [np.hstack(pair) for pair in zip(trial.truth, extra_columns, strict=True)]
+    return _call_method(cp, trial, init=init)
 
 
-METHODS: dict[str, Callable[[Trial], Fit | Limit]] = {
-    "cp": partial(_called, cp),
-    "cpal1": partial(_called, cpal1),
-    "cpals": partial(_called, cpals),
-    "oracle": oracle,
-    "cp_at_truth": _at_truth,
+METHODS: dict[str, Callable[[Trial], Fit | OracleFit]] = {
+    "cp": partial(_call_method, cp),
+    "cpal1": partial(_call_method, cpal1),
+    "cpals": partial(_call_method, cpals),
+    "oracle": fit_oracle,
+    "cp_at_truth": _fit_from_truth,
 }
 #: Those that are run if none is named, with those that the targets of a kind refer to.
-USUAL = ("cp", "cpal1", "cpals", "oracle")
+DEFAULT_METHODS = ("cp", "cpal1", "cpals", "oracle")
 
 
 # Tasks and rows
@@ -83,68 +85,72 @@ class Selection:
     methods: Sequence[str] = ()
 
 
-def _tasks(chosen: Selection) -> list[Task]:
+def _tasks(selection: Selection) -> list[Task]:
     tasks = []
-    for kind in (KINDS[name] for name in chosen.kinds):
-        methods = chosen.methods or dict.fromkeys((*USUAL, *kind.target.below))
+    for kind in (KINDS[name] for name in selection.kinds):
+        methods = selection.methods or dict.fromkeys((*DEFAULT_METHODS, *kind.target.margins))
         tasks += [
             Task("trials", seed, f"kind={kind.name} {cell}".strip(), method)
             for cell in kind.cells
-            for seed in range(chosen.seeds * kind.tensors)
+            for seed in range(selection.seeds * kind.tensors)
             for method in methods
         ]
     return tasks
 
 
-def _kind_and_cell(settings: str) -> tuple[Kind, str]:
+def _parse_settings(settings: str) -> tuple[Kind, str]:
     name, _, cell = settings.partition(" ")
     return KINDS[name.removeprefix("kind=")], cell
 
 
-def score_row(task: Task) -> Row:
+def score_task(task: Task) -> Row:
     """The data of a task fitted by its method, and compared with the truth."""
-    kind, cell = _kind_and_cell(task.settings)
-    trial = kind.trial(task.seed, cell)
-    row = dict(zip(KEYS, task.key, strict=True))
-    begin = time.perf_counter()
+    kind, cell = _parse_settings(task.settings)
+    trial = kind.make_trial(task.seed, cell)
+    row = dict(zip(KEY_COLUMNS, task.key, strict=True))
+    start_time = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the status says it too
-            found = METHODS[task.method](trial)
+            estimate = METHODS[task.method](trial)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
         return row | {
-            "fms": "0.0", "fms_unweighted": "0.0", "sweeps": "0",
-            "seconds": f"{time.perf_counter() - begin:.4f}", "converged": "False",
-            "status": ERROR + " ".join(str(error).split()),
+            "fms": "0.0",
+            "fms_unweighted": "0.0",
+            "sweeps": "0",
+            "seconds": f"{time.perf_counter() - start_time:.4f}",
+            "converged": "False",
+            "status": ERROR_PREFIX + " ".join(str(error).split()),
             **dict.fromkeys(("false_alarms", "detected", "slabs_found"), "nan"),
-        }  # fmt: skip
-    seconds = time.perf_counter() - begin
+        }
+    seconds = time.perf_counter() - start_time
     model, truth = (
-        trial.model_of(m) for m in (found.model, KruskalTensor.from_factors(trial.truth))
+        trial.recoverable_model(m)
+        for m in (estimate.model, KruskalTensor.from_factors(trial.truth))
     )
     return row | {
         "fms": repr(factor_match_score(model, truth)),
         "fms_unweighted": repr(factor_match_score(model, truth, weights=False)),
-        "sweeps": str(found.sweeps),
+        "sweeps": str(estimate.sweeps),
         "seconds": f"{seconds:.4f}",
-        "converged": str(found.converged),
-        "status": found.status,
-        **_flagged(kind, trial, found),
+        "converged": str(estimate.converged),
+        "status": estimate.status,
+        **_flag_rates(kind, trial, estimate),
     }
 
 
-def _flagged(kind: Kind, trial: Trial, found: Fit | Limit) -> Row:
+def _flag_rates(kind: Kind, trial: Trial, estimate: Fit | OracleFit) -> Row:
     """Which shares of clean entries, bad entries and bad slabs `outliers` flags."""
-    alarms = detected = slabs = math.nan
-    if kind.flags and isinstance(found, Fit):
-        outliers = found.outliers(trial.data)
+    false_alarms = detected = slabs = math.nan
+    if kind.flags and isinstance(estimate, Fit):
+        outliers = estimate.outliers(trial.data)
         mask, bad = np.asarray(outliers.mask), ~trial.clean & ~np.isnan(trial.data)
-        alarms = float(mask[trial.clean].mean())
+        false_alarms = float(mask[trial.clean].mean())
         detected = float(mask[bad].mean()) if bad.any() else math.nan
-        if trial.spoilt:
-            mode, rows = trial.spoilt
+        if trial.unrecoverable:
+            mode, rows = trial.unrecoverable
             slabs = float(np.isin(rows, [k for k, _ in outliers.worst(mode, 10)]).mean())
-    values = {"false_alarms": alarms, "detected": detected, "slabs_found": slabs}
+    values = {"false_alarms": false_alarms, "detected": detected, "slabs_found": slabs}
     return {name: repr(value) for name, value in values.items()}
 
 
@@ -157,13 +163,13 @@ class Results:
 
     rows: Sequence[Row]
 
-    def of(self, method: str) -> Results:
+    def for_method(self, method: str) -> Results:
         return Results([r for r in self.rows if r["method"] == method])
 
-    def cells(self) -> dict[str, Results]:
+    def by_cell(self) -> dict[str, Results]:
         groups: dict[str, list[Row]] = {}
         for r in self.rows:
-            groups.setdefault(_kind_and_cell(r["settings"])[1], []).append(r)
+            groups.setdefault(_parse_settings(r["settings"])[1], []).append(r)
         return {cell: Results(rows) for cell, rows in groups.items()}
 
     def values(self, column: str = "fms") -> np.ndarray:
@@ -179,12 +185,12 @@ class Results:
         return float(self.values().min(initial=math.inf))
 
 
-def by_kind(rows: Sequence[Row]) -> dict[str, Results]:
+def results_by_kind(rows: Sequence[Row]) -> dict[str, Results]:
     """The results of each kind."""
     groups: dict[str, list[Row]] = {}
     for r in rows:
         groups.setdefault(task_of(r)["kind"], []).append(r)
-    return {name: Results(mine) for name, mine in groups.items()}
+    return {name: Results(kind_rows) for name, kind_rows in groups.items()}
 
 
 @dataclass(frozen=True)
@@ -195,172 +201,206 @@ class Claim:
     holds: bool
 
 
-def claims(target: Target, results: Results) -> list[Claim]:
+def check_target(target: Target, results: Results) -> list[Claim]:
     """What a target asks for, as far as the methods that were run can tell.
 
     A claim about a kind with several cells holds if it does for each of them.
     """
-    ours = results.of("cp")
-    if not ours.rows:
+    cp_results = results.for_method("cp")
+    if not cp_results.rows:
         return []
-    cells = results.cells().values()
-    fits = [cell.of("cp") for cell in cells]
-    found = []
+    cells = results.by_cell().values()
+    cp_cells = [cell.for_method("cp") for cell in cells]
+    target_claims = []
     if target.median is not None:
-        found.append(_least("median", target.median, min(fit.median() for fit in fits)))
+        target_claims.append(
+            _claim_at_least(
+                "median", target.median, min(cell_results.median() for cell_results in cp_cells)
+            )
+        )
     if target.worst is not None:
-        found.append(_least("worst", target.worst, ours.worst()))
-    for method, margin in target.below.items():
-        if results.of(method).rows:
-            found.append(_near(method, margin, cells))
-    if target.failures is not None and results.of("oracle").rows:
+        target_claims.append(_claim_at_least("worst", target.worst, cp_results.worst()))
+    for method, margin in target.margins.items():
+        if results.for_method(method).rows:
+            target_claims.append(_claim_near(method, margin, cells))
+    if target.failures is not None and results.for_method("oracle").rows:
         share = float(np.mean(_failures(results)))
         text = f"failures ≤ {target.failures:.1%} (found: {share:.1%})"
-        found.append(Claim(text, share <= target.failures))
-    if target.alarms is not None:
-        low, high = target.alarms
-        rate = ours.median("false_alarms")
-        found.append(Claim(f"false alarms {low:.2%} to {high:.2%}", low <= rate <= high))
-    if target.slabs:
-        found.append(Claim("all bad slabs found", bool(np.all(ours.values("slabs_found") == 1))))
-    return found
+        target_claims.append(Claim(text, share <= target.failures))
+    if target.false_alarms is not None:
+        low, high = target.false_alarms
+        rate = cp_results.median("false_alarms")
+        target_claims.append(Claim(f"false alarms {low:.2%} to {high:.2%}", low <= rate <= high))
+    if target.finds_bad_slabs:
+        target_claims.append(
+            Claim("all bad slabs found", bool(np.all(cp_results.values("slabs_found") == 1)))
+        )
+    return target_claims
 
 
-def _least(what: str, limit: float, value: float) -> Claim:
-    return Claim(f"{what} ≥ {limit:.3f}", value >= limit)
+def _claim_at_least(statistic: str, limit: float, value: float) -> Claim:
+    return Claim(f"{statistic} ≥ {limit:.3f}", value >= limit)
 
 
-def _near(method: str, margin: float, cells: Collection[Results]) -> Claim:
+def _claim_near(method: str, margin: float, cells: Collection[Results]) -> Claim:
     """That in no cell the median is further than this below that of another method."""
-    limits = [cell.of(method).median() - margin for cell in cells]
-    near = [cell.of("cp").median() >= limit for cell, limit in zip(cells, limits, strict=True)]
-    told = f"{limits[0]:.3f} ({method} - {margin:.3f})" if len(limits) == 1 else ""
-    return Claim(f"median ≥ {told or f'{method} - {margin:.3f}'}", all(near))
+    limits = [cell.for_method(method).median() - margin for cell in cells]
+    holds = [
+        cell.for_method("cp").median() >= limit for cell, limit in zip(cells, limits, strict=True)
+    ]
+    limit_text = f"{limits[0]:.3f} ({method} - {margin:.3f})" if len(limits) == 1 else ""
+    return Claim(f"median ≥ {limit_text or f'{method} - {margin:.3f}'}", all(holds))
 
 
 def _failures(results: Results) -> list[bool]:
     """For each tensor: whether `cp` scores below .9 and the oracle above .94."""
-    limits = {(r["seed"], r["settings"]): float(r["fms"]) for r in results.of("oracle").rows}
-    ours = {(r["seed"], r["settings"]): float(r["fms"]) for r in results.of("cp").rows}
-    return [ours[key] < 0.9 and limit > 0.94 for key, limit in limits.items() if key in ours]
+    oracle_scores = {
+        (r["seed"], r["settings"]): float(r["fms"]) for r in results.for_method("oracle").rows
+    }
+    cp_scores = {(r["seed"], r["settings"]): float(r["fms"]) for r in results.for_method("cp").rows}
+    return [
+        cp_scores[key] < 0.9 and oracle_score > 0.94
+        for key, oracle_score in oracle_scores.items()
+        if key in cp_scores
+    ]
 
 
 # The summary
 
 
-def _scores(results: Results) -> str:
+def _format_scores(results: Results) -> str:
     if not results.rows:
         return ""
     return f"{results.median():.3f} ({results.worst():.3f})"
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.2%}"
 
 
-def summary(rows: Sequence[Row]) -> str:
+def summarize(rows: Sequence[Row]) -> str:
     """The table of kinds, what became of the targets, cells, and what the kinds are."""
-    kinds = by_kind(rows)
-    methods = [m for m in methods_of(rows) if 2 * _kinds_with(m, kinds) > len(kinds)]
+    kinds = results_by_kind(rows)
+    methods = [m for m in list_methods(rows) if 2 * _count_kinds(m, kinds) > len(kinds)]
     lines = []
     for name, results in kinds.items():
-        ours, asked = results.of("cp"), claims(KINDS[name].target, results)
-        lines.append([
-            name, *(_scores(results.of(m)) for m in methods),
-            f"{ours.median('seconds'):.2f}" if ours.rows else "",
-            _percent(ours.median("false_alarms")), _percent(ours.median("detected")),
-            ", ".join(c.text if c.holds else f"**{c.text}**" for c in asked),
-        ])  # fmt: skip
-    head = ["kind", *methods, "seconds", "false alarms", "detected", "target (missed: bold)"]
-    parts = [
-        f"Factor match scores: the median over {_seeds(kinds)}, and the worst in brackets. "
+        cp_results, target_claims = (
+            results.for_method("cp"),
+            check_target(KINDS[name].target, results),
+        )
+        lines.append(
+            [
+                name,
+                *(_format_scores(results.for_method(m)) for m in methods),
+                f"{cp_results.median('seconds'):.2f}" if cp_results.rows else "",
+                _format_percent(cp_results.median("false_alarms")),
+                _format_percent(cp_results.median("detected")),
+                ", ".join(c.text if c.holds else f"**{c.text}**" for c in target_claims),
+            ]
+        )
+    header = ["kind", *methods, "seconds", "false alarms", "detected", "target (missed: bold)"]
+    sections = [
+        f"Factor match scores: the median over {_format_seeds(kinds)}, and the worst in brackets. "
         "Seconds, false alarms (the share of clean entries that are flagged) and the share of bad "
         "entries that are detected: medians, of `cp`.",
-        table(head, lines).rstrip(),
-        verdict(rows),
-        *_cells(kinds, methods),
+        markdown_table(header, lines).rstrip(),
+        summarize_targets(rows),
+        *_cell_sections(kinds, methods),
         "## The kinds",
-        table(["kind", "data"], [[name, KINDS[name].description] for name in kinds]).rstrip(),
+        markdown_table(
+            ["kind", "data"], [[name, KINDS[name].description] for name in kinds]
+        ).rstrip(),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _seeds(kinds: dict[str, Results]) -> str:
-    most = max(
-        int(r["seed"]) // KINDS[name].tensors for name, results in kinds.items()
+def _format_seeds(kinds: dict[str, Results]) -> str:
+    last_seed = max(
+        int(r["seed"]) // KINDS[name].tensors
+        for name, results in kinds.items()
         for r in results.rows
-    )  # fmt: skip
-    return f"seeds 0 to {most}" if most else "seed 0"
+    )
+    return f"seeds 0 to {last_seed}" if last_seed else "seed 0"
 
 
-def verdict(rows: Sequence[Row]) -> str:
+def summarize_targets(rows: Sequence[Row]) -> str:
     """In a few sentences: how many targets hold, and which fits went wrong."""
-    kinds = by_kind(rows)
-    asked = {name: claims(KINDS[name].target, results) for name, results in kinds.items()}
-    judged = {name: all(c.holds for c in mine) for name, mine in asked.items() if mine}
-    missed = [name for name, holds in judged.items() if not holds]
+    kinds = results_by_kind(rows)
+    claims_by_kind = {
+        name: check_target(KINDS[name].target, results) for name, results in kinds.items()
+    }
+    targets_hold = {
+        name: all(c.holds for c in kind_claims)
+        for name, kind_claims in claims_by_kind.items()
+        if kind_claims
+    }
+    missed = [name for name, holds in targets_hold.items() if not holds]
     text = ""
-    if judged:
-        text = f"Targets hold for {len(judged) - len(missed)} of {len(judged)} kinds"
+    if targets_hold:
+        text = f"Targets hold for {len(targets_hold) - len(missed)} of {len(targets_hold)} kinds"
         text += f"; missed: {', '.join(missed)}." if missed else "."
-    if failed := [r for r in rows if r["status"].startswith(ERROR)]:
-        where = _listed(f"{r['method']} on {task_of(r)['kind']}" for r in failed)
-        text += f" Ended in an error and scored 0: {len(failed)} fits, by {where}."
+    if failed_rows := [r for r in rows if r["status"].startswith(ERROR_PREFIX)]:
+        failed_methods = _join_unique(f"{r['method']} on {task_of(r)['kind']}" for r in failed_rows)
+        text += f" Ended in an error and scored 0: {len(failed_rows)} fits, by {failed_methods}."
     return text.strip()
 
 
-def _kinds_with(method: str, kinds: dict[str, Results]) -> int:
-    return sum(bool(results.of(method).rows) for results in kinds.values())
+def _count_kinds(method: str, kinds: dict[str, Results]) -> int:
+    return sum(bool(results.for_method(method).rows) for results in kinds.values())
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_unique(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _cells(kinds: dict[str, Results], methods: Sequence[str]) -> list[str]:
+def _cell_sections(kinds: dict[str, Results], methods: Sequence[str]) -> list[str]:
     """The scores in each cell, for the kinds that have several."""
     lines = [
-        [name, cell, *(_scores(mine.of(m)) for m in methods)]
+        [name, cell, *(_format_scores(cell_results.for_method(m)) for m in methods)]
         for name, results in kinds.items()
-        if len(results.cells()) > 1
-        for cell, mine in results.cells().items()
+        if len(results.by_cell()) > 1
+        for cell, cell_results in results.by_cell().items()
     ]
     if not lines:
         return []
-    return ["## By cell", table(["kind", "cell", *methods], lines).rstrip()]
+    return ["## By cell", markdown_table(["kind", "cell", *methods], lines).rstrip()]
 
 
 # The figure
 
 #: Scores are drawn as -log10(1 - FMS), so that 0.99 can be told from 0.999.
-TICKS = (0.0, 0.5, 0.9, 0.99, 0.999)
-MOST = 0.9998
+SCORE_TICKS = (0.0, 0.5, 0.9, 0.99, 0.999)
+MAX_DRAWN_SCORE = 0.9998
 
 
-def _stretched(scores: Any) -> np.ndarray:
-    return np.asarray(-np.log10(1 - np.clip(scores, 0.0, MOST)))
+def _stretch_scores(scores: Any) -> np.ndarray:
+    return np.asarray(-np.log10(1 - np.clip(scores, 0.0, MAX_DRAWN_SCORE)))
 
 
 def draw(rows: Sequence[Row]) -> Figure:
     """Medians with the range over the seeds, kinds down the side."""
     import matplotlib.pyplot as plt
 
-    kinds, methods = by_kind(rows), methods_of(rows)
+    kinds, methods = results_by_kind(rows), list_methods(rows)
     figure, ax = plt.subplots(figsize=(8, 1.4 + 0.34 * len(kinds)), layout="constrained")
     for y in range(0, len(kinds), 2):
         ax.axhspan(y - 0.5, y + 0.5, color="0.95", linewidth=0)
     for k, method in enumerate(methods):
-        colour, _, marker = LOOKS[method]
-        drawn = [(y, r.of(method)) for y, r in enumerate(kinds.values()) if r.of(method).rows]
-        heights = np.array([y for y, _ in drawn]) + 0.7 * ((k + 0.5) / len(methods) - 0.5)
-        ends = _stretched([(r.worst(), r.values().max()) for _, r in drawn])
+        colour, _, marker = METHOD_STYLES[method]
+        method_results = [
+            (y, r.for_method(method))
+            for y, r in enumerate(kinds.values())
+            if r.for_method(method).rows
+        ]
+        heights = np.array([y for y, _ in method_results]) + 0.7 * ((k + 0.5) / len(methods) - 0.5)
+        ends = _stretch_scores([(r.worst(), r.values().max()) for _, r in method_results])
         ax.hlines(heights, ends[:, 0], ends[:, 1], color=colour, linewidth=1, alpha=0.6)
-        medians = _stretched([r.median() for _, r in drawn])
+        medians = _stretch_scores([r.median() for _, r in method_results])
         ax.plot(medians, heights, marker, color=colour, markersize=4.5, label=method)
     ax.set_yticks(range(len(kinds)), [name.replace("_", " ") for name in kinds])
     ax.set_ylim(len(kinds) - 0.5, -0.5)
-    ax.set_xticks(_stretched(TICKS), [f"{tick:g}" for tick in TICKS])
-    ax.set_xlim(-0.05, float(_stretched(MOST)) + 0.05)
+    ax.set_xticks(_stretch_scores(SCORE_TICKS), [f"{tick:g}" for tick in SCORE_TICKS])
+    ax.set_xlim(-0.05, float(_stretch_scores(MAX_DRAWN_SCORE)) + 0.05)
     ax.grid(axis="x", color="0.8", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -377,12 +417,12 @@ STUDY: Study[Selection] = Study(
     "`cp`, `cpal1` (the 1-norm) and `cpals` (least squares) are called with the data, the rank and "
     "what the kind says of constraints. The oracle is weighted least squares that is told which "
     "entries are clean and how noisy each is, begun at the truth: the limit.",
-    _tasks, score_row, draw, summary, columns=COLUMNS,
+    _tasks, score_task, draw, summarize, columns=TRIAL_COLUMNS,
 )  # fmt: skip
 
 
-def trials(
-    chosen: Selection,
+def run_trials(
+    selection: Selection,
     out: str | Path,
     *,
     jobs: int | None = None,
@@ -392,7 +432,7 @@ def trials(
 
     Parameters
     ----------
-    chosen : Selection
+    selection : Selection
         Kinds, seeds and methods. Results of others that the folder holds stay in its CSV file.
     out : str or Path
         The folder for raw results (CSV), figure (PNG, PDF) and summary (Markdown).
@@ -407,4 +447,4 @@ def trials(
         If the folder cannot be written.
     """
     check_folder(Path(out), STUDY.files)
-    return STUDY.run(chosen, make_folder(out), jobs, progress)
+    return STUDY.run(selection, make_folder(out), jobs, progress)

@@ -6,14 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from robustcp._typing import Array
+from robustcp._util.typing import Array
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
-from robustcp.normal import NormalEquations
 
 #: What a tile adds to the rows of the own mode that it has a part in: those rows, gradients,
 #: packed Gram matrices (None where they are known without the data), and the value.
-Part = tuple[slice, Array, Array | None, float]
+TileSums = tuple[slice, Array, Array | None, float]
 
 
 class Pass(ABC):
@@ -23,7 +23,9 @@ class Pass(ABC):
         self.storage = storage
 
     @abstractmethod
-    def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
+    def normal_equations(
+        self, factors: Sequence[Array], n: int, loss: Loss, rows: slice
+    ) -> NormalEquations:
         """The normal equations of some rows of the factor of mode n."""
 
     @abstractmethod
@@ -37,27 +39,27 @@ class Pass(ABC):
 
     def shared_gram(self, factors: Sequence[Array], n: int) -> Array:
         """The Gram matrix of rows of weight 1 where the curvature is 1 everywhere."""
-        pairs = zip(factors, self.storage.times_vectors(factors), strict=True)
+        pairs = zip(factors, self.storage.weight_rows(factors), strict=True)
         return math.prod(A.T @ B for m, (A, B) in enumerate(pairs) if m != n)
 
-    def grams(self, shared: Array, n: int, rows: slice) -> Array:
+    def packed_grams(self, shared: Array, n: int, rows: slice) -> Array:
         """The shared Gram matrix, packed; of each row, if mode n has weights."""
-        gram = shared[self.storage.pack(shared.shape[0])][None, :]
+        gram = shared[self.storage.packed_pairs(shared.shape[0])][None, :]
         w = self.storage.row_weights(n)
         return gram if w is None else w[rows][:, None] * gram
 
-    def added(
-        self, parts: Iterable[Part], rows: slice, rank: int, gram: Array | None = None
+    def sum_tiles(
+        self, parts: Iterable[TileSums], rows: slice, rank: int, gram: Array | None = None
     ) -> NormalEquations:
         """The sum of the parts of all tiles, in their order; `gram` if it is known already."""
         storage, count = self.storage, rows.stop - rows.start
         gradient, value = storage.zeros(count, rank), 0.0
         if gram is None:
             gram = storage.zeros(count, rank * (rank + 1) // 2)
-        for part, g, G, v in parts:
-            here = slice(part.start - rows.start, part.stop - rows.start)
-            gradient[here, :] += g
+        for tile_rows, g, G, v in parts:
+            target = slice(tile_rows.start - rows.start, tile_rows.stop - rows.start)
+            gradient[target, :] += g
             if G is not None:
-                gram[here, :] += G
+                gram[target, :] += G
             value += v
         return NormalEquations(gram, gradient, value)

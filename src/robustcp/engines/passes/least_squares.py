@@ -15,13 +15,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from robustcp._typing import Array
-from robustcp.engines.installed import compiled_code
+from robustcp._util.typing import Array
+from robustcp.engines.installed import numba_kernels
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes.base import Pass
 from robustcp.engines.storage import Storage
-from robustcp.engines.tiles import Tile, boxes, khatri_rao, ranges
+from robustcp.engines.tiles import Tile, khatri_rao, split_boxes, split_range
 from robustcp.losses import Loss
-from robustcp.normal import NormalEquations
 
 #: A contraction of the data is kept if it has no more entries than this, or this share.
 CACHED_ENTRIES, CACHED_SHARE = 1 << 20, 0.03
@@ -34,88 +34,96 @@ class LeastSquaresPass(Pass):
     """
 
     #: Below this share of the squares of the data, most digits of a value have cancelled.
-    cancelled: ClassVar[float] = 1e-7
+    cancellation_share: ClassVar[float] = 1e-7
 
     def __init__(self, storage: Storage, plain: Pass, *, compiled: bool = False) -> None:
         super().__init__(storage)
         self.plain, self._compiled = plain, compiled
-        self._known: dict[bool, tuple[list[Array], Array]] = {}
+        self._contractions: dict[bool, tuple[list[Array], Array]] = {}
 
-    def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
-        found = self.without_squares(factors, n, rows)
-        return replace(found, value=self.whole_value(float(found.value), factors, loss))
+    def normal_equations(
+        self, factors: Sequence[Array], n: int, loss: Loss, rows: slice
+    ) -> NormalEquations:
+        equations = self.equations_without_data_square(factors, n, rows)
+        return replace(equations, value=self.complete_value(float(equations.value), factors, loss))
 
-    def without_squares(self, factors: Sequence[Array], n: int, rows: slice) -> NormalEquations:
+    def equations_without_data_square(
+        self, factors: Sequence[Array], n: int, rows: slice
+    ) -> NormalEquations:
         """The normal equations, with a value that lacks the squares of the data.
 
         It is an array, and may still be on its way.
         """
         storage, u = self.storage, factors[n]
         product = self.shared_gram(factors, n)
-        projected = self._collapsed(storage.times_vectors(factors), n)
+        mttkrp = self._mttkrp(storage.weight_rows(factors), n)
         fitted = u @ product
         w = storage.row_weights(n)
         if w is not None:
-            projected, fitted = w[:, None] * projected, w[:, None] * fitted
+            mttkrp, fitted = w[:, None] * mttkrp, w[:, None] * fitted
         xp = storage.xp
-        value = xp.sum((0.5 * fitted - projected) * u, dtype=xp.float64)
-        return NormalEquations(self.grams(product, n, rows), projected - fitted, value)
+        value = xp.sum((0.5 * fitted - mttkrp) * u, dtype=xp.float64)
+        return NormalEquations(self.packed_grams(product, n, rows), mttkrp - fitted, value)
 
-    def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
+    def complete_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
         """The value from what it is without the squares of the data: <m, m> / 2 - <x, m>."""
-        whole = self._half_square + value
-        return whole if self.sound(whole) else self.plain.value(factors, loss)
+        total = self._half_data_square + value
+        return total if self.is_accurate(total) else self.plain.value(factors, loss)
 
-    def sound(self, value: float) -> bool:
+    def is_accurate(self, value: float) -> bool:
         """Whether enough digits of a value are left, and so of gradients."""
-        return value >= self.cancelled * self._half_square
+        return value >= self.cancellation_share * self._half_data_square
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         n = len(factors) - 1  # contracted over the others, of which most are in the rows
-        return float(self.normal(factors, n, loss, slice(0, self.storage.shape[n])).value)
+        return float(self.normal_equations(factors, n, loss, slice(0, self.storage.shape[n])).value)
 
     @cached_property
-    def _half_square(self) -> float:
+    def _half_data_square(self) -> float:
         storage = self.storage
 
-        def work(tile: Tile) -> float:
+        def tile_square(tile: Tile) -> float:
             x = storage.read(tile, storage.xp.float64)
-            (square,) = storage.weighed(tile, x * x)
+            (square,) = storage.apply_weights(tile, x * x)
             return float(storage.xp.sum(square))
 
-        return 0.5 * math.fsum(storage.map(work, boxes(storage.shape, storage.tile_entries)))
+        return 0.5 * math.fsum(
+            storage.map(tile_square, split_boxes(storage.shape, storage.tile_entries))
+        )
 
-    def _collapsed(self, factors: Sequence[Array], n: int) -> Array:
+    def _mttkrp(self, factors: Sequence[Array], n: int) -> Array:
         """The data times all factors but that of mode n."""
         storage, split = self.storage, self.storage.split
         own_rows = n < split
-        lines = self._contracted(factors, own_rows)
+        lines = self._contract_side(factors, own_rows)
         if not self._compiled:
-            whole = tuple(slice(0, size) for size in storage.shape)
-            return storage.tile_factors(factors).collapse(lines, n, whole, packed=False)
-        side, at = (factors[:split], n) if own_rows else (factors[split:], n - split)
+            all_rows = tuple(slice(0, size) for size in storage.shape)
+            return storage.tile_factors(factors).contract(lines, n, all_rows, packed=False)
+        side, position = (factors[:split], n) if own_rows else (factors[split:], n - split)
         ones = [np.ones((1, lines.shape[1]), lines.dtype)]
-        left, right = (np.ascontiguousarray(khatri_rao(part or ones))
-                       for part in (side[:at], side[at + 1 :]))  # fmt: skip
-        return compiled_code().collapse_lines(lines, left, len(side[at]), right)
+        left, right = (
+            np.ascontiguousarray(khatri_rao(part or ones))
+            for part in (side[:position], side[position + 1 :])
+        )
+        return numba_kernels().collapse_lines(lines, left, len(side[position]), right)
 
-    def _contracted(self, factors: Sequence[Array], own_rows: bool) -> Array:
+    def _contract_side(self, factors: Sequence[Array], own_rows: bool) -> Array:
         """The matrix times the Khatri-Rao product of the other side's factors."""
         storage = self.storage
         xp, split = storage.xp, storage.split
         others = factors[split:] if own_rows else factors[:split]
-        known = self._known.get(own_rows)
-        if known is not None and all(
+        cached = self._contractions.get(own_rows)
+        if cached is not None and all(
             A is B or (A.shape == B.shape and storage.on_host and bool(xp.all(A == B)))
-            for A, B in zip(others, known[0], strict=True)
+            for A, B in zip(others, cached[0], strict=True)
         ):
-            return known[1]
+            return cached[1]
         rank = factors[0].shape[1]
         side = storage.shape[:split] if own_rows else storage.shape[split:]
         lines = math.prod(side)
-        work = self._compiled_lines if self._compiled else self._plain_lines
+        contract_tiles = self._compiled_lines if self._compiled else self._plain_lines
         total = None
-        for first, part in work(factors, own_rows):
+        for first, part in contract_tiles(factors, own_rows):
             if total is None:
                 if part.shape[0] == lines:
                     total = part
@@ -123,14 +131,14 @@ class LeastSquaresPass(Pass):
                 total = storage.zeros(lines, rank)
             total[first : first + part.shape[0], :] += part
         if lines * rank <= max(CACHED_ENTRIES, CACHED_SHARE * math.prod(storage.shape)):
-            kept = [xp.asarray(A, copy=True) if storage.on_host else A for A in others]
-            self._known[own_rows] = kept, total
+            factor_copies = [xp.asarray(A, copy=True) if storage.on_host else A for A in others]
+            self._contractions[own_rows] = factor_copies, total
         return total
 
     def _plain_lines(self, factors: Sequence[Array], own_rows: bool) -> Iterator[tuple[int, Array]]:
         """Lines of the product, by tiles: where each part begins, and the part."""
         storage, split = self.storage, self.storage.split
-        held = storage.tile_factors(factors)
+        tile_factors = storage.tile_factors(factors)
         side = slice(0, split) if own_rows else slice(split, None)
 
         def first_line(tile: Tile) -> int:
@@ -139,11 +147,11 @@ class LeastSquaresPass(Pass):
                 first = first * size + part.start
             return first
 
-        def work(tile: Tile) -> tuple[int, Array]:
-            y, K = storage.whole_matrix(tile), held.K(tile, columns=own_rows)
+        def contract_tile(tile: Tile) -> tuple[int, Array]:
+            y, K = storage.unmasked_tile_matrix(tile), tile_factors.K(tile, columns=own_rows)
             return first_line(tile), (y if own_rows else y.T) @ K
 
-        return storage.map(work, storage.pass_tiles())
+        return storage.map(contract_tile, storage.pass_tiles())
 
     def _compiled_lines(
         self, factors: Sequence[Array], own_rows: bool
@@ -153,37 +161,45 @@ class LeastSquaresPass(Pass):
         assert matrix is not None
         split = storage.split
         K = np.ascontiguousarray(khatri_rao(factors[split:] if own_rows else factors[:split]))
-        run = compiled_code().contract_rows if own_rows else compiled_code().contract_columns
+        run = numba_kernels().contract_rows if own_rows else numba_kernels().contract_columns
 
-        def work(rows: slice) -> tuple[int, Array]:
-            X = storage.converted(matrix[rows], storage.dtype)
+        def contract_block(rows: slice) -> tuple[int, Array]:
+            X = storage.convert(matrix[rows], storage.dtype)
             lines = np.empty((X.shape[0] if own_rows else X.shape[1], K.shape[1]), K.dtype)
-            run(X, K if own_rows else K[rows], lines, tiling.block // 2)
+            run(X, K if own_rows else K[rows], lines, tiling.block_entries // 2)
             return (rows.start if own_rows else 0), lines
 
-        as_it_is = storage.array.dtype == storage.dtype
-        most = tiling.compiled_entries if as_it_is else storage.tile_entries
-        return storage.map(work, ranges(matrix.shape[0], max(1, most // matrix.shape[1])))
+        needs_no_conversion = storage.array.dtype == storage.dtype
+        max_entries = tiling.compiled_entries if needs_no_conversion else storage.tile_entries
+        return storage.map(
+            contract_block, split_range(matrix.shape[0], max(1, max_entries // matrix.shape[1]))
+        )
 
 
-class MatrixSquares(LeastSquaresPass):
+class MatrixLeastSquaresPass(LeastSquaresPass):
     """The same by two products of the whole matrix, on a GPU; also in float32.
 
     Where the model is so close to the data that digits cancel, residuals are passed over.
     """
 
-    cancelled = 1e-3
+    cancellation_share = 1e-3
 
-    def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
-        found = super().normal(factors, n, loss, rows)
-        return found if self.sound(found.value) else self.plain.normal(factors, n, loss, rows)
+    def normal_equations(
+        self, factors: Sequence[Array], n: int, loss: Loss, rows: slice
+    ) -> NormalEquations:
+        equations = super().normal_equations(factors, n, loss, rows)
+        return (
+            equations
+            if self.is_accurate(equations.value)
+            else self.plain.normal_equations(factors, n, loss, rows)
+        )
 
-    def whole_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
-        return self._half_square + value
+    def complete_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
+        return self._half_data_square + value
 
     def _plain_lines(self, factors: Sequence[Array], own_rows: bool) -> Iterator[tuple[int, Array]]:
         storage, split = self.storage, self.storage.split
-        X, unit = storage.one_matrix, math.ldexp(1.0, -storage.view.exponent)
+        X, unit = storage.device_matrix, math.ldexp(1.0, -storage.view.exponent)
         assert X is not None
         K = khatri_rao(factors[split:] if own_rows else factors[:split])
         yield 0, (X if own_rows else X.T) @ (K * unit)

@@ -18,59 +18,61 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from robustcp._typing import Array
-from robustcp.engines.passes.base import Part, Pass
+from robustcp._util.typing import Array
+from robustcp.engines.normal_equations import NormalEquations
+from robustcp.engines.passes.base import Pass, TileSums
 from robustcp.engines.tiles import Tile, TileFactors
 from robustcp.losses import Loss
-from robustcp.normal import NormalEquations
 
 
 class PlainPass(Pass):
     """Three thin matrix products around the loss, tile by tile."""
 
-    def normal(self, factors: Sequence[Array], n: int, loss: Loss, rows: slice) -> NormalEquations:
+    def normal_equations(
+        self, factors: Sequence[Array], n: int, loss: Loss, rows: slice
+    ) -> NormalEquations:
         storage = self.storage
-        held = storage.tile_factors(factors)
+        tile_factors = storage.tile_factors(factors)
         own_rows = n < storage.split
-        known = None
+        shared_grams = None
         if loss.quadratic and storage.separable:
-            known = self.grams(self.shared_gram(factors, n), n, rows)
+            shared_grams = self.packed_grams(self.shared_gram(factors, n), n, rows)
 
-        def work(tile: Tile) -> Part:
+        def sum_tile(tile: Tile) -> TileSums:
             def reduce(y: Array, packed: bool) -> Array:
-                K = held.K(tile, columns=own_rows, packed=packed)
+                K = tile_factors.K(tile, columns=own_rows, packed=packed)
                 with np.errstate(invalid="ignore"):  # OpenBLAS reads beyond small float32 matrices
                     product = (y if own_rows else y.T) @ K
-                return held.collapse(product, n, tile, packed=packed)
+                return tile_factors.contract(product, n, tile, packed=packed)
 
-            value, slope, curvature = self._majorize(loss, tile, held)
-            gram = reduce(curvature, True) if known is None else None
+            value, slope, curvature = self._majorize(loss, tile, tile_factors)
+            gram = reduce(curvature, True) if shared_grams is None else None
             return tile[n], reduce(slope, False), gram, value
 
-        parts = storage.map(work, storage.pass_tiles(n, rows))
-        return self.added(parts, rows, factors[0].shape[1], known)
+        parts = storage.map(sum_tile, storage.pass_tiles(n, rows))
+        return self.sum_tiles(parts, rows, factors[0].shape[1], shared_grams)
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         storage = self.storage
-        held = storage.tile_factors(factors)
+        tile_factors = storage.tile_factors(factors)
 
-        def work(tile: Tile) -> float:
-            r = storage.residual(tile, held, storage.scale(tile))
-            cost = storage.filled(loss.value(r), storage.holes(r))
-            (cost,) = storage.weighed(tile, cost)
+        def tile_value(tile: Tile) -> float:
+            r = storage.residual(tile, tile_factors, storage.tile_scales(tile))
+            cost = storage.fill_missing(loss.value(r), storage.missing_mask(r))
+            (cost,) = storage.apply_weights(tile, cost)
             return float(storage.xp.sum(cost, dtype=storage.xp.float64))
 
-        return float(sum(storage.map(work, storage.pass_tiles())))
+        return float(sum(storage.map(tile_value, storage.pass_tiles())))
 
     def _majorize(self, loss: Loss, tile: Tile, factors: TileFactors) -> tuple[float, Array, Array]:
         """The sum of the values, slopes and curvatures, by their weights; 0 where X has a gap."""
         storage = self.storage
-        scale = storage.scale(tile)
+        scale = storage.tile_scales(tile)
         r = storage.residual(tile, factors, scale)
-        holes = storage.holes(r)
-        parts = loss.majorize(storage.filled(r, holes))
-        parts = tuple(storage.filled(part, holes) for part in parts)
-        value, slope, curvature = storage.weighed(tile, *parts)
+        missing = storage.missing_mask(r)
+        majorizer = loss.majorize(storage.fill_missing(r, missing))
+        majorizer = tuple(storage.fill_missing(part, missing) for part in majorizer)
+        value, slope, curvature = storage.apply_weights(tile, *majorizer)
         if scale is not None:
             slope, curvature = slope / scale, curvature / (scale * scale)
         return float(storage.xp.sum(value, dtype=storage.xp.float64)), slope, curvature

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from robustcp._typing import Factors
-from robustcp.engines.algebra import lift
-from robustcp.engines.base import Sweeping
-from robustcp.engines.installed import compiled_code
-from robustcp.engines.passes.compiled import CompiledPass
+from robustcp._util.typing import Factors
+from robustcp.engines.algebra import diagonal_shift
+from robustcp.engines.base import WholeSweep
+from robustcp.engines.installed import numba_kernels
+from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes.least_squares import LeastSquaresPass
+from robustcp.engines.passes.numba_pass import CompiledPass
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
-from robustcp.normal import NormalEquations
 
 
-class Small(Sweeping):
+class StackedSweep(WholeSweep):
     """Sweeps for one loss; what does not change between them is looked up once.
 
     Compiled code gets the factors stacked, in storage order.
@@ -27,129 +27,164 @@ class Small(Sweeping):
 
     def __init__(self, storage: Storage) -> None:
         self._order, self._dtype = storage.order, storage.dtype
-        self._begins = np.cumsum((0, *storage.shape))
-        begins = self._begins.tolist()
+        self._mode_offsets = np.cumsum((0, *storage.shape))
+        offsets = self._mode_offsets.tolist()
         #: Modes and their rows in the stack, in storage order.
-        self._parts = list(zip(self._order, map(slice, begins, begins[1:]), strict=True))
+        self._mode_rows = list(zip(self._order, map(slice, offsets, offsets[1:]), strict=True))
 
     @abstractmethod
-    def _swept(
-        self, stack: np.ndarray, turns: np.ndarray, mu: float, ahead: NormalEquations | None
+    def _sweep_stack(
+        self,
+        stack: np.ndarray,
+        modes: np.ndarray,
+        mu: float,
+        cached_equations: NormalEquations | None,
     ) -> np.ndarray:
         """New stacked factors; the given ones may change."""
 
-    def swept(
-        self, factors: Factors, modes: tuple[int, ...], mu: float, ahead: NormalEquations | None
+    def update_factors(
+        self,
+        factors: Factors,
+        modes: tuple[int, ...],
+        mu: float,
+        cached_equations: NormalEquations | None,
     ) -> Factors:
-        new = self._swept(self._stacked(factors), _turns(modes, self._order), mu, ahead)
-        found = list(factors)
-        for mode, rows in self._parts:
+        new = self._sweep_stack(
+            self._stack_factors(factors), _storage_modes(modes, self._order), mu, cached_equations
+        )
+        updated = list(factors)
+        for mode, rows in self._mode_rows:
             if mode in modes:
-                found[mode] = new[rows]
-        return tuple(found)
+                updated[mode] = new[rows]
+        return tuple(updated)
 
-    def _stacked(self, factors: Factors) -> np.ndarray:
+    def _stack_factors(self, factors: Factors) -> np.ndarray:
         return np.concatenate([factors[mode] for mode in self._order], dtype=self._dtype)
 
 
-class Sweep(Small):
+class FormulaSweep(StackedSweep):
     """Those of a loss that has a formula."""
 
-    def __init__(self, way: CompiledPass, loss: Loss) -> None:
-        super().__init__(way.storage)
-        storage, code = way.storage, compiled_code()
+    def __init__(self, compiled_pass: CompiledPass, loss: Loss) -> None:
+        super().__init__(compiled_pass.storage)
+        storage, code = compiled_pass.storage, numba_kernels()
         real, matrix = storage.dtype, storage.as_matrix
         assert matrix is not None
-        self._held = way.whole(), way.lines(loss)  # the frame has their addresses
-        self._weight = self._held[1].weight
-        functions = (code.rows_tile, code.columns_tile, code.solve)
-        self._frame = np.array(self._held[1].frame(
-            self._held[0], storage.tiling.block,
-            *(function(real).address for function in functions),
-            storage.split, len(storage.shape), *self._begins,
-        ))  # fmt: skip
+        self._referenced = (
+            compiled_pass.read_all(),
+            compiled_pass.line_functions(loss),
+        )  # the frame has their addresses
+        self._value_factor = self._referenced[1].value_factor
+        functions = (code.rows_tile, code.columns_tile, code.solve_rows)
+        self._frame = np.array(
+            self._referenced[1].frame(
+                self._referenced[0],
+                storage.tiling.block_entries,
+                *(function(real).address for function in functions),
+                storage.split,
+                len(storage.shape),
+                *self._mode_offsets,
+            )
+        )
         self._run, self._address = code.sweep(real).run, code.address
-        self._at = code.address(self._frame), code.address(self._begins)
-        self._rows, self._lines = max(storage.shape), 3 * max(matrix.shape)
+        self._addresses = code.address(self._frame), code.address(self._mode_offsets)
+        self._max_rows, self._work_lines = max(storage.shape), 3 * max(matrix.shape)
 
-    def _swept(
-        self, stack: np.ndarray, turns: np.ndarray, mu: float, ahead: NormalEquations | None
+    def _sweep_stack(
+        self,
+        stack: np.ndarray,
+        modes: np.ndarray,
+        mu: float,
+        cached_equations: NormalEquations | None,
     ) -> np.ndarray:
         rank = stack.shape[1]
-        gradient, gram, room = self._room(rank)
-        if ahead is not None:
-            gradient[: len(ahead.gradient)] = ahead.gradient
-            gram[: len(ahead.gram)] = ahead.gram
+        gradient, gram, buffers = self._allocate(rank)
+        if cached_equations is not None:
+            gradient[: len(cached_equations.gradient)] = cached_equations.gradient
+            gram[: len(cached_equations.gram)] = cached_equations.gram
         numbers, address = np.array((mu, _lift(rank, self._dtype)), self._dtype), self._address
         self._run(
-            self._at[0], address(turns), len(turns), ahead is not None, -1, rank, address(numbers),
-            address(stack), *room,
-        )  # fmt: skip
+            self._addresses[0],
+            address(modes),
+            len(modes),
+            cached_equations is not None,
+            -1,
+            rank,
+            address(numbers),
+            address(stack),
+            *buffers,
+        )
         return stack
 
-    def equations(self, factors: Factors, mode: int) -> NormalEquations:
-        stack, n, count = self._stacked(factors), self._order.index(mode), len(factors[mode])
-        frame, nothing = self._at
-        gradient, gram, room = self._room(stack.shape[1])
+    def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
+        stack, n, count = self._stack_factors(factors), self._order.index(mode), len(factors[mode])
+        frame, unused = self._addresses
+        gradient, gram, buffers = self._allocate(stack.shape[1])
         value = self._run(
-            frame, nothing, 0, 0, n, stack.shape[1], nothing, self._address(stack), *room
+            frame, unused, 0, 0, n, stack.shape[1], unused, self._address(stack), *buffers
         )
-        return NormalEquations(gram[:count], gradient[:count], float(self._weight * value))
+        return NormalEquations(gram[:count], gradient[:count], float(self._value_factor * value))
 
-    def _room(self, rank: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
-        """For the normal equations of any mode; where they are, and room for `kernels._sweep`."""
-        size, packed = self._rows * rank, self._rows * (rank * (rank + 1) // 2)
-        whole = np.empty(size + packed + self._lines * rank, self._dtype)
-        gradient = whole[:size].reshape(self._rows, rank)
-        gram = whole[size : size + packed].reshape(self._rows, -1)
-        at, width = self._address(whole), whole.itemsize
-        return gradient, gram, (at, at + size * width, at + (size + packed) * width)
+    def _allocate(self, rank: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
+        """Room for the normal equations of any mode, and for `kernels_numba._sweep`."""
+        size, packed = self._max_rows * rank, self._max_rows * (rank * (rank + 1) // 2)
+        buffer = np.empty(size + packed + self._work_lines * rank, self._dtype)
+        gradient = buffer[:size].reshape(self._max_rows, rank)
+        gram = buffer[size : size + packed].reshape(self._max_rows, -1)
+        address, width = self._address(buffer), buffer.itemsize
+        return gradient, gram, (address, address + size * width, address + (size + packed) * width)
 
 
-class SquaresSweep(Small):
+class LeastSquaresSweep(StackedSweep):
     """Those of half the square."""
 
-    def __init__(self, way: LeastSquaresPass, loss: Loss) -> None:
-        super().__init__(way.storage)
-        self._way, self._loss, storage = way, loss, way.storage
+    def __init__(self, least_squares: LeastSquaresPass, loss: Loss) -> None:
+        super().__init__(least_squares.storage)
+        self._pass, self._loss, storage = least_squares, loss, least_squares.storage
         matrix = storage.as_matrix
         assert matrix is not None
-        X = np.ascontiguousarray(storage.converted(matrix, storage.dtype))
-        self._known = compiled_code().gemm(storage.dtype), X, storage.split, self._begins
+        X = np.ascontiguousarray(storage.convert(matrix, storage.dtype))
+        self._arguments = numba_kernels().gemm(storage.dtype), X, storage.split, self._mode_offsets
 
-    def _swept(
-        self, stack: np.ndarray, turns: np.ndarray, mu: float, ahead: NormalEquations | None
+    def _sweep_stack(
+        self,
+        stack: np.ndarray,
+        modes: np.ndarray,
+        mu: float,
+        cached_equations: NormalEquations | None,
     ) -> np.ndarray:
         gradient, gram = np.empty((2, 0, 0), stack.dtype)
-        if ahead is not None:
-            gradient, gram = map(np.ascontiguousarray, (ahead.gradient, ahead.gram))
-        (gemm, *known), rank = self._known, stack.shape[1]
+        if cached_equations is not None:
+            gradient, gram = map(
+                np.ascontiguousarray, (cached_equations.gradient, cached_equations.gram)
+            )
+        (gemm, *arguments), rank = self._arguments, stack.shape[1]
         numbers = np.array((mu, _lift(rank, self._dtype)), stack.dtype)
-        solve = compiled_code().solve(stack.dtype).address
-        new: np.ndarray = compiled_code().squares_sweep(
-            gemm, solve, *known, turns, stack, gradient, gram, numbers
+        solve = numba_kernels().solve_rows(stack.dtype).address
+        new: np.ndarray = numba_kernels().least_squares_sweep(
+            gemm, solve, *arguments, modes, stack, gradient, gram, numbers
         )
         return new
 
-    def equations(self, factors: Factors, mode: int) -> NormalEquations:
-        stack = self._stacked(factors)
+    def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
+        stack = self._stack_factors(factors)
         count, rank = factors[mode].shape
         gradient = np.empty((count, rank), stack.dtype)
         gram = np.empty((1, rank * (rank + 1) // 2), stack.dtype)
         n = self._order.index(mode)
-        found = compiled_code().squares_pass(*self._known, n, stack, gradient, gram)
+        value = numba_kernels().least_squares_pass(*self._arguments, n, stack, gradient, gram)
         stored = [factors[m] for m in self._order]
         return NormalEquations(
-            gram, gradient, self._way.whole_value(float(found), stored, self._loss)
+            gram, gradient, self._pass.complete_value(float(value), stored, self._loss)
         )
 
 
 @cache
 def _lift(rank: int, dtype: Any) -> float:
-    return lift(np.empty((0, rank), dtype))
+    return diagonal_shift(np.empty((0, rank), dtype))
 
 
 @cache
-def _turns(modes: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
+def _storage_modes(modes: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
     """Modes in storage order."""
     return np.array([order.index(mode) for mode in modes])

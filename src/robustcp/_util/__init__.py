@@ -1,0 +1,1 @@
+"""Small helpers that every layer uses: checks of arguments, types, progress, optional imports."""

@@ -1,0 +1,282 @@
+"""`robustcp fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from robustcp.cli.checkpoint_options import CheckpointOption
+from robustcp.cli.compute_options import ComputeResources, Memory, Scheduler, Workers
+from robustcp.cli.drawing import picture_file
+from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explain, fail, print_message
+from robustcp.cli.fit_options import FitOptions
+from robustcp.cli.options import (
+    Absent,
+    AsJson,
+    CaseMode,
+    Columns,
+    Constraint,
+    Force,
+    Key,
+    LogEvery,
+    Noise,
+    Nonnegative,
+    PictureFormat,
+    Quiet,
+    ReportFile,
+    Seed,
+    Smooth,
+    Stack,
+    TensorFile,
+    Unimodal,
+    Value,
+    Verbose,
+)
+from robustcp.cli.printing import print_json, print_summary, summary_of
+from robustcp.cli.progress import ProgressDisplay, fit_with_progress
+from robustcp.cli.read_options import Source, check_rank, noise_file, read_cases, read_noise
+from robustcp.cli.report_command import add_report, with_seed
+from robustcp.persist.errors import WriteError, reason
+from robustcp.persist.writing import Outputs, make_folder, write_figure
+
+if TYPE_CHECKING:
+    from robustcp.io.reading import Loaded
+    from robustcp.results.fit import Fit
+    from robustcp.results.outliers import Outliers
+
+
+def fit(
+    ctx: typer.Context,
+    file: TensorFile,
+    rank: Annotated[int, typer.Option(help="The number of components.")],
+    method: Annotated[str, typer.Option(help="cp, cpal1 or cpals.")] = "cp",
+    noise: Noise = None,
+    cases: CaseMode = None,
+    nonnegative: Nonnegative = None,
+    smooth: Smooth = None,
+    unimodal: Unimodal = None,
+    constraint: Constraint = None,
+    init: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|KIND", help="Begin with a fit; or auto, nvecs, random."),
+    ] = None,
+    fixed: Annotated[
+        str | None,
+        typer.Option(metavar="MODES", help="Modes whose factors stay as they are in --init."),
+    ] = None,
+    starts: Annotated[int | None, typer.Option(help="How many starts to try.")] = None,
+    seed: Seed = 0,
+    max_sweeps: Annotated[int, typer.Option(help="The most sweeps.")] = 1000,
+    out: Annotated[
+        Path, typer.Option(help="Where the fit goes: .npz, .nc, .json, .mat or .xlsx.")
+    ] = Path("fit.npz"),
+    report: ReportFile = None,
+    plot: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
+    picture: PictureFormat = "png",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the fit here while it runs; the same command goes on from it."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Time between writes of the checkpoint, at least."
+        ),
+    ] = 30.0,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    memory: Memory = None,
+    key: Key = None,
+    absent: Absent = None,
+    columns: Columns = None,
+    value: Value = None,
+    stack: Stack = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights of entries (0: missing): their shape, or one that broadcasts."),
+    ] = None,
+    mask_file: Annotated[
+        Path | None, typer.Option(help="A brain mask for a 4-D NIfTI image: 0 is left out.")
+    ] = None,
+    flatten: Annotated[
+        bool, typer.Option("--flatten", help="A 4-D NIfTI image as voxel x time.")
+    ] = False,
+    maps: Annotated[
+        Path | None, typer.Option(help="Write the maps of a 4-D NIfTI fit here (.nii, .nii.gz).")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    log_every: LogEvery = 10.0,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit the tensor in a file and say what was found.
+
+    Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv, .parquet, .xlsx,
+    and folders of .csv with a matrix in each.
+    Ctrl-C ends the fit and writes what there is. With --checkpoint the same command, given
+    again, goes on after Ctrl-C, a signal that ends it, or a crash.
+
+    Exit codes:
+    0  the fit converged and is written
+    1  it did not converge, and is written all the same
+    2  bad input; nothing was done
+    3  results could not be written; the message says where the fit is kept
+    4  not enough memory
+    130  stopped before there was a fit
+
+    Example: robustcp fit aminoacids.mat --key X.data --rank 3 --out fit.npz
+    """
+    from robustcp import estimators
+    from robustcp.io.nifti import (
+        check_mappable,
+        check_maps,
+        prepare_image,
+        read_weights,
+        write_maps,
+    )
+
+    fit_options = FitOptions(
+        method,
+        noise,
+        cases,
+        nonnegative,
+        smooth or (),
+        unimodal or (),
+        constraint or (),
+        init,
+        fixed,
+    ).check()
+    resources = ComputeResources.from_options(scheduler, workers, memory)
+    inputs = (file, mask_file, weights, noise_file(noise), fit_options.init_file)
+    checkpoint_option = CheckpointOption.from_path(checkpoint, *inputs, every=checkpoint_every)
+    outputs = Outputs(*inputs, force=force, replaceable=checkpoint_option.earlier_outputs)
+    check_fit_file(out)
+    outputs.add("out", out)
+    add_report(report, outputs)
+    if maps is not None:
+        check_maps(maps)
+        outputs.add("maps", maps)
+    if plot is not None:
+        outputs.add_folder("plot", plot, [])
+    source = Source(file, key, absent, columns, value, stack)
+    loaded = prepare_image(resources.read(source), file, mask_file, flatten)
+    if maps is not None:
+        check_mappable(loaded, file)
+    if plot is not None:
+        outputs.add_folder("plot", plot, _picture_files(len(loaded.data.shape), picture))
+    options = fit_options.keyword_arguments(loaded.modes) | {"rng": seed, "max_sweeps": max_sweeps}
+    if starts is not None:
+        options["starts"] = starts
+    options["checkpoint"] = checkpoint_option.checkpoint(outputs)
+    check_rank(rank, loaded)
+    if weights is not None:
+        options["entry_weights"] = read_weights(weights, loaded)
+    options |= _data_options(noise, cases, loaded)
+    with resources.start_workers():
+        loaded = resources.limit_memory(loaded)
+        estimate, seconds = fit_with_progress(
+            getattr(estimators, method),
+            loaded,
+            rank,
+            options,
+            ProgressDisplay(quiet, log_every, verbose),
+        )
+        if checkpoint is not None and estimate.result.name == "stopped":
+            print_message(f"the same command goes on from {checkpoint}")
+        _save(estimate, out)
+        with _mention_saved_fit(out):
+            if maps is not None:
+                write_maps(estimate, loaded, maps)
+            if plot is not None:
+                _draw_pictures(estimate, loaded, plot, picture)
+            if report is not None:
+                estimate.report(loaded, report, title=file.name, command=with_seed(ctx.obj, seed))
+            summary = summary_of(estimate, loaded, seconds)
+    if as_json:
+        print_json(summary | {"out": str(out)})
+    elif not quiet:
+        print_summary(summary)
+        print(f"written: {_written_files(out, report, plot)}")
+    if not estimate.converged:
+        raise typer.Exit(NOT_CONVERGED)
+
+
+def _data_options(noise: str | None, cases: str | None, loaded: Loaded) -> dict[str, Any]:
+    """What is said of the noise and the samples of some data, as the library takes it."""
+    options: dict[str, Any] = {} if noise is None else {"noise": read_noise(noise, loaded)}
+    return options if cases is None else options | {"cases": read_cases(cases, loaded)}
+
+
+def _written_files(out: Path, report: Path | None, plot: Path | None) -> str:
+    """What was written."""
+    report_files = [] if report is None else [str(report)]
+    return ", ".join([str(out), *report_files, *([] if plot is None else [f"pictures in {plot}"])])
+
+
+def check_fit_file(out: Path) -> None:
+    """Refuse names of files that a fit could not be read back from."""
+    from robustcp.persist.fits import check_suffix
+
+    if out.suffix == ".csv":
+        fail(f"{out}: holds no whole fit; write .npz, and then robustcp export FIT --to {out}")
+    check_suffix(out)
+
+
+def _save(fit: Fit, out: Path) -> None:
+    """Save the fit, or else keep it in the temporary folder and say so."""
+    from robustcp.persist.fits import save, save_to_temporary_folder
+
+    try:
+        save(fit, out)
+    except Exception as error:  # hours of work are not to be lost, whatever it is
+        message = str(error if isinstance(error, WriteError) else WriteError.of(out, error))
+        try:
+            rescue_text = f"the fit is kept in {save_to_temporary_folder(fit)}"
+        except Exception as second_error:
+            rescue_text = (
+                f"the fit is lost: it cannot be kept elsewhere either ({reason(second_error)})"
+            )
+        fail(f"{message}; {rescue_text}", NOT_WRITTEN)
+
+
+@contextmanager
+def _mention_saved_fit(out: Path) -> Iterator[None]:
+    """Say that the fit is there, whatever becomes of the rest."""
+    try:
+        yield
+    except (WriteError, MemoryError) as error:
+        message, code = explain(error)
+        fail(f"{message}; the fit is in {out}", code)
+    except KeyboardInterrupt:
+        fail(f"stopped; the fit is in {out}", STOPPED)
+
+
+def _picture_files(order: int, suffix: str) -> list[str]:
+    names = ["components", "convergence", *(f"outliers_{mode}" for mode in range(order))]
+    return [picture_file(name, suffix) for name in names]
+
+
+def _draw_pictures(fit: Fit, loaded: Loaded, folder: Path, suffix: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    outliers = fit.outliers(loaded)
+    make_folder(folder)
+    pictures = _pictures(fit, outliers)
+    for name, axes in zip(_picture_files(len(fit.shape), suffix), pictures, strict=True):
+        first = axes if hasattr(axes, "figure") else next(iter(axes.flat))
+        write_figure(folder / name, first.figure)
+
+
+def _pictures(fit: Fit, outliers: Outliers) -> Iterator[Any]:
+    from robustcp import plot as pictures
+
+    yield pictures.components(fit)
+    yield pictures.convergence(fit)
+    for mode in range(len(fit.shape)):
+        yield pictures.outliers(outliers, mode)

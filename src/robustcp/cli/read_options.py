@@ -1,0 +1,105 @@
+"""Tensors that commands are given, and what may be asked of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from robustcp.cli.errors import fail
+
+if TYPE_CHECKING:
+    from robustcp.io.reading import Loaded
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file and what is said of it: which array, which columns, what is not listed."""
+
+    file: Path
+    key: str | None = None
+    absent: str | None = None
+    columns: str | None = None
+    value: str | None = None
+    stack: bool = False
+
+
+def read_tensor(source: Source, *, lazy: bool = False) -> Loaded:
+    """The tensor in a file; where that can be, entries are read lazily, when they are needed."""
+    from robustcp.io.reading import read
+
+    if source.absent not in (None, "missing", "zero"):
+        fail(f"--absent {source.absent}: must be missing or zero")
+    columns = source.columns
+    modes = None if columns is None else [part.strip() for part in columns.split(",")]
+    return read(
+        source.file,
+        key=source.key,
+        absent=source.absent,
+        modes=modes,
+        value=source.value,
+        stack=source.stack,
+        lazy=lazy,
+    )
+
+
+def noise_file(text: str | None) -> Path | None:
+    """The file that `--noise` names, if it is one; kinds of noise have no suffix."""
+    return Path(text) if text and Path(text).suffix else None
+
+
+def read_noise(text: str, loaded: Loaded) -> Any:
+    """What `--noise` says of the noise, as the library takes it."""
+    from robustcp.io.nifti import read_deviations
+    from robustcp.noise.spec import KIND_NAMES
+
+    if text in (*KIND_NAMES, *loaded.modes):
+        return text
+    items = [part.strip() for part in text.split(",")]
+    if all(part in loaded.modes or _is_number(part) for part in items):
+        return [part if part in loaded.modes else int(part) for part in items]
+    with suppress(ValueError):
+        return float(text)  # one standard deviation for all
+    file = noise_file(text)
+    if file is None:
+        choices = ", ".join((*KIND_NAMES, *loaded.modes))
+        fail(f"--noise {text}: must be one of {choices}, numbers of modes, or a file")
+    return read_deviations(file, loaded)
+
+
+def read_cases(text: str, loaded: Loaded) -> Any:
+    """What `--cases` says of samples, as the library takes it."""
+    from robustcp.starts.cases import Cases
+
+    mode, separator, share = (text, "", "") if text in loaded.modes else text.rpartition("=")
+    if not separator:
+        mode, share = text, ""
+    if mode not in loaded.modes and not _is_number(mode):
+        fail(f"--cases {text}: must be one of {', '.join(loaded.modes)}, or the number of a mode")
+    mode_key = int(mode) if mode not in loaded.modes else mode
+    try:
+        return Cases(mode_key, float(share)) if share else Cases(mode_key)
+    except ValueError:
+        fail(f"--cases {text}: the share must be a number from 0 to 0.4")
+
+
+def read_mode(text: str, modes: Sequence[str]) -> int | str:
+    """A mode by number or name, as the library takes it."""
+    return int(text) if text not in modes and _is_number(text) else text
+
+
+def _is_number(part: str) -> bool:
+    return part.isascii() and part.isdigit()
+
+
+def check_rank(rank: int, loaded: Loaded) -> None:
+    """A rank beyond what any tensor of this shape could need is a slip."""
+    shape = loaded.data.shape
+    if rank < 1:
+        fail(f"--rank {rank}: must be at least 1")
+    max_rank = math.prod(shape) // max(shape)
+    if rank > max_rank:
+        fail(f"--rank {rank}: a tensor of {'x'.join(map(str, shape))} has at most rank {max_rank}")

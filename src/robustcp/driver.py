@@ -1,0 +1,587 @@
+"""What the estimators share: from a plan and its starts to a fit."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any
+
+import numpy as np
+
+from robustcp._util import checks
+from robustcp._util.progress import ConvergenceTrend, ProgressReport, Throughput
+from robustcp._util.typing import Array
+from robustcp.constraints import Constraints
+from robustcp.engines import (
+    Axes,
+    Engine,
+    Fibres,
+    align_to_axes,
+    as_engine,
+    single_blas_thread,
+    to_host,
+)
+from robustcp.losses import L1, LeastSquares, Loss
+from robustcp.model.kruskal import KruskalTensor
+from robustcp.model.metrics import factor_match_score
+from robustcp.noise import COMMON, Noise, estimate_model_noise, measure_structure
+from robustcp.optimize.outcome import CONVERGED, STOPPED, Outcome
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.row_prior import PriorDominatedRows, RowPrior
+from robustcp.optimize.solver import Solver, State
+from robustcp.persist.checkpoint import CheckpointRequest, FitRecord, SavedRun
+from robustcp.results import diagnostics
+from robustcp.results.diagnostics import FitWarning
+from robustcp.results.fit import Fit
+from robustcp.starts.cases import (
+    GOOD_SHARE,
+    MAX_CASE_ROUNDS,
+    CaseDiagnostics,
+    diagnose_cases,
+    estimate_bad_scores,
+)
+from robustcp.starts.multistart import (
+    Start,
+    StartingPoint,
+    Starts,
+    StartSearch,
+    model_cost,
+    zero_unobserved_rows,
+)
+from robustcp.starts.plan import Plan as Plan
+
+LOG = logging.getLogger(__name__)
+
+#: A component that is so many times larger than any entry of the data has run off.
+DIVERGENCE_RATIO = 100.0
+#: Costs per entry that differ by less are the same.
+SAME_COST_TOL = 1e-3
+#: Models fit equally well if their costs per entry differ by less than this, and are others if they
+#: score less than that. One of so many starts is few.
+EQUAL_FIT_TOL, DIFFERENT_MODEL_SCORE, MIN_STARTS_TO_WARN = 3e-3, 0.9, 6
+
+Callback = Callable[[State], bool | None]
+Seed = int | np.random.Generator | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What came of one start."""
+
+    solver: Solver
+    state: State
+    outcome: Outcome
+    starting_point: StartingPoint
+    case_diagnostics: CaseDiagnostics | None = None
+    #: How many subsets of samples it would take.
+    subsets_needed: int = 0
+
+    @cached_property
+    def diverged(self) -> bool:
+        """Whether the model is far larger than the data, as it may be at missing entries."""
+        engine = self.solver.problem.engine
+        if engine.complete:
+            return False
+        sizes = math.prod(engine.xp.max(engine.xp.abs(A), axis=0) for A in self.state.factors)
+        return float(engine.xp.max(sizes)) > DIVERGENCE_RATIO * engine.max_abs
+
+    @cached_property
+    def cost(self) -> float:
+        """What the model costs, on the scale on which starts are compared, in the data's units."""
+        return self.cost_without(None)
+
+    def cost_without(self, fibres: Fibres | None) -> float:
+        """The same of data without some fibres."""
+        problem, state = self.solver.problem, self.state
+        rest = (
+            problem
+            if fibres is None
+            else problem.with_engine(problem.engine.without_fibres(fibres))
+        )
+        cost = model_cost(rest, self.solver.constraints, state.factors, state.noise)
+        return cost + math.log(problem.units.factor)
+
+
+def estimate(
+    X: Any,
+    rank: int,
+    make_plan: Callable[[Engine], Plan],
+    init: Any,
+    max_sweeps: int,
+    rng: Seed,
+    callback: Callback | None,
+    *,
+    entry_weights: Any = None,
+    checkpoint: CheckpointRequest | None = None,
+) -> Fit:
+    """Follow each start of a plan through its stages and keep the lowest objective."""
+    rank = checks.whole_number("rank", rank, 1)
+    max_sweeps = checks.whole_number("max_sweeps", max_sweeps, 1)
+    generator = checks.generator(rng)
+    if isinstance(init, str):
+        checks.choice("init", init, ("auto", "nvecs", "random"))
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback: must be a function of a State, got {callback!r}")
+    with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
+        engine = as_engine(X)
+        LOG.info("fit of %s, rank %d", "x".join(map(str, engine.shape)), rank)
+        if checkpoint is not None:
+            checkpoint.check(rank, engine)
+        if entry_weights is not None:
+            engine = engine.weighted(align_to_axes(engine.view.axes, entry_weights))
+        axes = engine.view.axes
+        fit_engine = engine.off_device
+        fit_engine.check_memory()
+        plan = make_plan(fit_engine)
+        constraints = plan.mode_constraints
+        plan = replace(plan, constraints=bind_constraints(constraints, engine.shape, axes.labels))
+        with FitRecord.of(checkpoint, plan, rank, max_sweeps, generator) as record:
+            transferred_callback = (
+                callback if fit_engine is engine else _transfer_callback(callback, engine)
+            )
+            fit = record.fit or _FitDriver(
+                plan, generator, max_sweeps, transferred_callback, record
+            ).fit(rank)
+    if fit_engine is not engine:
+        weights, *factors = _transfer_arrays((fit.model.weights, *fit.model.factors), engine)
+        fit = replace(fit, model=KruskalTensor(weights, tuple(factors)))
+    for warning in fit.warnings:
+        LOG.warning("%s", warning, extra={"of_fit": True})
+    return _label_fit(replace(fit, constraints=constraints), axes)
+
+
+def _label_fit(fit: Fit, axes: Axes) -> Fit:
+    """A fit with the names, labels and notes of its data."""
+    notes = (*fit.notes, *(note for note in axes.notes if note not in fit.notes))
+    if not axes.modes:
+        return replace(fit, notes=notes)
+    warnings = tuple(
+        replace(warning, sentence=axes.name_modes(warning.sentence)) for warning in fit.warnings
+    )
+    return replace(
+        fit,
+        modes=axes.modes,
+        labels=axes.labels,
+        units=axes.units,
+        warnings=warnings,
+        notes=tuple(map(axes.name_modes, notes)),
+    )
+
+
+def _transfer_callback(callback: Callback | None, engine: Engine) -> Callback | None:
+    """A callback that is told of arrays where the data was given."""
+    if callback is None:
+        return None
+    return lambda state: callback(
+        replace(
+            state,
+            factors=_transfer_arrays(state.factors, engine),
+            swept_factors=_transfer_arrays(state.swept_factors, engine),
+        )
+    )
+
+
+def _transfer_arrays(arrays: Iterable[Array], engine: Engine) -> tuple[Array, ...]:
+    return tuple(engine.asarray(to_host(A)) for A in arrays)
+
+
+def bind_constraints(
+    constraints: Constraints, shape: Sequence[int], labels: Sequence[Sequence[Any] | None]
+) -> Constraints:
+    """Constraints that know the sizes and labels of their modes."""
+    modes = zip(constraints, shape, labels or (None,) * len(shape), strict=True)
+    return tuple(constraint.bound(size, names) for constraint, size, names in modes)
+
+
+@dataclass(frozen=True, eq=False)
+class _FitDriver:
+    """How the starts of a plan are followed."""
+
+    plan: Plan
+    generator: np.random.Generator
+    max_sweeps: int
+    callback: Callback | None
+    record: FitRecord
+    #: How many runs are known to follow.
+    runs_left: int = 0
+
+    def fit(self, rank: int) -> Fit:
+        """Follow the starts, from where they are."""
+        plan, runs = self.plan, list[_Run]()
+        starts, restarts = list(plan.starts), list(plan.restarts)
+        while starts:
+            start = starts.pop(0)
+            starting_point = self.find_starting_point(start, len(runs), rank)
+            starting_points = (starting_point, *starting_point.alternatives)
+            for number, point in enumerate(starting_points, 1):
+                driver = replace(self, runs_left=len(starting_points) - number + len(starts))
+                run = driver.run_start if plan.cases is None else driver.run_start_with_cases
+                runs.append(run(len(runs), point))
+                if runs[-1].outcome == STOPPED:
+                    break
+            if runs[-1].outcome == STOPPED:
+                break
+            if restarts and runs[-1].diverged:
+                starts.insert(0, restarts.pop())
+        bounded_runs = [run for run in runs if not run.diverged] if plan.restarts else []
+        fit = _make_fit(bounded_runs or runs)
+        self.record.finish(None if runs[-1].outcome == STOPPED else fit)
+        return fit
+
+    def find_starting_point(self, start: Start, number: int, rank: int) -> StartingPoint:
+        """Where a start begins, by a search or from what is known of it."""
+        plan, saved = self.plan, self.record.saved_run(number)
+        if saved:
+            return saved.starting_point
+        LOG.info("search for start %d", number + 1)
+        search_log = self.record.search_log(number)
+        starting_point = start(
+            plan.problem, rank, self.generator, plan.mode_constraints, search_log
+        )
+        self.record.clear_search()
+        return starting_point
+
+    def run_start(self, number: int, starting_point: StartingPoint, case_round: int = 0) -> _Run:
+        """Follow one start."""
+        plan, record, generator = self.plan, self.record, self.generator
+        saved, solver = record.saved_run(number), plan.solver(starting_point)
+        if saved and saved.case_round != case_round:
+            saved = None
+        if saved and saved.outcome and saved.is_finished(self.max_sweeps):
+            generator.bit_generator.state = saved.state.generator
+            return _Run(solver, saved.state, saved.outcome, starting_point)
+        factors = zero_unobserved_rows(
+            plan.problem, starting_point.factors, solver.modes, solver.constraints
+        )
+        if saved:
+            generator.bit_generator.state = saved.state.generator
+            state = solver.resume(saved.state)
+        else:
+            generator_state = dict(generator.bit_generator.state)
+            state = solver.start(
+                factors,
+                number + starting_point.start_number,
+                generator_state,
+                starting_point.fibres,
+            )
+            record.save_run(number, SavedRun(starting_point, state, case_round=case_round))
+        progress_log = _ProgressLog(solver, number, self.max_sweeps, self.runs_left)
+
+        def after_sweep(state: State) -> bool:
+            record.save_run(number, SavedRun(starting_point, state, case_round=case_round))
+            progress_log.after_sweep(state)
+            answer = self.callback(solver.state_in_data_units(state)) if self.callback else False
+            return isinstance(answer, bool | np.bool_) and bool(answer)
+
+        state, outcome = solver.run(state, self.max_sweeps, after_sweep)
+        if outcome == CONVERGED:
+            state = solver.move_to_posterior_means(state)
+        record.save_run(number, SavedRun(starting_point, state, outcome, case_round))
+        LOG.info("start %d: %s, after %d sweeps", number + 1, outcome, state.sweep)
+        return _Run(solver, state, outcome, starting_point)
+
+    def run_start_with_cases(self, number: int, starting_point: StartingPoint) -> _Run:
+        """Follow one start without the samples that are bad, until they stay the same ones."""
+        plan, saved = self.plan, self.record.saved_run(number)
+        assert plan.cases is not None
+        mode, problem = int(plan.cases.mode), plan.problem
+        bad = starting_point.bad_samples
+        if bad is None:
+            bad = diagnose_cases(problem, starting_point.factors, None, mode).flagged
+        for case_round in range(saved.case_round if saved else 0, MAX_CASE_ROUNDS):
+            starting_point = replace(starting_point, bad_samples=bad)
+            driver = replace(
+                self,
+                plan=plan.without_samples(bad),
+                runs_left=self.runs_left + MAX_CASE_ROUNDS - 1 - case_round,
+            )
+            run = driver.run_start(number, starting_point, case_round)
+            stopped = run.outcome == STOPPED
+            factors, noise = run.state.factors, None if stopped else run.state.noise
+            search_log = self.record.search_log(number).section(f"scores {case_round + 1}")
+            factors = estimate_bad_scores(
+                problem, factors, noise, mode, bad, plan.mode_constraints, 1e-4, search_log
+            )
+            diagnostics = diagnose_cases(problem, factors, noise, mode)
+            if (
+                stopped
+                or np.array_equal(diagnostics.flagged, bad)
+                or case_round + 1 == MAX_CASE_ROUNDS
+            ):
+                break
+            bad, starting_point = diagnostics.flagged, replace(starting_point, factors=factors)
+        diagnostics = replace(diagnostics, weights=np.where(bad, 0.0, 1.0))
+        state, subsets = (
+            replace(run.state, factors=factors),
+            plan.cases.subsets(factors[0].shape[1]),
+        )
+        return replace(run, state=state, case_diagnostics=diagnostics, subsets_needed=subsets)
+
+
+class _ProgressLog:
+    """What the log says of a run."""
+
+    def __init__(self, solver: Solver, number: int, max_sweeps: int, runs_left: int) -> None:
+        self._solver, self._number, self._max_sweeps, self._runs_left = (
+            solver,
+            number,
+            max_sweeps,
+            runs_left,
+        )
+        self._throughput, self._convergence = Throughput(), ConvergenceTrend()
+
+    def after_sweep(self, state: State) -> None:
+        """Say where the run is."""
+        self._throughput.count_step()
+        self._convergence.add(state.decrease, state.level_sweep == 1)
+        self._throughput.report(LOG, lambda: self.progress(state), now=state.level_sweep == 1)
+
+    def progress(self, state: State) -> ProgressReport:
+        """Where it is: the sweeps that are left are those allowed, and a guess for the level."""
+        tol, max_level_sweeps = self._solver.level_limits(state)
+        seconds_per_sweep, sweeps_left = (
+            self._throughput.seconds_per_step,
+            self._max_sweeps - state.sweep,
+        )
+        expected = min(
+            self._convergence.sweeps_left(tol), max_level_sweeps - state.level_sweep, sweeps_left
+        )
+        sweeps_left += self._runs_left * self._max_sweeps
+        return ProgressReport(
+            f"start {self._number + 1}, stage {state.name!r} ({state.stage + 1} of "
+            f"{len(self._solver.stages)}), level {state.level + 1}",
+            f"sweep {state.sweep}",
+            state.trace[-1],
+            state.sweep / self._max_sweeps,
+            seconds_per_sweep * expected,
+            " for this level",
+            seconds_per_sweep * sweeps_left,
+            f" for {sweeps_left} sweeps",
+        )
+
+
+def _make_fit(runs: Sequence[_Run]) -> Fit:
+    """The best run as a Fit, in the units of the data."""
+    # Runs that were cut short may stand at different losses; compare them under the last one.
+    last_level = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).level_spec
+    objectives = [
+        run.state.objective
+        if run.state.level_spec == last_level
+        else run.solver.value(run.state, last_level)
+        for run in runs
+    ]
+    starts = Starts(
+        runs[0].solver.reported_objective(value, last_level.loss) for value in objectives
+    )
+    best, start_warnings = runs[int(np.argmin(objectives))], []
+    if best.case_diagnostics is not None:
+        starts = best.starting_point.starts or starts
+        start_warnings = (
+            diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
+            if best.starting_point.starts
+            else []
+        )
+        flagged = best.case_diagnostics.flagged
+        start_warnings += diagnostics.bad_sample_warnings(
+            int(flagged.sum()), flagged.size, 1 - GOOD_SHARE
+        )
+    elif runs[0].starting_point.starts is not None:
+        best, starts = _select_best_run(runs)
+        start_warnings = _start_warnings(runs, best, starts)
+    solver, state = best.solver, best.state
+    problem, units = solver.problem, solver.problem.units
+    engine = problem.clipped_for(state.loss)
+    if state.fibres is not None:
+        engine = engine.without_fibres(state.fibres)
+    model = _canonical_model(solver, state)
+    loss = units.loss_of_data(state.loss)
+    # Where there was no refinement nobody has asked yet what the noise depends on.
+    noise_estimated = state.noise is not None
+    kind = state.noise.kind if state.noise is not None else COMMON
+    noise = estimate_model_noise(
+        engine, state.factors, problem.resolution, units, kind, state.noise
+    )
+    data_is_zero = engine.max_abs == 0 and not noise.known  # there is no size that noise could have
+    return Fit(
+        model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
+        trace=np.array(state.trace),
+        result=_located_outcome(best, loss),
+        warnings=(
+            *_warnings(best, model, noise, runs[0].starting_point.sufficient_rank),
+            *start_warnings,
+        ),
+        notes=tuple(_notes(best)),
+        loss=loss.original,
+        stages=tuple((name, sweeps) for name, sweeps in state.stages if sweeps),
+        explained=_explained_share(problem, state),
+        starts=starts,
+        noise=replace(
+            noise.scaled(0.0 if data_is_zero else units.factor), kind_determined=noise_estimated
+        ),
+        cases=best.case_diagnostics,
+    )
+
+
+def _warnings(
+    run: _Run, model: KruskalTensor, noise: Noise, sufficient_rank: int | None
+) -> list[FitWarning]:
+    """Reasons to doubt the model of a run, but for those that other runs give."""
+    state, level_data, rank = run.state, run.solver.objective_of(run.state).engine, model.rank
+    cases = None if run.case_diagnostics is None else run.case_diagnostics.mode
+    warnings = [
+        *map(_unsolved_warning, state.unsolved_rows),
+        *diagnostics.component_warnings(model),
+    ]
+    if state.noise is not None:
+        warnings += diagnostics.localisation_warnings(model.factors, cases)
+        if not run.starting_point.reliable:
+            search, factors = (
+                StartSearch(run.solver.problem, run.solver.constraints),
+                model.absorbed(),
+            )
+            entropy = search.entropy(factors)
+            warnings += diagnostics.redundancy_warnings(
+                search.redundant_components(factors, entropy), sufficient_rank, rank
+            )
+            warnings += diagnostics.weak_model_warnings(search.null_entropy - entropy)
+        warnings += diagnostics.structure_warnings(
+            measure_structure(level_data, state.factors, noise.sigma), rank
+        )
+        warnings += diagnostics.rejection_warnings(noise.clean)
+    warnings += diagnostics.prior_warnings(_prior_decided_rows(level_data, state))
+    warnings += diagnostics.noisy_slab_warnings(noise.outlying_slabs(), cases)
+    return warnings + diagnostics.skipped_stage_warnings(state.skipped)
+
+
+def _notes(run: _Run) -> list[str]:
+    """What else users should know."""
+    state, solver = run.state, run.solver
+    notes = [*solver.problem.notes, *state.notes]
+    notes += _rejected_row_notes(solver.objective_of(state).engine, state)
+    if state.fibres:
+        notes.append(f"{state.fibres.description} left out, as outlying as a whole")
+    if run.case_diagnostics is not None and run.case_diagnostics.flagged.any():
+        notes.append(f"{run.case_diagnostics.words} left out, as bad as a whole")
+    return notes
+
+
+def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
+    """The run that costs least in the end, and what is known of all starts.
+
+    They are compared without the fibres that any of them leaves out: no model can buy itself a
+    low cost by a component for those. Of those that cost the same, it is the one that most starts
+    agree with.
+    """
+    starts = runs[0].starting_point.starts
+    assert starts is not None
+    costs = _costs(runs)
+    for run in runs:
+        factors = run.solver.problem.units.factors_of_data(run.state.factors)
+        model = KruskalTensor.from_factors(factors).normalized()
+        starts = starts.with_final(run.starting_point.start_number, run.cost, model)
+    equal_runs = [
+        (starts.recount_reached(run.starting_point.start_number), run, cost)
+        for run, cost in zip(runs, costs, strict=True)
+        if cost <= min(costs) + SAME_COST_TOL
+    ]
+    starts, best, _ = max(equal_runs, key=lambda item: (item[0].reached, -item[2]))
+    return best, starts
+
+
+def _costs(runs: Sequence[_Run]) -> list[float]:
+    """What the models cost, without the fibres that any of them leaves out."""
+    excluded_fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
+    if not excluded_fibres:
+        return [run.cost for run in runs]
+    return [run.cost_without(reduce(or_, excluded_fibres)) for run in runs]
+
+
+def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
+    """Whether the model is one that others would find too."""
+    warnings = []
+    if starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
+        warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
+    best_model, costs = KruskalTensor.from_factors(best.state.factors), _costs(runs)
+    best_cost = costs[list(runs).index(best)]
+    for run, cost in zip(runs, costs, strict=True):
+        if cost > best_cost + EQUAL_FIT_TOL or run is best or best.solver.problem.units.order == 2:
+            continue
+        other = KruskalTensor.from_factors(run.state.factors)
+        score = factor_match_score(other, best_model, weights=False)
+        if score < DIFFERENT_MODEL_SCORE:
+            warnings += diagnostics.ambiguity_warnings(score)
+            break
+    return warnings
+
+
+def _canonical_model(solver: Solver, state: State) -> KruskalTensor:
+    """The model in canonical form; columns are not turned around where that is not allowed."""
+    modes = range(len(state.factors))
+    flippable = [mode for mode in modes if solver.constraints[mode].symmetric]
+    oriented = set(modes) - set(flippable)
+    model = KruskalTensor.from_factors(state.factors)
+    return model.normalized(flippable[-1] if flippable else -1, oriented)
+
+
+def _located_outcome(run: _Run, loss: Loss) -> Outcome:
+    """How a run ended, and where, if that was before its last level."""
+    if run.outcome == CONVERGED or run.solver.is_last_level(run.state):
+        return run.outcome
+    position = f" in stage {run.state.name!r} at {loss}, before the last level"
+    return replace(run.outcome, sentence=run.outcome.sentence + position)
+
+
+def _explained_share(problem: Problem, state: State) -> float:
+    """The share of the data that the model explains: of squares for least squares, else of |x|.
+
+    Of small counts also that of squares: their means are no medians, and may leave more of |x|
+    than zeros do.
+    """
+    tiny = L1(max((1e-6 * problem.scale) ** 2, 1e-300))
+    squares = state.loss.quadratic or problem.resolution.small_counts
+    measure = LeastSquares() if squares else tiny
+    engine = problem.clipped_for(measure).standardized(None)
+    null_loss = engine.value(tuple(0.0 * A for A in state.factors), measure)
+    residual_loss = engine.value(state.factors, measure)
+    total_loss = null_loss + problem.excess(measure)
+    return (null_loss - residual_loss) / total_loss if total_loss > 0 else 0.0
+
+
+def _rejected_row_notes(engine: Engine, state: State) -> list[str]:
+    """Rows that a loss which rejects outliers leaves where the stage before it put them."""
+    if not np.isfinite(state.loss.rejects):
+        return []
+    notes = []
+    rank = state.factors[0].shape[1]  # so many entries of a row can be met by chance
+    for mode, hits in enumerate(engine.count_large_residuals(state.factors, state.loss.rejects)):
+        rows = np.flatnonzero((engine.slab_counts(mode) - hits <= rank) & (hits > 0))
+        if rows.size:
+            notes.append(
+                f"{rows.size} rows of mode {mode} have no entry that fits and keep the values "
+                f"of the stage before ({diagnostics.abbreviate_indices(rows)})"
+            )
+    return notes
+
+
+def _prior_decided_rows(engine: Engine, state: State) -> list[PriorDominatedRows]:
+    """Rows that a prior decides."""
+    if state.prior is None or state.noise is None:
+        return []
+    modes = tuple(n for n, ridge in enumerate(state.prior.ridges) if ridge is not None)
+    unit = state.noise.sigma**2
+    posterior = RowPrior(modes).row_posterior(engine, state.factors, state.loss, unit, state.prior)
+    counts = [engine.slab_counts(mode) for mode in range(engine.order)]
+    return posterior.prior_dominated_rows(counts)
+
+
+def _unsolved_warning(rows_of_mode: tuple[int, tuple[int, ...]]) -> FitWarning:
+    mode, rows = rows_of_mode
+    sentence = (
+        f"{len(rows)} rows of mode {mode} could not be solved and kept their value "
+        f"({diagnostics.abbreviate_indices(rows)}): try a lower rank"
+    )
+    return FitWarning("unsolved", sentence, {"mode": mode, "rows": list(rows)})

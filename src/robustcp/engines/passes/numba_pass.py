@@ -1,0 +1,300 @@
+"""Passes compiled by Numba, for the losses in `kernels_numba.FORMULAS` and NumPy arrays.
+
+NumPy goes through memory seven times for the one line of arithmetic of a loss, and a tile costs
+it some twenty calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from robustcp._util.typing import Array
+from robustcp.engines.installed import loss_parameters, numba_kernels
+from robustcp.engines.normal_equations import NormalEquations
+from robustcp.engines.passes.base import Pass, TileSums
+from robustcp.engines.scales import MatrixScales
+from robustcp.engines.tiles import Tiling, khatri_rao, split_range
+from robustcp.engines.weights import MatrixWeights
+from robustcp.losses import Loss
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the matrix.
+
+    Attributes
+    ----------
+    corner, end : (row, column)
+    rows : slice
+        The rows of the own mode that it has a part in.
+    """
+
+    corner: tuple[int, int]
+    end: tuple[int, int]
+    rows: slice
+
+
+#: A C-ordered matrix and where in it a block begins.
+BlockOrigin = tuple[np.ndarray, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class BlockData:
+    """What compiled code reads of a block; it must be held as long as the addresses are used.
+
+    Attributes
+    ----------
+    data : BlockOrigin
+    weights : array, optional
+        Those of the block alone.
+    scales : BlockOrigin, optional
+        Inverse ones.
+    """
+
+    data: BlockOrigin
+    weights: np.ndarray | None
+    scales: BlockOrigin | None
+
+    @property
+    def addresses(self) -> tuple[tuple[int, int, int], int, tuple[int, int]]:
+        """Where they are, as in `kernels_numba._rows_tile`."""
+        weights = 0 if self.weights is None else numba_kernels().address(self.weights)
+        scales = (0, 0) if self.scales is None else _locate(*self.scales)[:2]
+        return _locate(*self.data), weights, scales
+
+
+@dataclass(frozen=True)
+class LineFunctions:
+    """What a pass does to a line of entries: addresses as in `kernels_numba._rows_tile`.
+
+    The array of the loss's parameters must be held as long as its address is used.
+    """
+
+    addresses: tuple[int, int, int, int]
+    numbers_address: int
+    numbers: np.ndarray
+    value_factor: float
+
+    def frame(self, entries: BlockData, block_entries: int, *extra: int) -> tuple[int, ...]:
+        """As `kernels_numba._rows_tile` takes it, of some entries; more is for `kernels._sweep`."""
+        X, weights, scales = entries.addresses
+        return *self.addresses, self.numbers_address, *X, weights, *scales, block_entries, *extra
+
+
+class CompiledPass(Pass):
+    """Compiled code, block by block of the matrix."""
+
+    def supports(self, loss: Loss) -> bool:
+        """Whether there is compiled code for a loss with such parameters."""
+        has_formula = type(loss) in numba_kernels().FORMULAS
+        return has_formula and loss_parameters(loss, self.storage.dtype) is not None
+
+    def normal_equations(
+        self, factors: Sequence[Array], n: int, loss: Loss, rows: slice
+    ) -> NormalEquations:
+        sides = _SideProducts(factors, self.storage.split, n, self.storage.dtype)
+        rank, dtype = factors[0].shape[1], self.storage.dtype
+        run, packed = self._block_function(loss, sides), rank * (rank + 1) // 2
+        blocks = sides.blocks(rows, self.storage.tiling)
+
+        def sum_block(block: Block) -> TileSums:
+            count = block.rows.stop - block.rows.start
+            gradient, gram = np.zeros((count, rank), dtype), np.zeros((count, packed), dtype)
+            return block.rows, gradient, gram, run(block, gradient, gram)
+
+        if any(a.rows.stop > b.rows.start for a, b in itertools.pairwise(blocks)):
+            return self.sum_tiles(self.storage.map(sum_block, blocks), rows, rank)
+        count = rows.stop - rows.start
+        gradient, gram = np.zeros((count, rank), dtype), np.zeros((count, packed), dtype)
+
+        def add_block(block: Block) -> float:
+            target = slice(block.rows.start - rows.start, block.rows.stop - rows.start)
+            value: float = run(block, gradient[target], gram[target])  # of no other block
+            return value
+
+        return NormalEquations(gram, gradient, sum(self.storage.map(add_block, blocks)))
+
+    def value(self, factors: Sequence[Array], loss: Loss) -> float:
+        sides = _SideProducts(factors, self.storage.split, 0, self.storage.dtype)
+        run, empty = self._block_function(loss, sides), np.empty((0, 0), self.storage.dtype)
+        blocks = sides.blocks(slice(0, self.storage.shape[0]), self.storage.tiling)
+        return float(sum(self.storage.map(lambda block: run(block, empty, empty), blocks)))
+
+    def _block_function(self, loss: Loss, sides: _SideProducts) -> Any:
+        """A function of a block, and of arrays to add to, that returns the block's value."""
+        code, real = numba_kernels(), self.storage.dtype
+        tile_function = (code.rows_tile if sides.own_rows else code.columns_tile)(real).address
+        run, address, functions = code.dispatch_tile().run, code.address, self.line_functions(loss)
+        block_entries, read_block, value_factor = (
+            self.storage.tiling.block_entries,
+            self._read_block,
+            functions.value_factor,
+        )
+        products = sides.products
+        sizes = len(products[1]), len(products[2]), products[3].shape[1]
+        addresses = [address(part) for part in products]
+
+        def run_block(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
+            assert products  # held while they are read, as entries and lines are
+            entries, (row, column), end = read_block(block), block.corner, block.end
+            arguments = np.array(
+                (
+                    tile_function,
+                    row,
+                    column,
+                    end[0] - row,
+                    end[1] - column,
+                    block.rows.start,
+                    *sizes,
+                    gram.shape[1],
+                    *addresses,
+                    address(gradient),
+                    address(gram),
+                    *functions.frame(entries, block_entries),
+                )
+            )
+            return float(value_factor * run(address(arguments)))
+
+        return run_block
+
+    def line_functions(self, loss: Loss) -> LineFunctions:
+        """What a pass does to a line of entries."""
+        numbers = loss_parameters(loss, self.storage.dtype)
+        assert numbers is not None
+        code = numba_kernels()
+        value_factor = code.FORMULAS[type(loss)].weight(loss)
+        return LineFunctions(
+            self._function_addresses(loss, numbers), code.address(numbers), numbers, value_factor
+        )
+
+    def read_all(self) -> BlockData:
+        """All the data, as one block."""
+        assert self.storage.as_matrix is not None
+        return self._read_block(Block((0, 0), self.storage.as_matrix.shape, slice(0, 0)))
+
+    def _function_addresses(self, loss: Loss, numbers: np.ndarray) -> tuple[int, int, int, int]:
+        """See `kernels_numba._rows_tile`."""
+        code, real = numba_kernels(), self.storage.dtype
+        data = self.storage.array.dtype if self._reads_in_place else real
+        weighted, scaled = self._weights is not None, self._scales is not None
+        formula = code.FORMULAS[type(loss)].line_address(real, weighted, len(numbers))
+        return (
+            formula,
+            code.line_preparation(data, real, scaled),
+            code.line_restoration(real, scaled),
+            code.gemm(real),
+        )
+
+    @cached_property
+    def _reads_in_place(self) -> bool:
+        """Whether the compiled code can read the data itself."""
+        dtype = self.storage.array.dtype
+        native = (
+            self.storage.array.flags.aligned
+            and dtype.isnative
+            and (dtype.kind in "iu" or dtype in (np.float32, np.float64))
+        )
+        weights = self.storage.weights
+        has_zeros = weights is not None and weights.has_zeros
+        return native and not has_zeros and self.storage.view.is_identity
+
+    def _read_block(self, block: Block) -> BlockData:
+        """The data, weights and inverse scales of a block."""
+        matrix, storage = self.storage.as_matrix, self.storage
+        assert matrix is not None
+        window = tuple(slice(a, b) for a, b in zip(block.corner, block.end, strict=True))
+        w = None if self._weights is None else np.ascontiguousarray(self._weights.block(*window))
+        scales = None if self._scales is None else self._scales.block(*window)
+        if self._reads_in_place:
+            return BlockData((matrix, block.corner), w, scales)
+        values = storage.convert(matrix[window], storage.dtype)
+        if w is not None and storage.weights is not None and storage.weights.has_zeros:
+            values = np.where(w == 0, values.dtype.type(np.nan), values)
+        return BlockData((np.ascontiguousarray(values), (0, 0)), w, scales)
+
+    @cached_property
+    def _scales(self) -> MatrixScales | None:
+        scales, storage = self.storage.scales, self.storage
+        return None if scales is None else scales.as_matrix(storage.shape, storage.split)
+
+    @cached_property
+    def _weights(self) -> MatrixWeights | None:
+        weights, storage = self.storage.weights, self.storage
+        return None if weights is None else MatrixWeights(weights, storage.shape, storage.split)
+
+
+def _locate(matrix: np.ndarray, offset: tuple[int, int]) -> tuple[int, int, int]:
+    """Where an entry of a matrix is, and how far it is to the next row and entry, in bytes."""
+    step, width = matrix.shape[1] * matrix.itemsize, matrix.itemsize
+    return numba_kernels().address(matrix) + offset[0] * step + offset[1] * width, step, width
+
+
+class _SideProducts:
+    """The factors of a pass for one mode, multiplied out.
+
+    The own mode is on one side of the matrix, where lines run over left x own x right: the modes
+    before and after it. The other side is multiplied out as a whole.
+    """
+
+    def __init__(self, factors: Sequence[np.ndarray], split: int, n: int, dtype: Any) -> None:
+        self.own_rows = n < split
+        first, last = (0, split) if self.own_rows else (split, len(factors))
+        other = factors[split:] if self.own_rows else factors[:split]
+        groups = (factors[first:n], factors[n : n + 1], factors[n + 1 : last], other)
+        ones = [_ones(factors[0].shape[1], factors[0].dtype)]
+        self.products = tuple(
+            np.ascontiguousarray(khatri_rao(part or ones), dtype) for part in groups
+        )
+
+    def blocks(self, rows: slice, tiling: Tiling) -> list[Block]:
+        """Blocks that cover some rows of the own mode; the same for any number of threads."""
+        left, _, right, other = (len(part) for part in self.products)
+        half_entries = -(-left * (rows.stop - rows.start) * right * other // 2)
+        entry_limit = tiling.compiled_entries * 8 // self.products[3].itemsize
+        block_entries = min(entry_limit, max(tiling.min_entries, half_entries))
+        if self.own_rows:
+            other_cuts = split_range(other, tiling.max_columns)
+            own_cuts = self._cut_own_side(rows, max(1, block_entries // other_cuts[0].stop))
+        else:
+            own_cuts = self._cut_own_side(rows, tiling.max_columns)
+            other_cuts = split_range(
+                other, max(1, block_entries // max(b - a for a, b, _ in own_cuts))
+            )
+        return [
+            Block((a, c.start), (b, c.stop), own)
+            if self.own_rows
+            else Block((c.start, a), (c.stop, b), own)
+            for (a, b, own), c in itertools.product(own_cuts, other_cuts)
+        ]
+
+    def _cut_own_side(self, rows: slice, max_lines: int) -> list[tuple[int, int, slice]]:
+        """Cuts of the own side, at most so long: first line, end, and the own mode's rows.
+
+        A cut is a part of one run (the lines of one index of the modes before) or several whole
+        ones; so it has a part in few rows of the own mode, or each row many lines in it.
+        """
+        left, own, right = (len(part) for part in self.products[:3])
+        run_lines, used_lines = own * right, (rows.stop - rows.start) * right
+        if used_lines == run_lines <= max_lines:
+            return [
+                (g.start * run_lines, g.stop * run_lines, rows)
+                for g in split_range(left, max_lines // run_lines)
+            ]
+        cuts = []
+        for begin in range(rows.start * right, left * run_lines, run_lines):
+            for cut in split_range(used_lines, max_lines):
+                low, high = cut.start // right, -(-cut.stop // right)
+                own_rows = slice(rows.start + low, rows.start + high)
+                cuts.append((begin + cut.start, begin + cut.stop, own_rows))
+        return cuts
+
+
+@lru_cache
+def _ones(rank: int, dtype: Any) -> np.ndarray:
+    return np.ones((1, rank), dtype)

@@ -1,0 +1,492 @@
+"""The fused pass on a GPU, by Triton; see `kernels_triton` for the mathematics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from robustcp._util.typing import Array
+from robustcp.engines.normal_equations import NormalEquations
+from robustcp.engines.passes.base import Pass
+from robustcp.engines.passes.plain import PlainPass
+from robustcp.engines.storage import Storage
+from robustcp.engines.tiles import khatri_rao
+from robustcp.engines.weights import TileWeights
+from robustcp.losses import Loss
+
+#: Rows and columns of a block, and packed columns that a program sums up, at most.
+MAX_BLOCK_SIZE, MAX_PACKED_COLUMNS = 64, 64
+#: Reads under way at a time, where they are of neighbours in memory.
+PIPELINE_STAGES = 2
+#: Entries of a row over which errors of slopes average out.
+MIN_AVERAGED_ENTRIES = 1 << 18
+#: A mode with fewer indices is no good for the rows of blocks.
+MIN_BLOCK_ROWS = 16
+#: So many programs keep a GPU busy; their sums may be this share of the data, or so many numbers.
+TARGET_PROGRAMS, PARTIAL_SUMS_SHARE, MIN_PARTIAL_SUMS = 132 * 16, 0.02, 1 << 22
+
+
+@dataclass(frozen=True)
+class ModeRoles:
+    """What each mode does in a pass: stored modes, in storage order.
+
+    Attributes
+    ----------
+    own : int
+        The mode whose normal equations are asked for.
+    rows, tile : int
+        Those that a block of entries is cut from. Rows are of the own mode, unless that is too
+        short: then each of its indices has programs of its own (`per_own_index`).
+    outer : tuple of int
+        All others.
+    """
+
+    own: int
+    rows: int
+    tile: int
+    outer: tuple[int, ...]
+
+    @property
+    def per_own_index(self) -> bool:
+        return self.own != self.rows
+
+    @classmethod
+    def of(cls, own: int, shape: Sequence[int], strides: Sequence[int]) -> ModeRoles:
+        """Blocks should be wide, and their entries near each other."""
+        others = [m for m in range(len(shape)) if m != own]
+
+        def tile_preference(mode: int) -> tuple[int, int]:
+            return min(shape[mode], MAX_BLOCK_SIZE), -strides[mode]
+
+        rows = own
+        if shape[own] < MIN_BLOCK_ROWS and len(others) > 1:
+            rows = max(others, key=lambda mode: shape[mode])
+            others.remove(rows)
+        tile = max(others, key=tile_preference)
+        return cls(own, rows, tile, tuple(m for m in others if m != tile))
+
+
+class TritonPass(Pass):
+    """One kernel reads the data once and writes sums; any strides, any number of modes.
+
+    Vectors of weights and scales are products over the outer modes there, followed by those of
+    the own mode if the pass is turned.
+    """
+
+    def __init__(self, storage: Storage, kernels: Any) -> None:
+        super().__init__(storage)
+        self._kernels = kernels
+        self._plain = PlainPass(storage)
+
+    def supports(self, loss: Loss) -> bool:
+        """Whether there is a kernel for it."""
+        scales = self.storage.scales
+        slabwise = scales is None or scales.slabs is None or scales.slabs.array is None
+        rank_supported = (
+            scales is None
+            or not scales.signal_factors
+            or _rank(scales.signal_factors) <= self._kernels.MAX_RANK
+        )
+        formula = self._kernels.formula_for(loss)
+        return (
+            slabwise
+            and rank_supported
+            and formula is not None
+            and self._can_represent(formula.numbers(loss))
+        )
+
+    def supports_rank(self, factors: Sequence[Array]) -> bool:
+        """Whether there are kernels for factors of so many columns."""
+        return _rank(factors) <= int(self._kernels.MAX_RANK)
+
+    def _can_represent(self, numbers: Sequence[float]) -> bool:
+        """Whether the type of the factors holds some numbers."""
+        info = self.storage.xp.finfo(self.storage.dtype)
+        return all(n == 0 or info.smallest_normal <= abs(n) <= info.max for n in numbers)
+
+    def normal_equations(
+        self, factors: Sequence[Array], n: int, loss: Loss, rows: slice
+    ) -> NormalEquations:
+        rank = _rank(factors)
+        if not self.supports_rank(factors):
+            return self._plain.normal_equations(factors, n, loss, rows)
+        shared_grams = None
+        if loss.quadratic and self.storage.separable:
+            shared_grams = self.packed_grams(self.shared_gram(factors, n), n, rows)
+        with self._kernels.on_device(self.storage.device):
+            sums, value = self._accumulate(factors, n, loss, rows, gram=shared_grams is None)
+        gram = sums[:, rank:] if shared_grams is None else shared_grams
+        return NormalEquations(gram, sums[:, :rank], value)
+
+    def value(self, factors: Sequence[Array], loss: Loss) -> float:
+        if not self.supports_rank(factors):
+            return self._plain.value(factors, loss)
+        n = max(range(len(factors)), key=lambda mode: self.storage.shape[mode])
+        with self._kernels.on_device(self.storage.device):
+            return float(self._accumulate(factors, n, loss, None, gram=False)[1])
+
+    def _accumulate(
+        self, factors: Sequence[Array], n: int, loss: Loss, rows: slice | None, *, gram: bool
+    ) -> tuple[Array, Array]:
+        """Gradients beside Gram matrices, and the value, an array of its own."""
+        kernels, storage = self._kernels, self.storage
+        xp, shape, roles = storage.xp, storage.shape, self._roles(n)
+        factors = [xp.asarray(A, dtype=storage.dtype).contiguous() for A in factors]
+        rank = _rank(factors)
+        pair_count = rank * (rank + 1) // 2
+        packed = pair_count if gram else 0
+        R, S = kernels.block_size(rank), min(MAX_PACKED_COLUMNS, kernels.block_size(pair_count))
+        chunks = -(-packed // S)
+        own_slice = slice(0, shape[n]) if rows is None else rows
+        own_count = own_slice.stop - own_slice.start
+        data, first, count = storage.storage_array, own_slice.start, own_count
+        own_factor = factors[n]
+        if roles.per_own_index:
+            data, own_factor = data.narrow(n, own_slice.start, own_count), own_factor[own_slice, :]
+            first, count = 0, shape[roles.rows]
+        pairs = self._column_pairs(rank, R, S)
+        P = self._outer_products(factors, roles, pairs, rank, R)
+        outer = P.shape[0]
+        block = (
+            MAX_BLOCK_SIZE if storage.dtype == xp.float32 else MAX_BLOCK_SIZE // 2
+        )  # as many registers
+        BI, BT = (min(block, kernels.block_size(size)) for size in (count, shape[roles.tile]))
+        split = _WorkSplit.of(
+            blocks=-(-count // BI) * (own_count if roles.per_own_index else 1),
+            tiles=-(-shape[roles.tile] // BT),
+            outer=outer,
+            max_parts=max(
+                1,
+                int(max(PARTIAL_SUMS_SHARE * math.prod(shape), MIN_PARTIAL_SUMS))
+                // (count * (rank + packed)),
+            ),
+        )
+        blocks = -(-count // BI)
+        own_programs = own_count if roles.per_own_index else 1
+        sums = xp.empty(
+            (split.parts * (blocks if roles.per_own_index else 1), own_count, rank + packed),
+            dtype=storage.dtype,
+            device=storage.device,
+        )
+        values = xp.empty(sums.shape[:2], dtype=xp.float64, device=storage.device)
+        strides, formula = data.stride(), kernels.formula_for(loss)
+        inputs = self._weight_inputs(roles, own_slice)
+        divisors = [
+            _power_of_two_divisor(count),
+            _power_of_two_divisor(strides[roles.rows]),
+            _power_of_two_divisor(shape[roles.tile]),
+        ]
+        view = storage.view
+
+        def launch(first_column: int, chunk_count: int, gradient: bool) -> None:
+            kernels.pass_kernel[blocks, split.parts, chunk_count * own_programs](
+                data,
+                factors[roles.rows],
+                own_factor,
+                P,
+                factors[roles.tile],
+                *pairs,
+                self._kernel_numbers(loss),
+                self._outer_offsets(n)[0],
+                sums,
+                values,
+                *inputs.arrays,
+                count // divisors[0],
+                first,
+                shape[roles.tile] // divisors[2],
+                outer,
+                own_programs,
+                rank,
+                packed,
+                P.shape[1],
+                inputs.signal_rank,
+                strides[roles.rows] // divisors[1],
+                strides[roles.tile],
+                strides[n],
+                *inputs.strides,
+                split.tiles_per_part,
+                split.outer_per_part,
+                split.outer_splits,
+                first_column,
+                FORMULA=formula.evaluate,
+                real=kernels.TRITON_TYPES[str(storage.dtype)],
+                FAST=not kernels.is_interpreted() and storage.dtype == xp.float32,
+                BI=BI,
+                BT=BT,
+                R=R,
+                S=S,
+                RS=kernels.block_size(max(1, inputs.signal_rank)),
+                ROWS_BY=divisors[0],
+                ROW_BY=divisors[1],
+                INNER_BY=divisors[2],
+                PLACES_BY=self._outer_offsets(n)[1],
+                GRADIENT=gradient,
+                GRAM=gram,
+                TURNED=roles.per_own_index,
+                GAPS=storage.has_missing,
+                SHRUNK=len(self._unit_multipliers),
+                CUT=view.clip_limit < math.inf,
+                **inputs.flags,
+                SPLIT=math.prod(shape) < MIN_AVERAGED_ENTRIES * shape[n],
+                num_warps=4,
+                STAGES=1 if strides[roles.rows] == 1 else PIPELINE_STAGES,
+            )
+
+        launch(0, 1, True)
+        if chunks > 1:
+            launch(S, chunks - 1, False)
+        return xp.sum(sums, axis=0), xp.sum(values)
+
+    # What does not change between passes
+
+    @cached_property
+    def _cache(self) -> dict[Any, Any]:
+        return {}
+
+    @property
+    def _unit_multipliers(self) -> tuple[float, ...]:
+        """What data is multiplied by: in two steps, where one number does not hold it."""
+        exponent = self.storage.view.exponent
+        if abs(exponent) <= 100:
+            return (math.ldexp(1.0, -exponent),) if exponent else ()
+        half = exponent // 2
+        return math.ldexp(1.0, -half), math.ldexp(1.0, half - exponent)
+
+    def _roles(self, n: int) -> ModeRoles:
+        return ModeRoles.of(n, self.storage.shape, self.storage.storage_array.stride())
+
+    def _outer_offsets(self, n: int) -> tuple[Array, int]:
+        """Where the data of each outer index begins, and a power of two that divides them all."""
+        key = "places", n
+        if key not in self._cache:
+            strides = self.storage.storage_array.stride()
+            outer = self._roles(n).outer
+            divisor = min((_power_of_two_divisor(strides[m]) for m in outer), default=16)
+            self._cache[key] = self._offsets(outer, strides), divisor
+        offsets: tuple[Array, int] = self._cache[key]
+        return offsets
+
+    def _offsets(self, modes: Sequence[int], strides: Sequence[int]) -> Array:
+        xp, storage = self.storage.xp, self.storage
+        options = {"dtype": xp.int64, "device": storage.device}
+        offsets = xp.zeros((1,), **options)
+        for mode in modes:
+            steps = strides[mode] * xp.arange(storage.shape[mode], **options)
+            offsets = xp.reshape(offsets[:, None] + steps[None, :], (-1,))
+        return offsets
+
+    def _column_pairs(self, rank: int, R: int, S: int) -> tuple[Array, Array]:
+        """The columns of rows and the pairs of packed columns, in whole chunks."""
+        key = "pairs", rank
+        if key not in self._cache:
+            xp, storage = self.storage.xp, self.storage
+            options = {"dtype": xp.int32, "device": storage.device}
+            packed = rank * (rank + 1) // 2
+            row_padding, pair_padding = (
+                xp.zeros((R - rank,), **options),
+                xp.zeros((-packed % S,), **options),
+            )
+            self._cache[key] = tuple(
+                xp.concat(
+                    [
+                        xp.arange(rank, **options),
+                        row_padding,
+                        xp.astype(pair, xp.int32),
+                        pair_padding,
+                    ]
+                )
+                for pair in storage.packed_pairs(rank)
+            )
+        pairs: tuple[Array, Array] = self._cache[key]
+        return pairs
+
+    def _kernel_numbers(self, loss: Loss) -> Array:
+        """The numbers of the loss, of the view and of the scales."""
+        if loss not in self._cache:
+            storage, view = self.storage, self.storage.view
+            loss_numbers = (*self._kernels.formula_for(loss).numbers(loss), *(0.0,) * 7)[:7]
+            multipliers = (*self._unit_multipliers, 1.0, 1.0)[:2]
+            constant, linear, quadratic, floor = (
+                (1.0, 0.0, 0.0, 0.0) if storage.scales is None else storage.scales.parameters
+            )
+            numbers = (
+                *loss_numbers,
+                *multipliers,
+                view.clip_limit,
+                view.mask_limit,
+                floor**4,
+                constant,
+                linear,
+                quadratic,
+            )
+            self._cache[loss] = storage.xp.asarray(
+                numbers, dtype=storage.dtype, device=storage.device
+            )
+        return self._cache[loss]
+
+    # What a pass needs beside the data
+
+    def _outer_products(
+        self,
+        factors: Sequence[Array],
+        roles: ModeRoles,
+        pairs: tuple[Array, Array],
+        rank: int,
+        R: int,
+    ) -> Array:
+        """Products of the factor rows of the outer modes, then those of pairs of their columns."""
+        xp, storage = self.storage.xp, self.storage
+        ones_row = xp.ones((1, rank), dtype=storage.dtype, device=storage.device)
+        outer_factors = [factors[m] for m in roles.outer]
+        last = outer_factors[-1] if outer_factors else ones_row
+        first = khatri_rao(outer_factors[:-1]).contiguous() if len(outer_factors) > 1 else ones_row
+        count, width = first.shape[0] * last.shape[0], pairs[0].shape[0]
+        products = xp.empty((count, width), dtype=storage.dtype, device=storage.device)
+        block_entries = 1024
+        self._kernels.khatri_rao_rows[(-(-count * width // block_entries),)](
+            first,
+            last,
+            *pairs,
+            products,
+            count,
+            last.shape[0],
+            rank,
+            width,
+            R=R,
+            BLOCK=block_entries,
+        )
+        return products
+
+    def _weight_inputs(self, roles: ModeRoles, own_slice: slice) -> _WeightInputs:
+        """Weights and scales, if there are any."""
+        key = "beside", roles.own, own_slice.start, own_slice.stop
+        if key not in self._cache:
+            self._cache[key] = self._gather_weight_inputs(roles, own_slice)
+        inputs: _WeightInputs = self._cache[key]
+        return inputs
+
+    def _gather_weight_inputs(self, roles: ModeRoles, own_slice: slice) -> _WeightInputs:
+        storage, xp = self.storage, self.storage.xp
+        weights, scales = storage.weights, storage.scales
+        arrays: list[Any] = [None] * 11
+        strides, signal_rank = (0, 0, 0), 0
+        flags = {
+            "OUTER_WEIGHTED": weights is not None and weights.array is None,
+            "WEIGHTED": weights is not None and weights.array is not None,
+            "SCALED": scales is not None,
+            "FLOORED": scales is not None and scales.parameters[3] > 0,
+            "SIGNAL": scales is not None and bool(scales.signal_factors),
+        }
+        if weights is not None and weights.array is None:
+            arrays[:3] = self._mode_vectors(weights, roles, own_slice)
+        elif weights is not None:
+            entry_weights = xp.broadcast_to(weights.array, storage.shape)
+            if roles.per_own_index:
+                entry_weights = entry_weights.narrow(
+                    roles.own, own_slice.start, own_slice.stop - own_slice.start
+                )
+            weight_strides = entry_weights.stride()
+            arrays[3:5] = entry_weights, self._offsets(roles.outer, weight_strides)
+            strides = (
+                weight_strides[roles.rows],
+                weight_strides[roles.tile],
+                weight_strides[roles.own],
+            )
+        if scales is not None:
+            rows, *others = self._mode_vectors(scales.slabs, roles, own_slice)
+            arrays[5:8] = rows * scales.unit, *others
+        if scales is not None and scales.signal_factors:
+            signal_factors = [
+                xp.asarray(A, dtype=storage.dtype).contiguous() for A in scales.signal_factors
+            ]
+            signal_rank = _rank(signal_factors)
+            outer = khatri_rao(
+                [signal_factors[m] for m in roles.outer] or [xp.ones_like(signal_factors[0][:1, :])]
+            )
+            if roles.per_own_index:
+                outer = xp.concat([outer, signal_factors[roles.own][own_slice, :]], axis=0)
+            padding_columns = self._kernels.block_size(signal_rank) - signal_rank
+            padding = xp.zeros(
+                (outer.shape[0], padding_columns), dtype=outer.dtype, device=storage.device
+            )
+            padded = xp.concat([outer, padding], axis=1)
+            arrays[8:11] = (
+                signal_factors[roles.rows],
+                padded.contiguous(),
+                signal_factors[roles.tile],
+            )
+        return _WeightInputs(tuple(arrays), strides, signal_rank, flags)
+
+    def _mode_vectors(
+        self, weights: TileWeights | None, roles: ModeRoles, own_slice: slice
+    ) -> tuple[Array, Array, Array]:
+        """Those of rows, of tiles, and of outer indices with the own ones after them."""
+        xp, storage = self.storage.xp, self.storage
+
+        def vector(mode: int) -> Array:
+            values = None if weights is None else weights.vectors[mode]
+            if values is not None:
+                return xp.asarray(values, dtype=storage.dtype)
+            return xp.ones((storage.shape[mode],), dtype=storage.dtype, device=storage.device)
+
+        unit = xp.ones((1,), dtype=storage.dtype, device=storage.device)
+        outer = unit
+        for mode in roles.outer:
+            outer = xp.reshape(outer[:, None] * vector(mode)[None, :], (-1,))
+        if roles.per_own_index:
+            outer = xp.concat([outer, vector(roles.own)[own_slice]])
+        return tuple(v.contiguous() for v in (vector(roles.rows), vector(roles.tile), outer))
+
+
+@dataclass(frozen=True)
+class _WeightInputs:
+    """What a kernel reads beside data and factors.
+
+    Attributes
+    ----------
+    arrays : tuple
+        Weights of rows, tiles and outer indices; of entries, and where those of outer indices
+        begin; scales of rows, tiles and outer indices; the signal's rows, outer rows and tiles.
+    strides : (row, tile, own) of the weights of entries
+    signal_rank : int
+        The columns of the signal's factors.
+    flags : which of them there are
+    """
+
+    arrays: tuple[Any, ...]
+    strides: tuple[int, int, int]
+    signal_rank: int
+    flags: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class _WorkSplit:
+    """How the columns of a block of rows are shared among programs."""
+
+    parts: int
+    outer_splits: int
+    outer_per_part: int
+    tiles_per_part: int
+
+    @classmethod
+    def of(cls, blocks: int, tiles: int, outer: int, max_parts: int) -> _WorkSplit:
+        """Enough programs for a GPU, but no more than so many parts."""
+        parts = max(1, min(TARGET_PROGRAMS // blocks, max_parts, tiles * outer))
+        tile_groups = min(tiles, parts)
+        tiles_per_part = -(-tiles // tile_groups)
+        tile_groups = -(-tiles // tiles_per_part)
+        outer_per_part = -(-outer // max(1, min(outer, parts // tile_groups)))
+        outer_splits = -(-outer // outer_per_part)
+        return cls(tile_groups * outer_splits, outer_splits, outer_per_part, tiles_per_part)
+
+
+def _rank(factors: Sequence[Array]) -> int:
+    return int(factors[0].shape[1])
+
+
+def _power_of_two_divisor(size: int) -> int:
+    """The largest power of two up to 16 that divides a number."""
+    return math.gcd(size, 16)

@@ -1,0 +1,1 @@
+"""Rank, uncertainty, replicability, ensembles: questions that take more than one fit."""

@@ -1,0 +1,1 @@
+"""CP models: Kruskal tensors, how alike two of them are, simulated data."""

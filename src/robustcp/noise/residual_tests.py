@@ -1,0 +1,132 @@
+"""Whether residuals are noise: neighbours that are alike, and what is left of a component."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from robustcp._util.typing import Factors
+from robustcp.engines import Engine
+
+#: Entries that are looked at, next to each other.
+WINDOW_ENTRIES = 1 << 16
+#: Residuals beyond this many standard deviations are outliers, and not looked at.
+OUTLIER_LIMIT = 4.0
+#: The correlation of neighbours that is reported, if it is so many times as large as by chance.
+MIN_AUTOCORRELATION, MIN_Z_SCORE = 0.1, 5.0
+#: The leading eigenvalue of noise is reported if it is larger by this share than it should be.
+MIN_EIGENVALUE_EXCESS = 0.3
+#: Fewer residuals tell nothing, nor do such that are this small in units of the noise: where the
+#: model is exact, they are roundings.
+MIN_RESIDUALS, EXACT_LIMIT = 500, 0.01
+
+
+@dataclass(frozen=True)
+class ResidualStructure:
+    """What is not noise in residuals.
+
+    Attributes
+    ----------
+    autocorrelations : tuple of float, one for each mode
+        The correlation of residuals that are neighbours in a mode.
+    leading_eigenvalues : tuple of float, one for each mode
+        The leading eigenvalue of the covariance between the slabs of a mode, where that of noise
+        is 1.
+    limits : tuple of (float, float), one for each mode
+        How large they may be by chance.
+    """
+
+    autocorrelations: tuple[float, ...]
+    leading_eigenvalues: tuple[float, ...]
+    limits: tuple[tuple[float, float], ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What users should know."""
+        strong = [
+            mode
+            for mode, (value, limit) in enumerate(
+                zip(self.leading_eigenvalues, self.limits, strict=True)
+            )
+            if value > limit[1]
+        ]
+        findings = []
+        if len(strong) == len(self.leading_eigenvalues):
+            findings.append("they vary together in all modes, as a further component would")
+        for mode, (autocorrelation, limit) in enumerate(
+            zip(self.autocorrelations, self.limits, strict=True)
+        ):
+            if autocorrelation > max(MIN_AUTOCORRELATION, limit[0]):
+                findings.append(f"neighbours along mode {mode} correlate by {autocorrelation:.2f}")
+        return ["residuals are structured: " + " and ".join(findings)] if findings else []
+
+
+def measure_structure(engine: Engine, factors: Factors, sigma: float) -> ResidualStructure:
+    """The structure of residuals over sigma, in a window of entries next to each other."""
+    Z = _residual_window(engine, factors) / sigma
+    valid = np.abs(Z) <= OUTLIER_LIMIT
+    count = int(valid.sum())
+    order = Z.ndim
+    if count < MIN_RESIDUALS or float(np.mean(Z[valid] ** 2)) < EXACT_LIMIT**2:
+        return ResidualStructure((0.0,) * order, (1.0,) * order, ((1.0, math.inf),) * order)
+    Z = np.where(valid, Z - float(np.mean(Z[valid])), 0.0)
+    variance = float(np.sum(Z * Z)) / count
+    autocorrelations, leading_eigenvalues, limits = [], [], []
+    for mode in range(order):
+        z = np.moveaxis(Z, mode, 0).reshape(Z.shape[mode], -1)
+        valid_rows = np.moveaxis(valid, mode, 0).reshape(z.shape)
+        pairs = int(np.sum(valid_rows[1:] & valid_rows[:-1]))
+        autocorrelations.append(
+            float(np.sum(z[1:] * z[:-1])) / max(pairs, 1) / max(variance, 1e-300)
+        )
+        value, limit = _leading_eigenvalue(z, valid_rows, variance)
+        leading_eigenvalues.append(value)
+        limits.append((MIN_Z_SCORE / math.sqrt(max(pairs, 1)), limit))
+    return ResidualStructure(tuple(autocorrelations), tuple(leading_eigenvalues), tuple(limits))
+
+
+def _leading_eigenvalue(z: np.ndarray, valid: np.ndarray, variance: float) -> tuple[float, float]:
+    """The leading eigenvalue of the rows' covariance beside that of noise, and what it may be.
+
+    For noise in n rows of m entries it is near (1 + sqrt(n / m))^2 times the variance (Marchenko
+    and Pastur), give or take a share of n^(-2/3).
+    """
+    share = float(valid.mean())
+    rows, entries = z.shape[0], max(z.shape[1] * share, 1.0)
+    if rows < 3 or entries < 3:
+        return 1.0, math.inf
+    gram = z @ z.T if rows <= z.shape[1] else z.T @ z
+    largest = float(np.linalg.eigvalsh(gram)[-1]) / entries
+    edge = (1 + math.sqrt(rows / entries)) ** 2 * max(variance, 1e-300)
+    return largest / edge, 1 + MIN_EIGENVALUE_EXCESS + 3 * min(gram.shape[0], entries) ** (-2 / 3)
+
+
+def _residual_window(engine: Engine, factors: Factors) -> np.ndarray:
+    """Residuals of entries next to each other, in the middle of the data; NaN for missing ones."""
+    sizes = list(engine.shape)
+    while math.prod(sizes) > WINDOW_ENTRIES:
+        longest = sizes.index(max(sizes))
+        sizes[longest] = -(-sizes[longest] // 2)
+    first = [
+        (is_complete - size) // 2 for is_complete, size in zip(engine.shape, sizes, strict=True)
+    ]
+    indices = [np.arange(begin, begin + size) for begin, size in zip(first, sizes, strict=True)]
+    is_complete = tuple(sizes) == engine.shape
+    if not is_complete and not all(
+        int(engine.slab_counts(n)[k].sum()) for n, k in enumerate(indices)
+    ):
+        return np.full(sizes, np.nan)
+    subtensor = engine if is_complete else engine.subtensor(indices)
+    rows = (
+        factors
+        if is_complete
+        else tuple(
+            A[begin : begin + size, :] for A, begin, size in zip(factors, first, sizes, strict=True)
+        )
+    )
+    sample = subtensor.sample(rows)
+    Z = np.full(sizes, np.nan)
+    Z[sample.indices] = sample.values
+    return Z

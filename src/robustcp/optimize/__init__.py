@@ -1,0 +1,1 @@
+"""The objective, its updates and the one loop that minimises it."""

@@ -1,0 +1,204 @@
+"""How a sweep is carried on: a joint step of all factors, and momentum.
+
+A sweep solves for one factor after the other. Where components are alike, each of them can only
+follow the others in tiny steps (a swamp). Let H be the Hessian of half the squared residuals in
+all factors, after Gauss and Newton. When factor n was solved for, its gradient became zero; the
+steps s_m of those after it have made sum_{m>n} H_nm s_m of that. So the joint step e from the end
+of the sweep,
+
+    H e = -L' s,    L' the blocks of H above the diagonal,
+
+needs no pass over the data. The weights that a loss gives to entries cancel, in so far as their
+mean is the same everywhere. Its blocks are e_n = A_n E_n, and the R x R matrices E_n follow from
+the Gram matrices of the factors.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from robustcp._util.typing import Factors
+from robustcp.engines.algebra import Algebra
+from robustcp.engines.joint_step import JointSystem
+
+
+@dataclass(frozen=True)
+class SweepStep:
+    """What a sweep did.
+
+    Attributes
+    ----------
+    start, end : tuple of arrays
+        The factors before it and at its end.
+    modes : sequence of int
+        Those that were solved for, in the order of their turns.
+    first_decrease : float
+        By how much the first of them should have lowered the loss; NaN if that is not known.
+    """
+
+    start: Factors
+    end: Factors
+    modes: Sequence[int]
+    first_decrease: float = math.nan
+
+
+@dataclass(frozen=True)
+class ProposedStep:
+    """Where a sweep leads.
+
+    Attributes
+    ----------
+    factors : tuple of arrays
+    relative_gain : float
+        By how much it should be lower there than at the end of the sweep, in units of the sweep's
+        own fall.
+    damping_gain : float
+        By how much half of the damping would lower it more, in units of the whole fall.
+    predicted_decrease : float
+        How far the objective should fall from the beginning of the sweep; NaN if that is not
+        known.
+    """
+
+    factors: Factors
+    relative_gain: float = 0.0
+    damping_gain: float = 0.0
+    predicted_decrease: float = math.nan
+
+
+class Acceleration(ABC):
+    """How a sweep is carried on."""
+
+    @abstractmethod
+    def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
+        """Where a sweep leads; None if there is nothing beyond its end."""
+
+    @property
+    def cheap_variant(self) -> Acceleration:
+        """The same without anything that takes longer than a sweep of small data."""
+        return self
+
+    def momentum(self, step: ProposedStep, extrapolations: int) -> float:
+        """How far to go on along the way from the last aim to this one, after so many leaps."""
+        return 0.0
+
+    def next_damping(self, damping: float, step: ProposedStep, ratio: float) -> float:
+        """The damping of the next joint step, given how far the objective fell with this one.
+
+        The ratio is to what it should; negative if it would rise, NaN if that is not known.
+        """
+        return damping
+
+
+@dataclass(frozen=True)
+class NoAcceleration(Acceleration):
+    """Not at all."""
+
+    def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Momentum(Acceleration):
+    """By Nesterov's momentum alone."""
+
+    def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
+        return ProposedStep(sweep.end)
+
+    def momentum(self, step: ProposedStep, extrapolations: int) -> float:
+        return extrapolations / (extrapolations + 3) / (1 + step.relative_gain)
+
+
+@dataclass(frozen=True)
+class JointStep(Momentum):
+    """By a joint step of all factors; by momentum, in so far as that step has little to add.
+
+    The step is damped, (H + damping D) e = -L' s with D the diagonal blocks of H: with much of it
+    the aim is the end of the sweep. Damping follows from how well falls are foretold. Momentum is
+    Nesterov's, divided by 1 + `ProposedStep.relative_gain`: where the joint step does the work it
+    would only carry away from the bottom of the valley.
+
+    Attributes
+    ----------
+    good_ratio, bad_ratio : float
+        Damping is halved if the objective falls by more than this share of what it should, and
+        doubled if it falls by less.
+    min_damping_gain : float
+        What half of the damping must have to offer for that, see `ProposedStep.damping_gain`.
+    rejection_factor : float
+        What damping is multiplied by if the objective would rise.
+    min_damping, max_damping : float
+        Bounds of the damping.
+
+    Examples
+    --------
+    Components that are alike in every mode, and the sweeps that least squares takes:
+
+    >>> import numpy as np
+    >>> from robustcp import cp
+    >>> from robustcp.losses import LeastSquares
+    >>> from robustcp.optimize.schedules import Single
+    >>> from robustcp.optimize.solver import Stage
+    >>> rng = np.random.default_rng(0)
+    >>> A, B, C = (rng.random((15, 1)) + 0.5 * rng.random((15, 3)) for _ in range(3))
+    >>> X = np.einsum("ir,jr,kr->ijk", A, B, C) + 1e-3 * rng.standard_normal((15, 15, 15))
+    >>> begin = [rng.random((15, 3)) for _ in range(3)]
+    >>> stages = [
+    ...     Stage("squares", Single(LeastSquares()), 1e-6, acceleration=way)
+    ...     for way in (JointStep(), NoAcceleration())
+    ... ]
+    >>> joint, plain = (cp(X, 3, loss=[stage], init=begin) for stage in stages)
+    >>> joint.sweeps < 100 < plain.sweeps
+    True
+    """
+
+    good_ratio: float = 0.9
+    bad_ratio: float = 0.5
+    min_damping_gain: float = 0.05
+    rejection_factor: float = 4.0
+    min_damping: float = 1e-8
+    max_damping: float = 1e4
+
+    def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
+        end, modes = sweep.end, sweep.modes
+        if len(modes) < 2:
+            return ProposedStep(end)
+        with np.errstate(all="ignore"):  # factors that run off
+            grams, squares, cross_products = algebra.step_products(sweep.start, end)
+            system, solved_modes = JointSystem.from_grams(grams, modes), list(modes)
+            own_decreases, slips = (
+                system.own_decreases(squares[solved_modes]),
+                system.coupled_gradients(cross_products[solved_modes]),
+            )
+        total = float(np.sum(own_decreases))
+        if not (0 < total < math.inf and np.all(np.isfinite(slips))):
+            return ProposedStep(end)
+        E, joint_decrease = algebra.joint_step(system, slips, damping)
+        changed = dict(zip(modes, algebra.add_step([end[n] for n in modes], E), strict=True))
+        factors = tuple(changed.get(mode, A) for mode, A in enumerate(end))
+        damping_gain = 0.5 * damping * system.diagonal_quadratic_form(E) / (total + joint_decrease)
+        predicted_decrease = (
+            sweep.first_decrease / float(own_decreases[0]) * (total + joint_decrease)
+            if own_decreases[0] > 0
+            else math.nan
+        )
+        return ProposedStep(factors, joint_decrease / total, damping_gain, predicted_decrease)
+
+    @property
+    def cheap_variant(self) -> Acceleration:
+        return Momentum()
+
+    def next_damping(self, damping: float, step: ProposedStep, ratio: float) -> float:
+        if ratio < 0:
+            return min(self.rejection_factor * damping, self.max_damping)
+        if ratio < self.bad_ratio:
+            return min(2 * damping, self.max_damping)
+        return (
+            damping
+            if ratio < self.good_ratio or step.damping_gain < self.min_damping_gain
+            else max(damping / 2, self.min_damping)
+        )

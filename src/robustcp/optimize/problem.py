@@ -1,0 +1,380 @@
+"""How large the entries of some data are, whatever a few wild ones are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from robustcp._util.quantiles import quantile
+from robustcp.engines import Engine
+from robustcp.losses import Loss, Tail
+from robustcp.noise.constant_fibres import find_constant_fibres
+from robustcp.optimize.units import Units
+
+#: Entries this many times larger than ordinary ones, or than the reach of the loss, are cut to
+#: that size where its tail is known: this moves the objective by a constant, and the ordinary
+#: entries keep their digits.
+CLIP_RATIO = 2.0**27
+#: What entries this many times larger cost is left out when the progress of a fit is measured.
+FLOOR_RATIO = 10.0
+#: Entries are wild beyond a gap of this ratio, if they are so many times ordinary ones.
+GAP_RATIO, GROSS_RATIO = 4.0, 20.0
+#: Of fewer ordinary entries nobody knows what is far from all of them.
+MIN_ENTRIES = 100
+#: Entries that sizes are taken from; of more, every k-th.
+MAGNITUDE_ENTRIES = 1 << 17
+#: Counts are small if most are smaller than this.
+SMALL_COUNT_LIMIT = 16.0
+#: Entries among which a quantisation step is looked for.
+QUANTISATION_ENTRIES = 1 << 13
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """The median of the nonzero magnitudes of some data, and their 0.9 quantile."""
+
+    median: float
+    high_quantile: float
+
+    @classmethod
+    def of(cls, engine: Engine) -> Magnitudes:
+        sample = engine.sample().values
+        magnitudes = np.abs(sample[:: max(1, -(-sample.size // MAGNITUDE_ENTRIES))])
+        magnitudes = magnitudes[magnitudes > 0]
+        if not magnitudes.size:
+            return cls(engine.max_abs or 1.0, engine.max_abs or 1.0)
+        return cls(quantile(magnitudes, 0.5), quantile(magnitudes, 0.9))
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What is too small to be seen in some data.
+
+    Attributes
+    ----------
+    min_sigma : float
+        The least standard deviation of noise that all entries have in common: of roundings, and
+        of what fits leave undone; half a quantisation step.
+    min_entry_sigma : float
+        That of one entry's noise, where it is not common: half a quantisation step, or 1e-3 of
+        the median magnitude. Noise that vanishes on exact entries would have all the likelihood.
+    step : float
+        The quantisation step; 0 if there is none.
+    count_data : bool
+        Whether the data is quantised and not negative.
+    small_counts : bool
+        Whether it is counts that are so small that they are not like real numbers.
+    """
+
+    min_sigma: float
+    min_entry_sigma: float
+    step: float = 0.0
+    count_data: bool = False
+    small_counts: bool = False
+
+    @classmethod
+    def of(cls, engine: Engine, magnitudes: Magnitudes | None = None) -> Resolution:
+        magnitudes = magnitudes or Magnitudes.of(engine)
+        values = engine.sample().values
+        step = quantisation_step(values)
+        min_sigma = max(
+            8 * engine.machine_epsilon * magnitudes.high_quantile,
+            1e-5 * magnitudes.median,
+            step / 2,
+        )
+        count_data = step > 0 and float(values.min()) >= 0
+        small_counts = count_data and float(np.median(values)) < SMALL_COUNT_LIMIT * step
+        return cls(
+            min_sigma, max(step / 2, 1e-3 * magnitudes.median), step, count_data, small_counts
+        )
+
+    def scaled(self, factor: float) -> Resolution:
+        """That of the data times a factor."""
+        min_sigma, min_entry_sigma, step = (
+            factor * part for part in (self.min_sigma, self.min_entry_sigma, self.step)
+        )
+        return replace(self, min_sigma=min_sigma, min_entry_sigma=min_entry_sigma, step=step)
+
+
+def quantisation_step(values: np.ndarray) -> float:
+    """The number that all differences of values are multiples of; 0 if there is none to speak of.
+
+    Values that happen to be multiples of a number a million times smaller are not quantised.
+    """
+    if values.size < MIN_ENTRIES:
+        return 0.0
+    sample = values[:: -(-values.size // QUANTISATION_ENTRIES)]
+    levels = np.unique(sample)
+    if levels.size < 2 or levels.size > sample.size / 2:
+        return 0.0
+    step = float(np.diff(levels).min())
+    if step <= 1e-6 * max(abs(levels[0]), abs(levels[-1])):
+        return 0.0
+    multiples = (levels - levels[0]) / step
+    return step if float(np.abs(multiples - np.rint(multiples)).max()) < 1e-3 else 0.0
+
+
+@dataclass(frozen=True)
+class GrossOutliers:
+    """Entries beyond a gap in the magnitudes of some data: fill values, glitches.
+
+    The tail of data that is sparse or heavy-tailed by nature has no such gap, or beyond it only
+    a few entries that are better left out.
+
+    Attributes
+    ----------
+    threshold : float
+        A size within the gap.
+    count : int
+    """
+
+    threshold: float
+    count: int
+
+    @classmethod
+    def of(cls, engine: Engine, magnitudes: Magnitudes) -> GrossOutliers | None:
+        """None if there are none, or if they may be what is looked for.
+
+        That is so if they are more than a quarter of the entries; or if they have two indices or
+        more in each mode and fill half of the box that these make, as those of a strong component
+        that is local would.
+        """
+        if engine.max_abs <= GROSS_RATIO * magnitudes.median:
+            return None
+        edge = _last_magnitude_before_gap(
+            np.abs(engine.sample().values), magnitudes.median, engine.max_abs
+        )
+        if edge is None:
+            return None
+        threshold = 2.0 * edge
+        while threshold < engine.max_abs / 2 and _any_between(engine, threshold, 2 * threshold):
+            threshold *= 2  # there are entries that the sample does not hold
+        xp = engine.xp
+        hits = engine.slab_sums(lambda x: xp.abs(x) > threshold)
+        count, box = int(hits[0].sum()), [int(np.count_nonzero(slab_hits)) for slab_hits in hits]
+        localised = min(box) > 1 and count >= 0.5 * math.prod(box)
+        if count == 0 or localised or count > 0.25 * engine.count:
+            return None
+        return cls(threshold, count)
+
+    def note(self, units: Units) -> str:
+        """What users should know, in the units of the data."""
+        entries = "1 entry is" if self.count == 1 else f"{self.count} entries are"
+        return (
+            f"{entries} left out: beyond {self.threshold * units.factor:.3g}, far from all others"
+        )
+
+
+def _last_magnitude_before_gap(
+    magnitudes: np.ndarray, median: float, largest: float
+) -> float | None:
+    """The last magnitude before the first gap beyond which all are wild; None if there is none."""
+    tail = np.sort(magnitudes[magnitudes > GAP_RATIO * median])
+    edges = np.concatenate([[GAP_RATIO * median], tail, [largest]])
+    for k in np.flatnonzero(edges[1:] >= GAP_RATIO * edges[:-1]):
+        ordinary = magnitudes[(magnitudes > 0) & (magnitudes <= edges[k])]
+        if ordinary.size >= MIN_ENTRIES and edges[k + 1] >= GROSS_RATIO * np.quantile(
+            ordinary, 0.9
+        ):
+            return float(edges[k])
+    return None
+
+
+def _any_between(engine: Engine, low: float, high: float) -> bool:
+    """Whether any magnitude lies between two sizes."""
+    xp = engine.xp
+    hits = engine.slab_sums(lambda x: (xp.abs(x) > low) & (xp.abs(x) <= high))
+    return bool(hits[0].any())
+
+
+class Problem:
+    """Data in the units of a fit, and the sizes of its entries there.
+
+    A fit of c * X must be c times the fit of X. Without touching X that takes, with s the scale
+    of the data, epsilon s^2 for epsilon and mu s^(1 - 2/N) for mu.
+
+    Attributes
+    ----------
+    engine : Engine
+        The data in the units of the fit.
+    units : Units
+    keep_outliers : bool
+        Whether wild entries count like any other.
+    notes : tuple of str
+        What users should know about the data.
+    excluded_slabs : dict from a mode to an array of indices
+        Slabs that were left out on purpose.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        units: Units,
+        magnitudes: Magnitudes | None = None,
+        *,
+        keep_outliers: bool = False,
+    ) -> None:
+        self.engine, self.units, self.keep_outliers = engine, units, keep_outliers
+        if magnitudes is not None:
+            self.__dict__["magnitudes"] = magnitudes
+        self.notes: tuple[str, ...] = ()
+        self.excluded_slabs: dict[int, np.ndarray] = {}
+        self._clip_cache: dict[float, Engine] = {}
+        self._excess_cache: dict[tuple[float, Tail], float] = {}
+
+    @classmethod
+    def of(cls, engine: Engine, *, keep_outliers: bool = False, magnify: bool = True) -> Problem:
+        """In units where squares neither overflow nor vanish; not magnified if so wished.
+
+        They go by ordinary entries; with `keep_outliers`, for least squares, by the largest.
+        """
+        magnitudes = None if keep_outliers or engine.max_abs == 0 else Magnitudes.of(engine)
+        reference = engine.max_abs if magnitudes is None else magnitudes.high_quantile
+        exponent = unit_exponent(engine, reference) if magnify or reference > 1 else 0
+        units = Units(engine.order, exponent)
+        if exponent:
+            return cls(engine.scaled(exponent), units, keep_outliers=keep_outliers)
+        return cls(engine, units, magnitudes, keep_outliers=keep_outliers)
+
+    @cached_property
+    def _gross_outliers(self) -> GrossOutliers | None:
+        return GrossOutliers.of(self.engine, self.magnitudes) if self.engine.max_abs > 0 else None
+
+    @property
+    def without_gross_outliers(self) -> Problem:
+        """The same data without wild entries: even the 1-norm would spend a component on one."""
+        return self._without_gross_outliers or self
+
+    @cached_property
+    def _without_gross_outliers(self) -> Problem | None:
+        outliers = self._gross_outliers
+        if outliers is None:
+            return None
+        rest = Problem(
+            self.engine.masked_above(outliers.threshold),
+            self.units,
+            keep_outliers=self.keep_outliers,
+        )
+        rest.notes = (outliers.note(self.units),)
+        rest.__dict__["_gross_outliers"] = None
+        return rest
+
+    @property
+    def without_constant_fibres(self) -> Problem:
+        """The same data without fibres that hold one value throughout."""
+        return self._without_constant_fibres or self
+
+    @cached_property
+    def _without_constant_fibres(self) -> Problem | None:
+        if self.engine.max_abs == 0 or self.resolution.step > 0:
+            return None
+        fibres = find_constant_fibres(self.engine)
+        if fibres is None:
+            return None
+        rest = Problem(
+            self.engine.without_fibres(fibres), self.units, keep_outliers=self.keep_outliers
+        )
+        rest.notes = (*self.notes, f"{fibres.description} with one value throughout left out")
+        rest.__dict__["_gross_outliers"] = None
+        return rest
+
+    def with_engine(self, engine: Engine) -> Problem:
+        """A part of the same data, in the same units, with the sizes of the whole."""
+        if engine is self.engine:
+            return self
+        problem = Problem(engine, self.units, self.magnitudes, keep_outliers=self.keep_outliers)
+        problem.__dict__["resolution"] = self.resolution
+        return problem
+
+    @cached_property
+    def magnitudes(self) -> Magnitudes:
+        return Magnitudes.of(self.engine)
+
+    @property
+    def scale(self) -> float:
+        """The median magnitude of the nonzero entries."""
+        return self.magnitudes.median
+
+    @property
+    def ordinary_magnitude(self) -> float:
+        """A high quantile of the nonzero magnitudes."""
+        return self.magnitudes.high_quantile
+
+    @property
+    def min_epsilon(self) -> float:
+        """Below the roundings of the data a residual is zero, however small epsilon is."""
+        return (self.engine.machine_epsilon * self.ordinary_magnitude) ** 2
+
+    @cached_property
+    def resolution(self) -> Resolution:
+        """What is too small to be seen."""
+        return Resolution.of(self.engine, self.magnitudes)
+
+    def relative_mu(self, mu: float, degree: int = 1) -> float:
+        """A mu that is relative to the scale of the data."""
+        return float(mu * self.scale ** (degree - 2 / self.units.order))
+
+    def penalty_unit(self, degree: int) -> float:
+        """What quadratic penalties are multiplied by, to grow with the data as the loss does."""
+        return float(max(self.scale, 1e-150) ** (degree - 2)) if degree != 2 else 1.0
+
+    # Wild entries
+
+    def clipped_for(self, loss: Loss) -> Engine:
+        """The data with wild entries cut, if the loss allows it."""
+        limit = self._clip_limit(loss)
+        return self.engine if limit is None else self._clip(limit)
+
+    @property
+    def clipped(self) -> Engine:
+        """The data with wild entries cut, unless they count."""
+        limit = math.inf if self.keep_outliers else CLIP_RATIO * self.ordinary_magnitude
+        return self.engine if self.engine.max_abs <= limit else self._clip(limit)
+
+    def _clip(self, limit: float) -> Engine:
+        if limit not in self._clip_cache:
+            self._clip_cache[limit] = self.engine.clipped(limit)
+        return self._clip_cache[limit]
+
+    def excess(self, loss: Loss) -> float:
+        """What wild entries cost beyond what they cost when cut."""
+        limit = self._clip_limit(loss)
+        if limit is None or loss.tail is None:
+            return 0.0
+        return self._excess_beyond(self.engine, limit, loss.tail)
+
+    def floor(self, loss: Loss) -> float:
+        """The part of the loss, wild entries cut, that no model of ordinary size can lower."""
+        if loss.tail is None or loss.tail.flat:
+            return 0.0
+        low = FLOOR_RATIO * max(self.ordinary_magnitude, loss.reach)
+        return self._excess_beyond(self.clipped_for(loss), low, loss.tail)
+
+    def _clip_limit(self, loss: Loss) -> float | None:
+        """Where wild entries are cut; None if none is."""
+        if loss.tail is None:
+            return None
+        limit = CLIP_RATIO * max(self.ordinary_magnitude, loss.reach)
+        return limit if self.engine.max_abs > limit else None
+
+    def _excess_beyond(self, engine: Engine, limit: float, tail: Tail) -> float:
+        if tail.flat or engine.max_abs <= limit:
+            return 0.0
+        key = limit, tail
+        if key not in self._excess_cache:
+            self._excess_cache[key] = engine.excess(limit, tail)
+        return self._excess_cache[key]
+
+
+def unit_exponent(engine: Engine, size: float) -> int:
+    """The power of 2 by which data of some size is divided, so that its squares are in range.
+
+    Data of ordinary size is left alone.
+    """
+    safe_limit = 2.0**200 if engine.machine_epsilon < 1e-10 else 2.0**30
+    if size == 0 or 1 / safe_limit < size < safe_limit:
+        return 0
+    return min(1000, max(-1000, math.frexp(size)[1]))

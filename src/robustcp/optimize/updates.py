@@ -1,0 +1,173 @@
+"""How one factor is updated while the others are held."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from robustcp._util.typing import Array, Factors
+from robustcp.engines.normal_equations import NormalEquations
+from robustcp.optimize.objective import Objective
+
+#: Modes with rows that could not be solved, and those rows.
+UnsolvedRows = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class FactorUpdate:
+    """What an update makes of one factor.
+
+    Attributes
+    ----------
+    factor : array
+    unsolved_rows : tuple of int
+        Rows that could not be solved and keep their last value.
+    predicted_decrease : float
+        By how much it should lower the loss, as far as that is quadratic; NaN if it is not known.
+    """
+
+    factor: Array
+    unsolved_rows: tuple[int, ...] = ()
+    predicted_decrease: float = math.nan
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep makes of all factors that are solved for.
+
+    Attributes
+    ----------
+    factors : tuple of arrays
+    unsolved_rows : tuple of (int, tuple of int)
+        Modes with rows that could not be solved, and those rows.
+    predicted_decrease : float
+        That of the first factor that was updated, see `FactorUpdate`.
+    """
+
+    factors: Factors
+    unsolved_rows: UnsolvedRows = ()
+    predicted_decrease: float = math.nan
+
+
+class Update(ABC):
+    """How one factor is updated while the others are held."""
+
+    @abstractmethod
+    def evaluate(
+        self, objective: Objective, factors: Factors
+    ) -> tuple[float, NormalEquations | None]:
+        """The loss, with the first mode's normal equations where they cost no more."""
+
+    def sweep(
+        self,
+        objective: Objective,
+        factors: Factors,
+        cached_equations: NormalEquations | None = None,
+    ) -> SweepResult:
+        """All factors that are solved for, updated in turn.
+
+        `cached_equations` are the first mode's normal equations, if they are known.
+        """
+        unsolved_rows, decreases = [], []
+        for mode in objective.modes:
+            update = self.update_factor(objective, factors, mode, cached_equations)
+            factors = (*factors[:mode], update.factor, *factors[mode + 1 :])
+            cached_equations = None
+            decreases.append(update.predicted_decrease)
+            if update.unsolved_rows:
+                unsolved_rows.append((mode, update.unsolved_rows))
+        return SweepResult(factors, tuple(unsolved_rows), float(decreases[0]))
+
+    @abstractmethod
+    def update_factor(
+        self,
+        objective: Objective,
+        factors: Factors,
+        mode: int,
+        cached_equations: NormalEquations | None = None,
+    ) -> FactorUpdate:
+        """The mode's new factor; `cached_equations` are its normal equations if they are known."""
+
+
+@dataclass(frozen=True)
+class MajorizeMinimize(Update):
+    """Each row solves its reweighted least-squares problem (eq. 5), once or a few times.
+
+    Attributes
+    ----------
+    inner, inner_tol
+        The most steps for a factor before the next one's turn, and the relative fall of the
+        loss below which they end early.
+    """
+
+    inner: int = 1
+    inner_tol: float = 0.0
+
+    def sweep(
+        self,
+        objective: Objective,
+        factors: Factors,
+        cached_equations: NormalEquations | None = None,
+    ) -> SweepResult:
+        if self.inner == 1 and objective.whole_sweep is not None:
+            new = objective.whole_sweep.update_factors(
+                factors, objective.modes, objective.mu, cached_equations
+            )
+            first = objective.modes[0]
+            decrease = math.nan
+            if cached_equations is not None:
+                decrease = float(
+                    _predict_decrease(
+                        cached_equations, factors[first], new[first], objective.engine.xp
+                    )
+                )
+            return SweepResult(new, predicted_decrease=decrease)
+        return super().sweep(objective, factors, cached_equations)
+
+    def evaluate(
+        self, objective: Objective, factors: Factors
+    ) -> tuple[float, NormalEquations | None]:
+        mode = objective.modes[0]
+        if objective.whole_sweep is not None:
+            equations = objective.whole_sweep.normal_equations(factors, mode)
+            return equations.value, equations
+        rank = factors[mode].shape[1]
+        if len(objective.row_blocks(mode, rank)) > 1:
+            return objective.value(factors), None
+        equations = objective.equations(factors, mode)
+        return float(equations.value), equations
+
+    def update_factor(
+        self,
+        objective: Objective,
+        factors: Factors,
+        mode: int,
+        cached_equations: NormalEquations | None = None,
+    ) -> FactorUpdate:
+        before, decrease = math.inf, 0.0
+        for steps_left in reversed(range(self.inner)):
+            old, value, solved_blocks = factors[mode], 0.0, []
+            for rows in objective.row_blocks(mode, old.shape[1]):
+                equations = cached_equations or objective.equations(factors, mode, rows)
+                value += equations.value
+                solved_blocks.append(objective.solve_rows(equations, factors, mode, rows))
+                decrease += _predict_decrease(
+                    equations, old[rows, :], solved_blocks[-1], objective.engine.xp
+                )
+            new = (
+                solved_blocks[0]
+                if len(solved_blocks) == 1
+                else objective.engine.xp.concat(solved_blocks, axis=0)
+            )
+            factors = (*factors[:mode], new, *factors[mode + 1 :])
+            if steps_left == 0 or before - value < self.inner_tol * value:
+                break
+            before, cached_equations = value, None
+        return FactorUpdate(factors[mode], predicted_decrease=decrease)
+
+
+def _predict_decrease(equations: NormalEquations, old: Array, new: Array, xp: Any) -> Array:
+    """By how much new rows lower the majorizer if they are where it is lowest; a number."""
+    return 0.5 * xp.sum(equations.gradient * (new - old))

@@ -1,0 +1,1 @@
+"""Fits, checkpoints and other values on disk, without pickle."""

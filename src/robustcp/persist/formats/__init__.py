@@ -1,0 +1,89 @@
+"""Fits as files, in the formats that other programs read; `persist.fits.load` reads them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robustcp.persist.errors import FileError
+from robustcp.persist.formats import matlab, netcdf, npz, text, xlsx
+from robustcp.persist.formats.description import FitContent
+
+if TYPE_CHECKING:
+    from robustcp.results.fit import Fit
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file: how a fit is written and read, and which libraries that needs."""
+
+    write: Callable[[Fit, Path], None]
+    read: Callable[[Path], FitContent]
+    libraries: tuple[str, ...] = ()
+
+
+FORMATS = {
+    ".npz": Format(npz.write, npz.read),
+    ".nc": Format(netcdf.write, netcdf.read, ("xarray", "h5netcdf")),
+    ".json": Format(text.write_json, text.read_json),
+    ".mat": Format(matlab.write, matlab.read),
+    ".xlsx": Format(xlsx.write, xlsx.read, ("openpyxl",)),
+    ".csv": Format(text.write_csv, text.refuse_csv),
+}
+
+
+def save(fit: Fit, path: str | Path) -> None:
+    """Write a fit to a file, whole or not at all, in the format that its suffix says.
+
+    `.npz`, `.nc` (NetCDF), `.json`, `.mat` and `.xlsx` hold all of a fit, and `load` brings it
+    back, exactly (from .xlsx to 15 digits); `.csv` holds weights, factors and labels. None of
+    them holds a pickle.
+
+    - .nc: variables `weights`, `factor_0`, ... with the names and labels of the modes.
+    - .xlsx: a sheet for each mode, with labels in its first column, and one of the weights.
+    - .mat: `weights`, and cells `factors`, `modes` and `labels`.
+    - .json: `weights`, and for each of `modes` its `name`, `labels` and `factor`.
+    - .csv: a row for each index of each mode: mode, index, label, components; first the weights.
+
+    Examples
+    --------
+    >>> import robustcp, tempfile, pathlib
+    >>> sim = robustcp.simulate((8, 8, 8), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "fit.npz"
+    >>> fit = robustcp.cpals(sim.data, 2)
+    >>> robustcp.save(fit, path)
+    >>> robustcp.load(path).status == fit.status
+    True
+    """
+    path = check_suffix(path)
+    FORMATS[path.suffix].write(fit, path)
+
+
+def save_to_temporary_folder(fit: Fit) -> Path:
+    """Save a fit that could not be written where it should be, in the temporary folder."""
+    handle, name = tempfile.mkstemp(prefix="robustcp-", suffix=".npz")
+    os.close(handle)
+    try:
+        save(fit, name)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)
+
+
+def check_suffix(path: str | Path) -> Path:
+    """Refuse file names that do not say how a fit is to be written, or cannot be."""
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise FileError(path, f"a fit is written as {', '.join(FORMATS)}")
+    for name in FORMATS[path.suffix].libraries:
+        if importlib.util.find_spec(name) is None:
+            raise FileError(
+                path, f"writing it needs {name}; install it with: pip install 'robustcp[files]'"
+            )
+    return path

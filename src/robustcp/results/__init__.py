@@ -1,0 +1,1 @@
+"""The result of a fit, and what follows from it and its data."""

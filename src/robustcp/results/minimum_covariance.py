@@ -1,0 +1,302 @@
+"""The minimum covariance determinant: centre and spread of points, most of which are good.
+
+Of all subsets of h points, about half of them, the one whose covariance has the smallest
+determinant gives a first centre and covariance. The points that are not far from it, at a level of
+97.5%, give the final ones. Both are made consistent for Gaussian points (Rousseeuw & Van Driessen
+1999, Croux & Haesbroeck 1999, Hubert & Debruyne 2010). Centres and covariances follow every affine
+map of the points, and do not depend on their order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+#: The share of Gaussian points that are not far.
+QUANTILE_LEVEL = 0.975
+#: Small subsets that a search begins with, and how many of their ends go on.
+STARTING_SUBSETS, CONTINUED_SUBSETS = 500, 30
+#: Determinants are lower if their logarithm is, by this.
+MIN_LOG_DECREASE = 1e-10
+#: So many points at the edge of a subset, on either side, may be exchanged.
+MAX_EXCHANGE_CANDIDATES = 200
+#: Of more points, so many are searched for the beginning.
+MAX_SEARCH_POINTS = 1500
+#: Numbers that are worked on at a time.
+MAX_BATCH_NUMBERS = 1 << 21
+#: A covariance is singular if a correlation matrix has an eigenvalue below this, or if a standard
+#: deviation is below this share of the mean: those are roundings.
+SINGULAR_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """Centre and covariance of most points.
+
+    Attributes
+    ----------
+    centre : float64 array (p,)
+    covariance : float64 array (p, p)
+    subset : integer array (h,)
+        The points of the subset with the smallest determinant, ascending.
+    """
+
+    centre: np.ndarray
+    covariance: np.ndarray
+    subset: np.ndarray
+
+    def distances(self, points: np.ndarray) -> np.ndarray:
+        """The Mahalanobis distance of each point."""
+        squares = _squared_distances(points, self.centre[None], self.covariance[None])[0]
+        return np.asarray(np.sqrt(squares))
+
+
+def univariate(x: np.ndarray) -> tuple[float, float]:
+    """Centre and standard deviation of most numbers; exact.
+
+    The best subset of numbers is an interval.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> centre, spread = univariate(np.array([1.0, 1.2, 0.9, 1.1, 0.8, 50.0]))
+    >>> round(centre, 3), bool(0.1 < spread < 0.4)
+    (1.0, True)
+    """
+    n = x.size
+    h = n // 2 + 1
+    if h >= n:
+        return float(x.mean()), float(x.std())
+    best = _best_interval(np.sort(x), h)
+    centre, variance = float(best.mean()), float(best.var()) * _consistency_factor(h / n, 1)
+    if variance == 0:
+        return centre, 0.0
+    inliers = x[(x - centre) ** 2 / variance < _chi2_quantile(QUANTILE_LEVEL, 1)]
+    return float(inliers.mean()), float(inliers.std()) * math.sqrt(
+        _consistency_factor(inliers.size / n, 1)
+    )
+
+
+def _best_interval(x: np.ndarray, h: int) -> np.ndarray:
+    """The h neighbours, of ascending numbers, with the smallest variance.
+
+    They hold the median, so that sums of squares from there lose no digits but to numbers that
+    are far from it; those are moved nearer. None is in the best interval: its variance would
+    be that of the shortest at least.
+    """
+    widths = x[h - 1 :] - x[: x.size - h + 1]
+    shortest = int(np.argmin(widths))
+    if widths[shortest] == 0:
+        return x[shortest : shortest + h]
+    clip_width = math.sqrt(h) * float(widths[shortest])
+    d = np.clip(x - x[x.size // 2], -clip_width, clip_width)
+    first, second = (np.concatenate([[0.0], np.cumsum(d**k)]) for k in (1, 2))
+    sums, squares = (total[h:] - total[:-h] for total in (first, second))
+    start = int(np.argmin(squares - sums**2 / h))
+    return x[start : start + h]
+
+
+def multivariate(points: np.ndarray) -> Scatter | None:
+    """Centre and covariance of most points, of two coordinates or more.
+
+    C-steps, which take the h points that are nearest by the covariance of a subset as the next
+    one, never raise the determinant. They begin at many small subsets. Where they end best,
+    single points are exchanged as long as that lowers it (Hawkins 1994).
+
+    Parameters
+    ----------
+    points : float64 array (n, p)
+
+    Returns
+    -------
+    Scatter, or None if h of the points lie in a plane: then there is no covariance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> points = np.random.default_rng(0).standard_normal((100, 2))
+    >>> points[:20] += 50.0
+    >>> bool((np.abs(multivariate(points).centre) < 0.5).all())
+    True
+    """
+    n, p = points.shape
+    order = _affine_invariant_order(points)
+    rng = np.random.default_rng(0)
+    searched = (
+        order if n <= MAX_SEARCH_POINTS else rng.choice(order, MAX_SEARCH_POINTS, replace=False)
+    )
+    starting_subsets = _best_starting_subsets(points[searched], rng)
+    if starting_subsets is None:
+        return None
+    subset = _minimize_determinant(points, searched[starting_subsets])
+    if subset is None:
+        return None
+    centre, covariance = _moments(points[subset])
+    raw = Scatter(centre, covariance, np.sort(subset))
+    squares = raw.distances(points) ** 2
+    inliers = points[
+        squares * _chi2_quantile(0.5, p) / np.median(squares) < _chi2_quantile(QUANTILE_LEVEL, p)
+    ]
+    centre, covariance = _moments(inliers)
+    return Scatter(centre, covariance * _consistency_factor(QUANTILE_LEVEL, p), raw.subset)
+
+
+def _affine_invariant_order(points: np.ndarray) -> np.ndarray:
+    """The points in an order that no affine map changes.
+
+    So the subsets that a search begins with do not depend on the order in which points are given.
+    """
+    centre, covariance = (part[None] for part in _moments(points))
+    if _is_singular(centre, covariance)[0]:
+        return np.lexsort(points.T)
+    return np.argsort(_squared_distances(points, centre, covariance)[0], kind="stable")
+
+
+def _best_starting_subsets(points: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+    """The best subsets that C-steps end at; None if they lie in a plane."""
+    n, p = points.shape
+    permutations = np.argsort(rng.random((STARTING_SUBSETS, n)), axis=1)
+    batches = np.array_split(permutations, max(1, STARTING_SUBSETS * n * p // MAX_BATCH_NUMBERS))
+    results = [_run_c_steps(points, *_elemental_moments(points, piece)) for piece in batches]
+    ends, costs = (np.concatenate(parts) for parts in zip(*results, strict=True))
+    best = np.argsort(costs, kind="stable")[:CONTINUED_SUBSETS]
+    return ends[best] if best.size and costs[best[0]] > -np.inf else None
+
+
+def _elemental_moments(
+    points: np.ndarray, permutations: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Moments of p + 1 points of each draw, or of more until they lie in no plane.
+
+    Draws that never do, for points that are too far from all others, are left out.
+    """
+    size = points.shape[1] + 1
+    centres, covariances = _moments(points[permutations[:, :size]])
+    while (flat := _is_singular(centres, covariances)).any() and size < len(points):
+        size = min(2 * size, len(points))
+        centres[flat], covariances[flat] = _moments(points[permutations[flat, :size]])
+    return centres[~flat], covariances[~flat]
+
+
+def _run_c_steps(
+    points: np.ndarray, centres: np.ndarray, covariances: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The subsets that C-steps end at, the best first, and log determinants.
+
+    That of one in a plane is minus infinity. Others that are singular, for points in them that
+    are too far from the rest, are left out.
+    """
+    h = sum(points.shape, 1) // 2
+    ends, costs = np.empty((len(centres), h), dtype=np.intp), np.full(len(centres), np.inf)
+    singular, active = np.zeros(len(centres), dtype=bool), np.arange(len(centres))
+    while active.size:
+        ends[active] = _nearest_points(points, centres, covariances, h)
+        centres, covariances = _moments(points[ends[active]])
+        flat, log_determinants = (
+            _is_singular(centres, covariances),
+            np.linalg.slogdet(covariances)[1],
+        )
+        improved = ~flat & (log_determinants < costs[active] - MIN_LOG_DECREASE)
+        costs[active], singular[active] = log_determinants, flat
+        active, centres, covariances = active[improved], centres[improved], covariances[improved]
+    smallest = costs[~singular].min(initial=np.inf)
+    costs[singular & (costs < smallest)] = -np.inf
+    valid = np.flatnonzero(~singular | (costs < smallest))
+    valid = valid[np.argsort(costs[valid], kind="stable")]
+    return ends[valid], costs[valid]
+
+
+def _minimize_determinant(points: np.ndarray, subsets: np.ndarray) -> np.ndarray | None:
+    """The subset with the smallest determinant that some lead to; None if it lies in a plane."""
+    ends, costs = _run_c_steps(points, *_moments(points[subsets]))
+    best: np.ndarray = ends[0]
+    smallest = costs[0]
+    while smallest > -np.inf:
+        exchanged = [
+            new
+            for end in np.unique(np.sort(ends, axis=1), axis=0)
+            if (new := _exchange_point(points, end)) is not None
+        ]
+        if not exchanged:
+            return best
+        ends, costs = _run_c_steps(points, *_moments(points[np.stack(exchanged)]))
+        if costs[0] < smallest - MIN_LOG_DECREASE:
+            best, smallest = ends[0], costs[0]
+    return None
+
+
+def _exchange_point(points: np.ndarray, subset: np.ndarray) -> np.ndarray | None:
+    """With one point exchanged so that the determinant is the smallest; None if none lowers it.
+
+    With q_ij = 1/h + z_i'z_j / (h - 1), z the points in coordinates in which the subset has
+    covariance 1, the exchange of i for j multiplies it by (1 - q_ii)(1 + q_jj) + q_ij^2.
+    """
+    h = subset.size
+    centre, covariance = _moments(points[subset])
+    z = np.linalg.solve(np.linalg.cholesky(covariance), (points - centre).T).T
+    squares = np.sum(z**2, axis=1)
+    outside_subset = np.setdiff1d(np.arange(len(points)), subset)
+    inside = subset[np.argsort(-squares[subset], kind="stable")[:MAX_EXCHANGE_CANDIDATES]]
+    outside = outside_subset[
+        np.argsort(squares[outside_subset], kind="stable")[:MAX_EXCHANGE_CANDIDATES]
+    ]
+    if not outside.size:
+        return None
+    q = 1 / h + z[inside] @ z[outside].T / (h - 1)
+    removed_leverage, added_leverage = (
+        1 / h + squares[indices] / (h - 1) for indices in (inside, outside)
+    )
+    ratio = np.outer(1 - removed_leverage, 1 + added_leverage) + q**2
+    i, j = np.unravel_index(np.argmin(ratio), ratio.shape)
+    if ratio[i, j] > 1 - MIN_LOG_DECREASE:
+        return None
+    return np.append(subset[subset != inside[i]], outside[j])
+
+
+def _nearest_points(
+    points: np.ndarray, centres: np.ndarray, covariances: np.ndarray, h: int
+) -> np.ndarray:
+    """The h points that are nearest, for each covariance."""
+    squares = _squared_distances(points, centres, covariances)
+    return np.argpartition(squares, h - 1, axis=1)[:, :h]
+
+
+def _squared_distances(
+    points: np.ndarray, centres: np.ndarray, covariances: np.ndarray
+) -> np.ndarray:
+    """Squared Mahalanobis distances, (covariances, points)."""
+    roots = np.linalg.inv(np.linalg.cholesky(covariances))
+    z = roots @ (points.T[None] - centres[:, :, None])
+    return np.asarray(np.einsum("spn,spn->sn", z, z))
+
+
+def _moments(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and covariances of sets of points, (..., count, p)."""
+    centres = points.mean(axis=-2)
+    d = points - centres[..., None, :]
+    return centres, d.swapaxes(-1, -2) @ d / (points.shape[-2] - 1)
+
+
+def _is_singular(centres: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    """Which covariances are singular, but for roundings."""
+    spread = np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1))
+    flat = (spread <= SINGULAR_TOLERANCE * np.abs(centres)).any(axis=-1)
+    units = np.where(flat[:, None], 1.0, spread)
+    smallest = np.linalg.eigvalsh(covariances / (units[:, :, None] * units[:, None, :]))[:, 0]
+    return np.asarray(flat | (smallest < SINGULAR_TOLERANCE))
+
+
+def _chi2_quantile(level: float, p: int) -> float:
+    """A quantile of the squared distances of Gaussian points."""
+    from scipy.special import gammaincinv
+
+    return 2 * float(gammaincinv(p / 2, level))
+
+
+def _consistency_factor(share: float, p: int) -> float:
+    """What the covariance of the nearest share of Gaussian points is to be multiplied by."""
+    from scipy.special import gammainc
+
+    return share / float(gammainc(p / 2 + 1, _chi2_quantile(share, p) / 2)) if share < 1 else 1.0

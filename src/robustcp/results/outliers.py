@@ -1,0 +1,214 @@
+"""Which entries a model does not account for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robustcp._util import checks
+from robustcp._util.typing import Array, Factors
+from robustcp.engines import Engine
+from robustcp.noise import Noise
+
+if TYPE_CHECKING:
+    from robustcp.results.fit import Fit
+
+
+class Slab(tuple[int, float]):
+    """A slab and its share of flagged entries: a pair (index, share).
+
+    Attributes
+    ----------
+    label : object
+        The label of the index; the index itself where there are no labels.
+
+    Examples
+    --------
+    >>> slab = Slab(2, 0.25, "S02")
+    >>> slab
+    Slab(2, 0.25, 'S02')
+    >>> index, share = slab
+    """
+
+    label: Any
+
+    def __new__(cls, index: int, share: float, label: Any = None) -> Slab:
+        slab = super().__new__(cls, (index, share))
+        slab.label = index if label is None else label
+        return slab
+
+    def __getnewargs__(self) -> tuple[int, float, Any]:
+        return self[0], self[1], self.label
+
+    def __repr__(self) -> str:
+        label = "" if self.label is self[0] else f", {self.label!r}"
+        return f"Slab({self[0]}, {self[1]:.4g}{label})"
+
+
+@dataclass(frozen=True, eq=False)
+class Outliers:
+    """Residuals in units of their noise; arrays are computed when asked for.
+
+    Attributes
+    ----------
+    noise : Noise
+        That of clean entries. A slab whose scale is itself outlying has the median scale of its
+        mode, so that a bad sample does not hide behind its own spread. It is in units of
+        `unit`, in which the engine sees the data.
+    unit : float
+    rate : float
+        With control "each", the share of clean entries that `mask` flags by chance; with "fdr",
+        the share of the flagged entries that may be clean.
+    control : {"each", "fdr"}
+    outlying_slabs : dict from a mode to an array of indices
+        The slabs whose scale is itself outlying.
+    threshold : float
+        The score from which an entry is flagged.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0, gamma=0, rng=0).data.copy()
+    >>> X[3] += 5.0
+    >>> found = robustcp.cp(X, 2).outliers(X)
+    >>> found.worst(0, 1)[0].label
+    3
+    >>> found.mask.shape
+    (12, 11, 10)
+    """
+
+    fit: Fit = field(repr=False)
+    data: Any = field(repr=False)
+    engine: Engine = field(repr=False)
+    factors: Factors = field(repr=False)
+    noise: Noise
+    unit: float
+    rate: float
+    control: str = "each"
+    outlying_slabs: Mapping[int, np.ndarray] = field(repr=False, default_factory=dict)
+
+    @cached_property
+    def threshold(self) -> float:
+        from scipy.special import ndtri
+
+        if self.control == "each":
+            return float(-ndtri(self.rate / 2))
+        residuals = self.engine.sample(self.factors).values
+        return _fdr_threshold(np.abs(residuals) / self._score_unit, self.rate)
+
+    @property
+    def by_chance(self) -> float:
+        """The share of clean entries whose noise alone is beyond the threshold."""
+        from scipy.special import ndtr
+
+        return float(2 * ndtr(-self.threshold))
+
+    @property
+    def scale(self) -> float:
+        """The typical standard deviation of the clean entries' residuals."""
+        return self.noise.sigma * self.unit
+
+    @property
+    def in_data(self) -> Noise:
+        """The noise in the units of the data."""
+        return self.noise.scaled(self.unit)
+
+    @property
+    def _score_unit(self) -> float:
+        return self.noise.sigma or 1.0
+
+    @property
+    def scores(self) -> Array:
+        """Residuals divided by their standard deviation; NaN where an entry is missing."""
+        unit = self._score_unit
+        return self.engine.map_residuals(lambda r: r / unit, self.factors)
+
+    def scores_of(self, fixed: Mapping[int, int] | Mapping[int | str, Any]) -> np.ndarray:
+        """The scores of one slice, without those of the whole tensor.
+
+        Modes, by number or name, are fixed at an index, by position or label; the others keep
+        their order. On the host, NaN where an entry
+        is missing.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> X = robustcp.simulate((6, 7, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+        >>> robustcp.cp(X, 2).outliers(X).scores_of({1: 3}).shape
+        (6, 8)
+        """
+        axes, shape = self.fit.axes, self.fit.shape
+        indices = {}
+        for mode, index in fixed.items():
+            n = axes.mode_number("fixed", mode)
+            indices[n] = axes.index_position("fixed", n, index, shape[n])
+        return self.engine.residual_slice(self.factors, indices) / self._score_unit
+
+    @property
+    def mask(self) -> Array:
+        """True where an entry is flagged."""
+        xp, limit, unit = self.engine.xp, self.threshold, self._score_unit
+        return self.engine.map_residuals(lambda r: xp.abs(r / unit) > limit, self.factors)
+
+    @cached_property
+    def slabs(self) -> tuple[np.ndarray, ...]:
+        """For each mode, the share of flagged entries in each of its slabs.
+
+        A slab is all that goes with one index of a mode: a sample, a frame, a sensor. They are
+        counted tile by tile, without scores of the whole tensor.
+        """
+        return tuple(
+            hits / np.maximum(self.engine.slab_counts(mode), 1)
+            for mode, hits in enumerate(self._flag_counts)
+        )
+
+    @cached_property
+    def share(self) -> float:
+        """The share of all entries that is flagged."""
+        return float(self._flag_counts[0].sum() / self.engine.slab_counts(0).sum())
+
+    @cached_property
+    def _flag_counts(self) -> list[np.ndarray]:
+        """How many entries are flagged in each slab of each mode: one pass."""
+        return self.engine.count_large_residuals(self.factors, self.threshold * self._score_unit)
+
+    def worst(self, mode: int | str, count: int = 5) -> list[Slab]:
+        """The slabs of a mode with the largest share of flagged entries.
+
+        Parameters
+        ----------
+        mode : int or str
+            By number or name.
+        count : int
+            How many.
+
+        Returns
+        -------
+        list of Slab
+            Each is a pair (index, share) that also knows the `label` of the index.
+        """
+        n = self.fit.axes.mode_number("mode", mode)
+        count = checks.whole_number("count", count, 0)
+        shares, labels = self.slabs[n], self.fit.labels[n]
+        order = np.argsort(-shares, kind="stable")[:count]
+        return [
+            Slab(int(k), float(shares[k]), None if labels is None else labels[k]) for k in order
+        ]
+
+
+def _fdr_threshold(scores: np.ndarray, rate: float) -> float:
+    """The threshold of Benjamini and Hochberg for Gaussian scores."""
+    from scipy.special import ndtr
+
+    ordered = np.sort(scores)[::-1]
+    chance = 2 * ndtr(-ordered)
+    allowed = rate * np.arange(1, ordered.size + 1) / ordered.size
+    accepted = np.flatnonzero(chance <= allowed)
+    if not accepted.size:
+        return math.inf
+    return float(np.nextafter(ordered[accepted[-1]], 0.0))

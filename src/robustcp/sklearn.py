@@ -1,0 +1,270 @@
+"""A transformer for scikit-learn, which the extra `sklearn` installs: samples first."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
+
+from robustcp._util import checks
+from robustcp.constraints import Constraint
+from robustcp.engines import LabelledTensor, as_array, axes_of, khatri_rao, to_host
+from robustcp.estimators import cp
+from robustcp.losses import Loss
+from robustcp.results.fit import Fit
+from robustcp.starts.cases import Cases
+
+#: Degrees of freedom of the t distribution by which held-out cells are scored.
+DEGREES_OF_FREEDOM = 3.0
+#: The least scale of residuals, relative to the median magnitude of the cells that are not 0.
+MIN_RELATIVE_SCALE = 1e-3
+
+
+class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Robust CP as a transformer of scikit-learn: of samples, each a matrix or tensor, to scores.
+
+    The first mode of X holds samples. `fit` is `robustcp.cp`; `transform` gives the scores of
+    samples, new ones too, by robust regression on the components. Missing entries are NaN.
+
+    Parameters
+    ----------
+    n_components : int
+        The rank.
+    loss, noise, nonnegative, constraints, starts, tol, max_sweeps
+        As in `robustcp.cp`; modes are counted with that of the samples as 0.
+    cases : bool or float
+        Whether some of the samples may be bad as a whole, or the largest share of them that may.
+    random_state : None, int, RandomState or Generator
+        None is a fixed seed.
+
+    Attributes
+    ----------
+    fit_ : Fit
+        All that is known of the model: `fit_.warnings`, `fit_.outliers(X)` and so on.
+    components_ : array (n_components, ...)
+        What a score of 1 adds to a sample: the outer product of the unit columns of each component.
+    sample_shape_ : tuple of int
+        The shape of one sample.
+    n_features_in_ : int
+        How many entries a sample has.
+    feature_names_in_ : array of str
+        The names of the columns, if X was a data frame.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> X = robustcp.simulate((20, 15, 10), 2, eta=0.1, gamma=1.0, rng=0).data
+    >>> model = robustcp.RobustCP(n_components=2).fit(X[:15])
+    >>> scores = model.transform(X[15:])
+    >>> scores.shape, model.inverse_transform(scores).shape
+    ((5, 2), (5, 15, 10))
+    >>> model.get_feature_names_out()
+    array(['robustcp0', 'robustcp1'], dtype=object)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 3,
+        *,
+        loss: Loss | None = None,
+        noise: Any = "auto",
+        cases: bool | float = False,
+        nonnegative: bool | tuple[bool, ...] = False,
+        constraints: Mapping[int | str, Constraint] | None = None,
+        starts: int | str = "auto",
+        tol: float = 1e-6,
+        max_sweeps: int = 1000,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.loss = loss
+        self.noise = noise
+        self.cases = cases
+        self.nonnegative = nonnegative
+        self.constraints = constraints
+        self.starts = starts
+        self.tol = tol
+        self.max_sweeps = max_sweeps
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> RobustCP:
+        """Fit the model to samples.
+
+        Parameters
+        ----------
+        X : array (samples, ...)
+            Of any order from 2; an array, masked array or xarray.DataArray, NaN where an entry is
+            missing.
+        y : ignored
+        """
+        rank = checks.whole_number("n_components", self.n_components, 1)
+        data = self._check_samples(X, reset=True)
+        axes = axes_of(_frame_to_array(X))
+        labelled = (
+            LabelledTensor(data, axes.modes, axes.labels, units=axes.units) if axes.modes else data
+        )
+        fit = cp(
+            labelled,
+            rank,
+            loss=self.loss,
+            noise=self.noise,
+            cases=self._as_cases(),
+            nonnegative=self.nonnegative,
+            constraints=self.constraints,
+            starts=self.starts,
+            tol=self.tol,
+            max_sweeps=self.max_sweeps,
+            rng=self._seed(),
+        )
+        if not fit.converged:
+            warnings.warn(f"RobustCP: {fit.result.sentence}", ConvergenceWarning, stacklevel=2)
+        self.fit_: Fit = fit
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> np.ndarray:
+        """Fit the model and return the scores of the same samples."""
+        return self.fit(X).transform(X)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """The scores of samples: array (samples, n_components)."""
+        check_is_fitted(self)
+        return self._scores(self._check_samples(X, reset=False))
+
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """The samples that have some scores, by the model: array (samples, ...)."""
+        check_is_fitted(self)
+        scores = check_array(X, input_name="X")
+        if scores.shape[1] != self.fit_.rank:
+            raise ValueError(
+                f"X: must have a score for each of {self.fit_.rank} components, got {scores.shape}"
+            )
+        return np.tensordot(scores, self.components_, axes=1)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """How well entries of samples are predicted from other entries of the same samples.
+
+        The entries of each sample are dealt out to two halves at random. Each half is predicted
+        by the scores that the other half has: so a component that does not mean anything costs,
+        whereas the residuals of whole samples would always be smaller with one component more.
+
+        Returns
+        -------
+        float
+            The log density of the held-out entries less that under a model of nothing, in nats per
+            entry; larger is better. Residuals have Student's t distribution with 3 degrees of
+            freedom, on which outliers have little bearing, with the scale that suits them best.
+        """
+        check_is_fitted(self)
+        data = self._check_samples(X, reset=False)
+        data = np.asarray(data, dtype=np.result_type(data, np.float32))
+        observed = ~np.isnan(data)
+        if not observed.any():
+            raise ValueError("X: has no entries to predict")
+        first_half = checks.generator(self._seed()).random(data.shape) < 0.5
+        residuals = np.full(data.shape, np.nan)
+        for half in (first_half, ~first_half):
+            has_entries = (observed & half).reshape(len(data), -1).any(axis=1)
+            scores = np.zeros((len(data), self.fit_.rank))
+            if has_entries.any():
+                scores[has_entries] = self._scores(np.where(half, data, np.nan)[has_entries])
+            residuals = np.where(
+                half, residuals, data - np.tensordot(scores, self.components_, axes=1)
+            )
+        return _mean_log_density(residuals[observed], data[observed]) - _mean_log_density(
+            data[observed], data[observed]
+        )
+
+    @property
+    def components_(self) -> np.ndarray:
+        """What a score of 1 adds to a sample."""
+        check_is_fitted(self)
+        others = [np.asarray(to_host(A)) for A in self.fit_.factors[1:]]
+        return np.asarray(khatri_rao(others).T.reshape(-1, *self.sample_shape_))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.fit_.rank
+
+    def _scores(self, data: np.ndarray) -> np.ndarray:
+        return np.asarray(self.fit_.project(data, 0))
+
+    def _check_samples(self, X: Any, *, reset: bool) -> np.ndarray:
+        """Samples on the host, of the shape that the model was fitted to."""
+        _check_feature_names(self, X, reset=reset)
+        data = check_array(
+            to_host(as_array(_frame_to_array(X))),
+            allow_nd=True,
+            ensure_all_finite="allow-nan",
+            input_name="X",
+            ensure_min_samples=2 if reset else 1,
+            estimator=self,
+        )
+        shape = data.shape[1:]
+        if reset:
+            self.sample_shape_ = shape
+            self.n_features_in_ = math.prod(shape)
+        elif len(shape) == len(self.sample_shape_) == 1 and shape != self.sample_shape_:
+            raise ValueError(
+                f"X has {shape[0]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        elif shape != self.sample_shape_:
+            raise ValueError(
+                f"X: has samples of shape {shape}, the model was fitted to {self.sample_shape_}"
+            )
+        return np.asarray(data)
+
+    def _as_cases(self) -> Any:
+        if isinstance(self.cases, bool | np.bool_):
+            return 0 if self.cases else None
+        return Cases(0, share=self.cases)
+
+    def _seed(self) -> Any:
+        """What `cp` takes as a seed; of a RandomState its next number."""
+        state = self.random_state
+        if isinstance(state, np.random.RandomState):
+            return int(state.randint(2**31))
+        if state is None or isinstance(state, int | np.integer | np.random.Generator):
+            return state
+        raise ValueError(
+            f"random_state: must be a seed, a RandomState or a Generator, got {state!r}"
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _frame_to_array(X: Any) -> Any:
+    """A data frame is samples x features here, never a long table."""
+    return X.to_numpy() if hasattr(X, "iloc") else X
+
+
+def _mean_log_density(residuals: np.ndarray, data: np.ndarray) -> float:
+    """The mean log density of residuals by Student's t, with the scale that suits them best."""
+    sizes = np.abs(data[data != 0])
+    typical_size = float(np.median(sizes)) if sizes.size else 1.0
+    z = np.abs(residuals / typical_size)
+    upper = max(float(z.max()), 2 * MIN_RELATIVE_SCALE)
+
+    def cost(log_scale: float) -> float:
+        squares = (z * math.exp(-log_scale)) ** 2
+        return log_scale + 0.5 * (DEGREES_OF_FREEDOM + 1) * float(
+            np.mean(np.log1p(squares / DEGREES_OF_FREEDOM))
+        )
+
+    optimum = minimize_scalar(
+        cost, bounds=(math.log(MIN_RELATIVE_SCALE), math.log(upper)), method="bounded"
+    )
+    return -min(float(optimum.fun), cost(math.log(MIN_RELATIVE_SCALE)))

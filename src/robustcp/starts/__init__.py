@@ -1,0 +1,1 @@
+"""Where fits begin: initial factors, multistart, component search, subsets of samples."""

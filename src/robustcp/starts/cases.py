@@ -1,0 +1,401 @@
+"""Samples that are bad as a whole, and agree with each other: found by subsets of samples.
+
+A fifth of the samples with one foreign component is a component like any other to a criterion of
+entries. If one mode is known to hold samples, most of which are good, some small subset of them is
+good throughout; the factors of its fit describe most samples well, and those of others do not.
+So models of random subsets are compared by how well they describe the best of all samples.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from robustcp._util import checks
+from robustcp._util.typing import Factors
+from robustcp.constraints import Constraints
+from robustcp.engines import Arrangement, Engine
+from robustcp.model.kruskal import KruskalTensor
+from robustcp.noise import Noise, NoiseSpec, estimate_rough_noise
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import Continuation
+from robustcp.optimize.solver import Solver, Stage
+from robustcp.optimize.stages import cp_stages
+from robustcp.results.diagnostics import abbreviate_indices
+from robustcp.starts.multistart import (
+    Initialization,
+    Start,
+    StartingPoint,
+    Starts,
+    StartSearch,
+    draw_indices,
+    extend_factors,
+    is_same_model,
+    restrict_constraints,
+)
+from robustcp.starts.search_log import SearchLog
+
+LOG = logging.getLogger(__name__)
+
+#: A subset has so many samples more than there are components.
+EXTRA_SUBSET_SAMPLES = 2
+#: The chance to have no good subset, and the most subsets.
+MAX_FAILURE_PROBABILITY, MAX_SUBSETS = 0.001, 300
+#: The share of the samples that must be good, and that models are compared by.
+GOOD_SHARE = 0.6
+#: Rounds in which the best samples are fitted again: of all subsets, and of the best of them.
+CONCENTRATION_STEPS, BEST_SUBSETS, FINAL_CONCENTRATION_STEPS = 1, 4, 3
+#: Subsets are compared on so many entries.
+SUBSET_FIT_ENTRIES = 1 << 15
+#: A sample is bad if its distance is larger than the median by so many robust standard deviations
+#: of the logarithm, by so many standard errors, and by that factor.
+CUTOFF_DEVIATIONS, CUTOFF_STANDARD_ERRORS, MIN_CUTOFF_RATIO = 4.0, 5.0, 1.3
+#: The standard error of the logarithm of a median magnitude, times the root of the count.
+LOG_MEDIAN_STANDARD_ERROR = 1.17
+#: Distances are not below this.
+MIN_DISTANCE = 1e-12
+#: How subsets begin: the kinds of their starts, and their first smoothing.
+SUBSET_START_KINDS = (("clipped", 0.03), ("positive", 1.0), ("random", 1.0), ("random", 0.03))
+#: Rounds in which the model and the bad samples are found anew.
+MAX_CASE_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Which mode holds samples, some of which may be bad as a whole.
+
+    Attributes
+    ----------
+    mode : int or str
+        Its number or its name.
+    share : float
+        The share of the samples that may be bad. Up to 0.4 can be found; a larger share takes
+        more subsets.
+
+    Examples
+    --------
+    >>> from robustcp import Cases
+    >>> Cases(0, share=0.4).subsets(rank=3)
+    86
+    """
+
+    mode: int | str
+    share: float = 0.25
+
+    def __post_init__(self) -> None:
+        checks.real_number("cases: share", self.share, 0.0, maximum=1 - GOOD_SHARE)
+
+    def check(self, size: int, rank: int) -> None:
+        """Complain if there are too few samples."""
+        if math.floor(GOOD_SHARE * size) < rank + 1:
+            raise checks.ArgumentError(
+                "cases",
+                f"mode {self.mode} has {size} samples, and {GOOD_SHARE:.0%} of them are fewer "
+                f"than rank + 1 = {rank + 1}",
+            )
+
+    def subsets(self, rank: int) -> int:
+        """How many subsets it takes that one of them is good throughout, almost surely."""
+        chance = (1 - self.share) ** (rank + EXTRA_SUBSET_SAMPLES)
+        return (
+            max(1, math.ceil(math.log(MAX_FAILURE_PROBABILITY) / math.log1p(-chance)))
+            if chance < 1
+            else 1
+        )
+
+
+def as_cases(given: object, names: Sequence[str], order: int) -> Cases | None:
+    """What `cp` takes as cases, with the mode as a number."""
+    if given is None:
+        return None
+    cases = given if isinstance(given, Cases) else Cases(given)  # type: ignore[arg-type]
+    return replace(cases, mode=checks.mode_number("cases", cases.mode, names, order))
+
+
+@dataclass(frozen=True, eq=False)
+class CaseDiagnostics:
+    """What is known of the samples of a fit with `cases`.
+
+    Attributes
+    ----------
+    mode : int
+    weights : float64 array (I,)
+        0 for bad samples, which have no say in the other factors; else 1.
+    distances : float64 array (I,)
+        The residual distance of each sample: the median magnitude of its residuals in units of
+        the noise, times 1.4826: about 1 where there is nothing but noise. NaN without entries.
+    cutoffs : float64 array (I,)
+        The distance from which each is bad; higher for those with few entries.
+
+    If more than 40% of the samples are bad there is no majority to go by, and a warning says so.
+    """
+
+    mode: int
+    weights: np.ndarray = field(repr=False)
+    distances: np.ndarray = field(repr=False)
+    cutoffs: np.ndarray = field(repr=False)
+
+    @property
+    def flagged(self) -> np.ndarray:
+        """True for bad samples."""
+        return np.asarray(self.weights == 0)
+
+    def reorder(self, arrangement: Arrangement) -> CaseDiagnostics:
+        """Of the same samples where modes and indices are in another order."""
+        mode = arrangement.order.index(self.mode)
+        rows = slice(None) if (indices := arrangement.rows[mode]) is None else indices
+        return CaseDiagnostics(mode, self.weights[rows], self.distances[rows], self.cutoffs[rows])
+
+    @property
+    def words(self) -> str:
+        """Which samples are bad, in a sentence."""
+        bad = np.flatnonzero(self.flagged).tolist()
+        shown = f" ({abbreviate_indices(bad)})" if bad else ""
+        return f"{len(bad)} of {self.weights.size} samples of mode {self.mode}{shown}"
+
+    def __repr__(self) -> str:
+        return f"CaseDiagnostics({self.words} bad)"
+
+
+def diagnose_cases(
+    problem: Problem, factors: Factors, noise: Noise | None, mode: int
+) -> CaseDiagnostics:
+    """The samples of a mode, all of which are described by some factors."""
+    engine = problem.engine
+    if noise is None:
+        noise = estimate_rough_noise(engine, factors, problem.resolution)
+    slabs = tuple(None if n == mode else v for n, v in enumerate(noise.slabs))
+    noise = replace(noise, slabs=slabs)  # bad samples do not hide behind their own spread
+    if not noise.known and not noise.homoscedastic:
+        engine = engine.standardized(noise.scales(engine.shape))
+    size = engine.shape[mode]
+    distances, counts = np.full(size, np.nan), np.zeros(size)
+    for k in np.flatnonzero(engine.slab_counts(mode) > 0):
+        indices = [np.array([k]) if n == mode else None for n in range(engine.order)]
+        rows = tuple(A[int(k) : int(k) + 1, :] if n == mode else A for n, A in enumerate(factors))
+        z = np.abs(engine.subtensor(indices).entries(rows).values) / noise.sigma
+        counts[k] = z.size
+        if z.size:
+            distances[k] = 1.4826 * float(np.median(z))
+    return _flag_large_distances(distances, counts, mode)
+
+
+def _flag_large_distances(distances: np.ndarray, counts: np.ndarray, mode: int) -> CaseDiagnostics:
+    """Which distances are too large, beside the others."""
+    finite = np.isfinite(distances)
+    logs = np.log(np.maximum(distances, MIN_DISTANCE))
+    center = float(np.median(logs[finite])) if finite.any() else 0.0
+    spread = 1.4826 * float(np.median(np.abs(logs[finite] - center))) if finite.any() else 0.0
+    errors = CUTOFF_STANDARD_ERRORS * LOG_MEDIAN_STANDARD_ERROR / np.sqrt(np.maximum(counts, 1))
+    cutoffs = np.exp(
+        center + np.maximum(max(CUTOFF_DEVIATIONS * spread, math.log(MIN_CUTOFF_RATIO)), errors)
+    )
+    cutoffs = np.maximum(cutoffs, MIN_CUTOFF_RATIO)  # where data is exact, distances are roundings
+    weights = np.where(finite & (distances > cutoffs), 0.0, 1.0)
+    return CaseDiagnostics(mode, weights, distances, cutoffs)
+
+
+def exclude_cases(problem: Problem, mode: int, bad: np.ndarray) -> Problem:
+    """The same data without bad samples; their rows are not missed."""
+    if not bad.any():
+        return problem
+    rows = np.flatnonzero(bad)
+    rest = problem.with_engine(problem.engine.without_slabs(mode, rows))
+    rest.notes, rest.excluded_slabs = problem.notes, {mode: rows}
+    return rest
+
+
+def estimate_bad_scores(
+    problem: Problem,
+    factors: Factors,
+    noise: Noise | None,
+    mode: int,
+    bad: np.ndarray,
+    constraints: Constraints,
+    tol: float,
+    search_log: SearchLog,
+) -> Factors:
+    """The factors with rows for bad samples: their scores, the other factors held."""
+    rows = np.flatnonzero(bad)
+    if not rows.size:
+        return factors
+    engine = problem.engine
+    indices = [rows if n == mode else None for n in range(engine.order)]
+    bad_problem = problem.with_engine(engine.subtensor(indices))
+    noise_spec = NoiseSpec() if noise is None else NoiseSpec.for_new_slabs(noise, mode)
+    stages = cp_stages(bad_problem, tol, noise_spec.for_engine(bad_problem.engine))
+    rowwise_constraints = tuple(
+        constraint.of_rows if n == mode else constraint for n, constraint in enumerate(constraints)
+    )
+    solver = Solver(bad_problem, stages, (mode,), rowwise_constraints)
+    zeros = engine.asarray(np.zeros((rows.size, factors[0].shape[1])))
+    initial_factors = tuple(zeros if n == mode else A for n, A in enumerate(factors))
+    scores = search_log.run(solver, lambda: solver.start(initial_factors), 200)[mode]
+    A = engine.xp.asarray(factors[mode], copy=True)
+    A[engine.xp.asarray(rows), :] = scores
+    return tuple(A if n == mode else B for n, B in enumerate(factors))
+
+
+@dataclass(frozen=True, eq=False)
+class _SubsetFit:
+    """A model of a part of the data: of all samples, fitted to some.
+
+    Attributes
+    ----------
+    factors : tuple of arrays
+    distances : float64 array (I,)
+        The median magnitude of the residuals of each sample.
+    """
+
+    factors: Factors
+    distances: np.ndarray
+
+    @property
+    def closest_samples(self) -> np.ndarray:
+        """The samples that it describes best."""
+        count = math.floor(GOOD_SHARE * self.distances.size)
+        return np.sort(np.argsort(self.distances, kind="stable")[:count])
+
+    @property
+    def cost(self) -> float:
+        """The mean log distance of those."""
+        return float(np.mean(np.log(np.maximum(self.distances[self.closest_samples], 1e-300))))
+
+
+@dataclass(frozen=True)
+class SubsetStart(Start):
+    """Factors that describe most samples of a mode, from fits of small subsets of them."""
+
+    cases: Cases
+    count: int | None = None
+
+    def __call__(
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        search_log: SearchLog | None = None,
+    ) -> StartingPoint:
+        mode, engine = int(self.cases.mode), problem.engine
+        size = engine.shape[mode]
+        if engine.max_abs == 0:
+            return Initialization("nvecs")(problem, rank, rng, constraints)
+        subsample = self._draw_subsample(engine, mode, rank, rng)
+        subproblem = (
+            problem.with_engine(engine.subtensor(subsample))
+            if any(indices is not None for indices in subsample)
+            else problem
+        )
+        search_log = search_log or SearchLog()
+        search = _SubsetSearch(
+            subproblem, restrict_constraints(constraints, subsample), mode, rank, search_log
+        )
+        subsets_needed = self.cases.subsets(rank)
+        count = min(subsets_needed, MAX_SUBSETS) if self.count is None else self.count
+        LOG.info("%d subsets of %d samples", count, rank + EXTRA_SUBSET_SAMPLES)
+        parallel_map = subproblem.engine.executor.map_tasks
+        fits = parallel_map(search.fit_subset, list(enumerate(rng.spawn(count))))
+        best_fits = sorted(fits, key=lambda fit: fit.cost)[:BEST_SUBSETS]
+        best_fits = parallel_map(search.concentrate_more, list(enumerate(best_fits)))
+        best_fit = min(best_fits, key=lambda fit: fit.cost)
+        models = [KruskalTensor.from_factors(fit.factors) for fit in fits]
+        best_model = KruskalTensor.from_factors(best_fit.factors)
+        starts = Starts(
+            [fit.cost for fit in fits], sum(is_same_model(best_model, model) for model in models)
+        )
+        bad = np.ones(size, dtype=bool)
+        bad[best_fit.closest_samples] = False
+        rest = exclude_cases(problem, mode, bad)
+        factors = extend_factors(rest, subsample, best_fit.factors, constraints, search_log)
+        return StartingPoint(factors, warm_start=True, starts=starts, bad_samples=bad)
+
+    def _draw_subsample(
+        self, engine: Engine, mode: int, rank: int, rng: np.random.Generator
+    ) -> list[np.ndarray | None]:
+        """Some indices of the other modes, and all samples."""
+        others = tuple(size for n, size in enumerate(engine.shape) if n != mode)
+        entry_limit = max(SUBSET_FIT_ENTRIES // engine.shape[mode], 1)
+        if not engine.complete:
+            entry_limit = math.ceil(entry_limit * math.prod(engine.shape) / max(engine.count, 1))
+        other_indices = draw_indices(others, entry_limit, rank, rng) or [None] * len(others)
+        return [*other_indices[:mode], None, *other_indices[mode:]]
+
+
+@dataclass(frozen=True)
+class _SubsetSearch:
+    """Fits of samples, on a part of the data."""
+
+    problem: Problem
+    constraints: Constraints
+    mode: int
+    rank: int
+    search_log: SearchLog
+
+    def _section(self, name: str) -> _SubsetSearch:
+        return replace(self, search_log=self.search_log.section(name))
+
+    def concentrate_more(self, numbered: tuple[int, _SubsetFit]) -> _SubsetFit:
+        """After more rounds."""
+        number, candidate = numbered
+        return self._section(f"best {number + 1}").concentrate(candidate, FINAL_CONCENTRATION_STEPS)
+
+    def fit_subset(self, numbered: tuple[int, np.random.Generator]) -> _SubsetFit:
+        """The model of a random subset, after some rounds."""
+        number, rng = numbered
+        size = self.problem.engine.shape[self.mode]
+        samples = np.sort(rng.permutation(size)[: self.rank + EXTRA_SUBSET_SAMPLES])
+        kind, share = SUBSET_START_KINDS[number % len(SUBSET_START_KINDS)]
+        search = self._section(f"subset {number + 1}")
+        candidate = search._start_search(samples).fit_start(self.rank, number % 2, kind, share, rng)
+        return search.concentrate(search._fit_all_samples(candidate.factors), CONCENTRATION_STEPS)
+
+    def concentrate(self, candidate: _SubsetFit, rounds: int) -> _SubsetFit:
+        """After rounds in which the samples that are described best are fitted again."""
+        for _ in range(rounds):
+            samples = candidate.closest_samples
+            xp = self.problem.engine.xp
+            initial_factors = tuple(
+                A[xp.asarray(samples), :] if n == self.mode else A
+                for n, A in enumerate(candidate.factors)
+            )
+            new = self._fit_all_samples(self._start_search(samples).fit_cauchy(initial_factors))
+            if new.cost >= candidate.cost:
+                break
+            candidate = new
+        return candidate
+
+    def _start_search(self, samples: np.ndarray) -> StartSearch:
+        indices = [samples if n == self.mode else None for n in range(self.problem.units.order)]
+        subproblem = self.problem.with_engine(self.problem.engine.subtensor(indices))
+        return StartSearch(
+            subproblem, restrict_constraints(self.constraints, indices), self.search_log
+        )
+
+    def _fit_all_samples(self, factors: Factors) -> _SubsetFit:
+        """All samples, described by the other modes' factors."""
+        problem, mode = self.problem, self.mode
+        engine = problem.engine
+        zeros = engine.asarray(np.zeros((engine.shape[mode], factors[0].shape[1])))
+        initial_factors = tuple(zeros if n == mode else A for n, A in enumerate(factors))
+        size = problem.ordinary_magnitude**2
+        lowest = max(1e-3 * size, (problem.resolution.step / 2) ** 2, problem.min_epsilon)
+        stage = Stage("rows", Continuation(max(lowest, 0.03 * size), lowest), 1e-2, 0.0, 6)
+        rowwise_constraints = tuple(
+            constraint.of_rows if n == mode else constraint
+            for n, constraint in enumerate(self.constraints)
+        )
+        solver = Solver(problem, (stage,), (mode,), rowwise_constraints)
+        fitted_factors = self.search_log.run(solver, lambda: solver.start(initial_factors), 20)
+        sample = engine.sample(fitted_factors)
+        index = sample.indices[mode]
+        order = np.lexsort((np.abs(sample.values), index))
+        count = np.bincount(index, minlength=engine.shape[mode])
+        offsets = np.cumsum(count) - count
+        median_positions = np.minimum(offsets + count // 2, max(index.size - 1, 0))
+        distances = np.where(count > 0, np.abs(sample.values)[order][median_positions], np.inf)
+        return _SubsetFit(fitted_factors, distances)

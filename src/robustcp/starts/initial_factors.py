@@ -1,0 +1,210 @@
+"""Starting factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from robustcp._util import checks
+from robustcp._util.typing import Array, Factors
+from robustcp.engines import (
+    Engine,
+    as_array,
+    as_engine,
+    check_device,
+    single_blas_thread,
+    to_host,
+)
+from robustcp.model.kruskal import KruskalTensor
+from robustcp.optimize.problem import unit_exponent
+
+#: Up to this size the smaller Gram matrix of an unfolding is formed; beyond it one iterates.
+GRAM_LIMIT = 1024
+#: Restarts of the iteration where noise is larger than what more of them bring.
+HOLLOW_GRAM_RESTARTS = 2
+
+
+def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None = None) -> Array:
+    """The leading left singular vectors of the mode-n unfolding of X.
+
+    They come from the smaller of the unfolding's two Gram matrices, or by subspace iteration
+    when both are large; X is never unfolded. Each column's entry of largest magnitude is
+    positive. Columns that the data does not determine (rank above the size of the mode, or
+    above the rank of the unfolding) are random, and orthogonal to the rest while there is room.
+
+    Parameters
+    ----------
+    X : array or Engine
+    mode : int or str
+        By number or name.
+    rank : int
+        How many vectors.
+    rng : seed or Generator, optional
+        For the random columns; without it they are the same in each call.
+
+    Returns
+    -------
+    array of shape (X.shape[mode], rank), in X's library and on its device
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from robustcp import nvecs
+    >>> nvecs(np.outer([3.0, 4.0], [1.0, 0.0, 2.0]), 0, 1).round(3)
+    array([[0.6],
+           [0.8]])
+    """
+    rank = checks.whole_number("rank", rank, 1)
+    engine = as_engine(X)
+    engine = engine.scaled(unit_exponent(engine, engine.max_abs))
+    mode = engine.view.axes.mode_number("mode", mode, engine.order)
+    size = engine.shape[mode]
+    columns = math.prod(engine.shape) // size
+    count = min(rank, size, columns)
+    generator = checks.generator(rng)
+    with single_blas_thread:
+        if min(size, columns) > GRAM_LIMIT:
+            U, spectrum = _block_krylov(partial(engine.gram, mode), size, count, generator)
+        elif size <= columns:
+            U, spectrum = _leading_eigenpairs(engine.gram(mode), count)
+        else:
+            V, spectrum = _leading_eigenpairs(engine.cogram(mode), count)
+            U = engine.project(mode, V)
+        significant = spectrum > 1e-14 * max(spectrum[0], np.finfo(float).tiny)
+        U = np.linalg.qr(U[:, significant])[0]
+        top = U[np.abs(U).argmax(axis=0), np.arange(U.shape[1])]
+        U = U * np.where(top < 0, -1.0, 1.0)
+        return engine.asarray(_append_random_columns(U, rank, generator))
+
+
+def _leading_eigenpairs(gram: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The leading eigenvectors and eigenvalues of a symmetric matrix, largest first."""
+    values, vectors = np.linalg.eigh(gram)
+    return vectors[:, : -count - 1 : -1], values[: -count - 1 : -1]
+
+
+def hollow_gram_eigenvectors(
+    engine: Engine, mode: int, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The leading eigenvectors of X_n X_n' without its diagonal, on the host.
+
+    Where few entries are known the diagonal says which rows have large or many entries, and
+    what is beside it how they go together.
+    """
+    size = engine.shape[mode]
+    with single_blas_thread:
+        if size <= GRAM_LIMIT:
+            gram = engine.gram(mode)
+            np.fill_diagonal(gram, 0.0)
+            return _leading_eigenpairs(gram, count)[0]
+        squares = engine.slab_sums(lambda x: _zero_missing(engine.xp, x) ** 2)[mode][:, None]
+
+        def product(V: np.ndarray) -> np.ndarray:
+            return np.asarray(engine.gram(mode, V) - squares * V)
+
+        return _block_krylov(product, size, count, rng, HOLLOW_GRAM_RESTARTS)[0]
+
+
+def _zero_missing(xp: Any, x: Array) -> Array:
+    return xp.where(xp.isnan(x), xp.zeros_like(x), x)
+
+
+def _block_krylov(
+    product: Callable[[np.ndarray], np.ndarray],
+    size: int,
+    count: int,
+    rng: np.random.Generator,
+    restarts: int = 5,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Leading eigenvectors of a symmetric matrix from a restarted block Krylov space.
+
+    A few products with it span a space that holds the leading vectors to many digits when
+    the spectrum falls; vectors of a flat spectrum (noise) are as good as any and not waited for.
+    """
+    depth = 5
+    width = min(size // depth, count + 8)
+    Q = np.linalg.qr(rng.standard_normal((size, max(width, count))))[0]
+    for _ in range(restarts):
+        basis, images = Q, product(Q)
+        for _ in range(depth - 1):
+            new = images[:, -Q.shape[1] :]
+            for _ in range(2):  # twice is enough to be orthogonal to rounding
+                new = new - basis @ (basis.T @ new)
+                new = np.linalg.qr(new)[0]
+            basis = np.concatenate([basis, new], axis=1)
+            images = np.concatenate([images, product(new)], axis=1)
+        rotation, values = _leading_eigenpairs(basis.T @ images, Q.shape[1])
+        Q = np.linalg.qr(basis @ rotation)[0]
+        residual = np.linalg.norm(images @ rotation - (basis @ rotation) * values, axis=0)[:count]
+        if residual.max() <= 1e-8 * max(values[0], np.finfo(float).tiny):
+            break
+    return Q[:, :count], values[:count]
+
+
+def _append_random_columns(U: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
+    """Append random unit columns, orthogonal to the rest while there is room."""
+    size, count = U.shape
+    extra = rng.standard_normal((size, rank - count))
+    room = min(rank, size) - count
+    inside = extra[:, :room]
+    for _ in range(2):  # twice is enough to be orthogonal to rounding
+        inside = inside - U @ (U.T @ inside)
+    inside = np.linalg.qr(inside)[0]
+    outside = extra[:, room:] / np.maximum(np.linalg.norm(extra[:, room:], axis=0), 1e-300)
+    return np.concatenate([U, inside, outside], axis=1)
+
+
+def random_factors(engine: Engine, rank: int, rng: np.random.Generator) -> Factors:
+    """Standard normal factors, drawn on the host whatever the device."""
+    return tuple(engine.asarray(rng.standard_normal((size, rank))) for size in engine.shape)
+
+
+def factors_from_init(engine: Engine, rank: int, init: Any) -> Factors:
+    """Factors from a Kruskal tensor, a Fit, a pair (weights, factors) or a list of factors."""
+    try:
+        items = list(init)
+        pair = len(items) == 2 and isinstance(items[1], list | tuple) and _array_order(items[0]) < 2
+        weights, factors = items if pair else (None, items)
+        if weights is not None:
+            weights = engine.asarray(_real_array(weights))
+        model = KruskalTensor.from_tensorly(
+            (weights, [engine.asarray(_real_array(A)) for A in factors])
+        )
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ValueError(
+            "init: must be 'nvecs', 'random', 'auto', a KruskalTensor, a Fit or a list of "
+            f"factor matrices, got {type(init).__name__} ({error})"
+        ) from None
+    for factor in factors:
+        check_device("init", factor, engine.device)
+    shape = (*engine.shape, rank)
+    if (*model.shape, model.rank) != shape:
+        raise ValueError(
+            f"init: has shape {model.shape} and rank {model.rank}, "
+            f"the data has shape {engine.shape} and rank is {rank}"
+        )
+    initial_factors = model.absorbed()
+    xp = engine.xp
+    for mode, A in enumerate(initial_factors):
+        if not bool(xp.all(xp.isfinite(A))):
+            raise ValueError(f"init: the factor of mode {mode} has entries that are not finite")
+        empty = [r for r in range(rank) if not bool(xp.any(A[:, r] != 0))]
+        if empty:
+            raise ValueError(f"init: column {empty[0]} of the factor of mode {mode} is zero")
+    return initial_factors
+
+
+def _array_order(array: Any) -> int:
+    return 0 if array is None else len(as_array(array).shape)
+
+
+def _real_array(array: Any) -> np.ndarray:
+    """A matrix or vector on the host; complex numbers are refused, not cut."""
+    host = to_host(as_array(array))
+    if host.dtype.kind not in "fiub":
+        raise TypeError(f"dtype {host.dtype} is not one of real numbers")
+    return host
