@@ -39,7 +39,7 @@ def drawn(torch, shape, rank, dtype, seed=0):
 
 def compared(torch, X, factors, loss, look=lambda engine: engine):
     """Every mode by the kernel, beside the pass by the library in float64."""
-    fused = look(DenseEngine(X))._passes.for_loss(loss, whole=False)
+    fused = look(DenseEngine(X))._passes.for_loss(loss, whole_mode=False)
     assert isinstance(fused, TritonPass)
     storage = look(DenseEngine(X.double(), compiled=False))._storage
     plain, single = PlainPass(storage), factors[0].dtype == torch.float32
@@ -177,7 +177,7 @@ def test_recorded_sweeps_are_those_that_were_not(torch, loss, shape):
         found.append((*sweeping.update_factors(F, modes, 0.0, ahead), ahead.gradient, ahead.gram))
     for other in found[1:]:
         assert all(torch.equal(A, B) for A, B in zip(found[0], other, strict=True))
-    recordings = sweeping._passes(0)._graphs.values()
+    recordings = sweeping._pass_graphs(0)._graphs.values()
     assert [recording._replay is not None for recording in recordings] == [True]
     again = sweeping.update_factors(
         found[0][: X.ndim], modes, 0.0, None

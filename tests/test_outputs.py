@@ -612,7 +612,7 @@ def test_a_signal_leaves_no_half_written_files(name, sources, tmp_path):
 import os, signal, sys
 from robustcp.apps import video
 
-video._save_picture = lambda *_: os.kill(os.getpid(), signal.{name})
+video._write_image = lambda *_: os.kill(os.getpid(), signal.{name})
 sys.argv = ["robustcp", "video", {str(sources["clip"])!r}, "--rank", "1", "--force",
             "--out", {str(tmp_path / "out")!r}]
 from robustcp.cli import main

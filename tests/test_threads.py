@@ -132,7 +132,7 @@ class TestLimit:
 import numpy
 from threadpoolctl import threadpool_info
 from robustcp.engines import threads
-threads.compiled_code = lambda: None  # it would load SciPy's
+threads.numba_kernels = lambda: None  # it would load SciPy's
 from robustcp.engines.threads import single_blas_thread
 numbers = lambda: [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
 with single_blas_thread:
@@ -189,9 +189,9 @@ print(early, len(numbers()))
         code = """
 import os, threading
 from threadpoolctl import threadpool_info
-from robustcp.engines.threads import Tiles, single_blas_thread
+from robustcp.engines.threads import TileExecutor, single_blas_thread
 numbers = lambda: {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
-assert list(Tiles(2).map(abs, range(-20, 0))) == list(range(20, 0, -1))
+assert list(TileExecutor(2).map(abs, range(-20, 0))) == list(range(20, 0, -1))
 inside, over = threading.Event(), threading.Event()
 
 def hold():
@@ -209,7 +209,7 @@ if child == 0:
     with single_blas_thread:
         clean &= numbers() == {1}
     clean &= numbers() == {2}
-    clean &= list(Tiles(2).map(abs, range(-20, 0))) == list(range(20, 0, -1))
+    clean &= list(TileExecutor(2).map(abs, range(-20, 0))) == list(range(20, 0, -1))
     os._exit(0 if clean else 1)
 status = os.waitpid(child, 0)[1]
 over.set()
