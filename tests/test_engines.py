@@ -315,8 +315,7 @@ ENTRY_SCALES["all"] = (
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENGINES if kind != "of the test"])
-@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
-@pytest.mark.parametrize("weights", ["none", "array"])
+@pytest.mark.parametrize(("gaps", "weights"), [(False, "none"), (True, "array")])
 @pytest.mark.parametrize("scales", SCALES)
 class TestContractOfScales:
     """What every engine that takes scales must do."""
