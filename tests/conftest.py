@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(items):
     """Mark the tests that are run with PyTorch as one of several libraries."""
     for item in items:
         params = getattr(item, "callspec", None)
-        if params and any(isinstance(v, str) and "torch" in v for v in params.params.values()):
+        values = params.params.values() if params else ()
+        if any(isinstance(value, str) and value == "torch" for value in values):
             item.add_marker("torch")
 
 
