@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -320,3 +322,11 @@ class TestArchives:
 def test_a_listed_gap_is_missing_also_where_the_rest_is_zero(tmp_path):
     path = written(tmp_path / "x.csv", "s,h,v\na,1,1\na,2,\nb,1,3\n")
     np.testing.assert_array_equal(read(path, absent="zero").data, [[1, np.nan], [3, 0]])
+
+
+def test_text_needs_no_pandas(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    (tmp_path / "x.csv").write_text("sample,hour,value\na,1,0.5\na,2,1.5\nb,1,2.5\nb,2,\n")
+    found = read(tmp_path / "x.csv")
+    assert found.modes == ("sample", "hour")
+    np.testing.assert_array_equal(found.data, [[0.5, 1.5], [2.5, np.nan]])

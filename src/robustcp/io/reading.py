@@ -443,7 +443,6 @@ def _as_loaded(tensor: LabelledTensor) -> Loaded:
 def _read_text(path: Path, options: ReadOptions) -> Loaded:
     if options.stack:
         return _as_loaded(read_matrix(path))
-    _import_optional("pandas", path)
     return _load_long_table(text_of(path, options.columns), options)
 
 
