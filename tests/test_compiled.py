@@ -15,17 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import robustcp
+from robustcp.cli import warm_command
 from robustcp.constraints import Free
 from robustcp.engines import DenseEngine, as_engine
 from robustcp.engines.algebra import ROWS_PER_RANGE, CompiledAlgebra, algebra_for
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import TileExecutor
-from robustcp.losses import L1, Contaminated, Huber, LeastSquares, Loss
+from robustcp.losses import L1, Contaminated, Huber, LeastSquares
 from robustcp.noise import Noise, Residuals, contaminated_normal, estimation
 from robustcp.optimize.problem import Resolution
 from robustcp.optimize.schedules import Refinement, Skip
-from support.oracles import brute_force
+from support.log_cosh import LogCosh, for_numba
+from support.oracles import KERNEL_LOSSES, brute_force
 
 pytest.importorskip("numba")
 
@@ -85,60 +87,78 @@ def is_compiled(loss, dtype):
     return isinstance(engine._passes.for_loss(loss), CompiledPass)
 
 
-def test_only_losses_that_it_knows():
+@pytest.mark.parametrize("loss", KERNEL_LOSSES, ids=str)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_every_loss_is_compiled(loss, dtype):
+    assert is_compiled(loss, dtype) or loss.quadratic
+    rng = np.random.default_rng(0)
+    r = np.concatenate([rng.standard_normal(60), 30 * rng.standard_normal(20), [0.0]]).astype(dtype)
+    tolerance = 1e-12 if dtype == np.float64 else 2e-5
+    engine = as_engine(r[:, None]).weighted(np.full((len(r), 1), 2.0))
+    got = engine.normal_equations((np.zeros((len(r), 1), dtype), np.ones((1, 1), dtype)), 0, loss)
+    assert isinstance(engine._passes.for_loss(loss, whole_mode=False), CompiledPass)
+    value, slope, curvature = loss.majorize(r.astype(float))
+    assert got.value == pytest.approx(2 * value.sum(), rel=tolerance)
+    np.testing.assert_allclose(got.gradient[:, 0], 2 * slope, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(got.gram[:, 0], 2 * curvature, rtol=tolerance, atol=tolerance)
+
+
+def test_a_loss_that_costs_something_else_is_not_compiled():
     class Mine(L1):
         def value(self, r):
             return 2 * super().value(r)
 
     assert is_compiled(L1(1.0), np.float64)
-    assert not is_compiled(Huber(1.0), np.float64)
     assert not is_compiled(Mine(1.0), np.float64)
     assert not is_compiled(L1(1e-60), np.float32)  # it would be 0 there
 
 
-def test_a_formula_is_all_that_a_compiled_pass_needs(monkeypatch):
-    from numba import njit
+class TestOneFile:
+    """A loss that is added in one file (support/log_cosh.py) is one like any other."""
 
-    weighed = numba_kernels.apply_weight
+    def test_dense_passes(self):
+        loss, rng = LogCosh(0.7), np.random.default_rng(0)
+        assert is_compiled(loss, np.float64)
+        X = rng.standard_normal((6, 7, 8))
+        factors = tuple(rng.standard_normal((size, 2)) for size in X.shape)
+        for mode in range(3):
+            gram, gradient, value = brute_force(X, factors, mode, loss)
+            for engine, c in ((as_engine(X), 1), (as_engine(X).weighted(np.array(3.0)), 3)):
+                got = engine.normal_equations(factors, mode, loss)
+                np.testing.assert_allclose(got.gram, c * gram, rtol=1e-10)
+                np.testing.assert_allclose(got.gradient, c * gradient, rtol=1e-8, atol=1e-10)
+                assert got.value == pytest.approx(c * value)
 
-    @njit(inline="always")
-    def log_cosh(x, s, w, numbers, weights):
-        total = 0.0
-        for j in range(s.shape[0]):
-            r = (x[j] - s[j]) / numbers[0]
-            seen = x[j] == x[j]
-            slope = np.tanh(r)
-            curvature = (slope / r if r != 0 else 1.0) / numbers[0] ** 2
-            total += weighed(np.log(np.cosh(r)), weights, j) if seen else 0.0
-            w[j] = weighed(curvature, weights, j) if seen else 0.0
-            s[j] = weighed(slope / numbers[0], weights, j) if seen else 0.0
-        return total
+    def test_listed_entries(self):
+        loss, rng = LogCosh(0.7), np.random.default_rng(0)
+        X = rng.standard_normal((6, 7, 8))
+        factors = tuple(rng.standard_normal((size, 2)) for size in X.shape)
+        indices = np.argwhere(np.ones(X.shape, bool))
+        engine = as_engine(robustcp.Observed(indices, X.ravel(), X.shape))
+        got, (gram, gradient, value) = (
+            engine.normal_equations(factors, 1, loss), brute_force(X, factors, 1, loss),
+        )  # fmt: skip
+        np.testing.assert_allclose(got.gram, gram, rtol=1e-10)
+        np.testing.assert_allclose(got.gradient, gradient, rtol=1e-8, atol=1e-10)
+        assert got.value == pytest.approx(value)
 
-    class LogCosh(Loss):
-        c = 0.7
+    def test_files_and_checkpoints(self, tmp_path):
+        sim = robustcp.simulate((8, 7, 6), 2, eta=0.1, gamma=1.0, rng=0)
+        options = {"loss": LogCosh(0.3), "rng": 0, "checkpoint": tmp_path / "run.ckpt"}
+        robustcp.cp(sim.data, 2, max_sweeps=5, **options)
+        fit = robustcp.cp(sim.data, 2, **options)
+        assert isinstance(fit.loss, LogCosh)
+        fit.save(tmp_path / "fit.npz")
+        assert robustcp.load(tmp_path / "fit.npz").loss == fit.loss
 
-        def value(self, r):
-            return np.log(np.cosh(r / self.c))
-
-        def slope(self, r):
-            return np.tanh(r / self.c) / self.c
-
-        def curvature(self, r):
-            return self.slope(r) / r
-
-    formula = numba_kernels.Formula("log_cosh", log_cosh, lambda loss: (loss.c,))
-    monkeypatch.setitem(numba_kernels.FORMULAS, LogCosh, formula)
-    assert is_compiled(LogCosh(), np.float64)
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((6, 7, 8))
-    factors = tuple(rng.standard_normal((size, 2)) for size in X.shape)
-    for mode in range(3):
-        gram, gradient, value = brute_force(X, factors, mode, LogCosh())
-        for engine, c in ((as_engine(X), 1), (as_engine(X).weighted(np.array(3.0)), 3)):
-            got = engine.normal_equations(factors, mode, LogCosh())
-            np.testing.assert_allclose(got.gram, c * gram, rtol=1e-10)
-            np.testing.assert_allclose(got.gradient, c * gradient, rtol=1e-8, atol=1e-10)
-            assert got.value == pytest.approx(c * value)
+    def test_ahead_of_time(self, monkeypatch):
+        functions = []
+        monkeypatch.setattr(
+            numba_kernels, "formula_line", lambda function, *_: functions.append(function)
+        )
+        warm_command._compile_losses(numba_kernels, np.dtype(float))
+        assert for_numba in functions
+        assert Huber().numba_formula.function in functions
 
 
 def objective_with_cache(folder):

@@ -17,6 +17,7 @@ from robustcp.engines.normal_equations import NormalEquations, pack_indices
 from robustcp.engines.passes.plain import PlainPass
 from robustcp.engines.passes.triton_pass import MAX_BLOCK_SIZE, ModeRoles, TritonPass
 from robustcp.losses import L1, Cauchy, LeastSquares, Quantile, UserLoss
+from support.log_cosh import LogCosh
 from support.oracles import KERNEL_LOSSES
 
 torch = pytest.importorskip("torch")
@@ -74,7 +75,7 @@ def compared(X, rank, loss, look=lambda engine: engine, rows=None, close=1e-12):
     assert fused.value(factors, loss) == pytest.approx(plain.value(factors, loss), rel=close)
 
 
-@pytest.mark.parametrize("loss", KERNEL_LOSSES, ids=str)
+@pytest.mark.parametrize("loss", [*KERNEL_LOSSES, LogCosh(0.6)], ids=str)
 def test_every_loss_equals_einsum(loss):
     X = normal(18, 9, 11)
     factors = drawn(X.shape, 3, X.dtype)

@@ -8,7 +8,7 @@ import pytest
 from robustcp import Nonnegative, cp, cpal1, cpals, simulate
 from robustcp.constraints import Free
 from robustcp.engines import DenseEngine, as_engine
-from robustcp.losses import L1, Cauchy, Contaminated, Huber, LeastSquares
+from robustcp.losses import L1, Cauchy, Contaminated, Huber, LeastSquares, UserLoss
 from robustcp.noise import Noise
 from robustcp.optimize.objective import Objective
 from robustcp.optimize.problem import Problem
@@ -87,7 +87,7 @@ def test_there_are_none_for_large_data_other_losses_or_without_compiled_code():
     assert as_engine(np.ones((60, 60, 60))).whole_sweep(L1(0.1)) is None
     assert as_engine(np.ones((60, 60, 60))).whole_sweep(LeastSquares()) is not None
     assert as_engine(np.ones((70, 70, 70))).whole_sweep(LeastSquares()) is None
-    assert as_engine(small).whole_sweep(Huber(0.1)) is None
+    assert as_engine(small).whole_sweep(UserLoss(Huber(0.1))) is None
     assert DenseEngine(small, compiled=False).whole_sweep(L1(0.1)) is None
     assert as_engine(small).weighted([np.ones(9), None, None]).whole_sweep(LeastSquares()) is None
 

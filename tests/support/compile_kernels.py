@@ -8,6 +8,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from robustcp.engines.passes import kernels_triton as kernels
+from robustcp.losses import L1, Cauchy, Contaminated
 
 FLAGS = (
     "TURNED", "GAPS", "CUT", "OUTER_WEIGHTED", "WEIGHTED", "SCALED", "FLOORED", "SIGNAL", "SPLIT",
@@ -26,18 +27,28 @@ POINTERS = {
     "LEFT": "*i32",
     "RIGHT": "*i32",
 }
+
+
+def formula(loss):
+    return kernels.compile_formula(loss.triton_formula.function)
+
+
 VARIANTS = {
-    "plain": ("fp32", kernels._l1, ()),
-    "all": ("fp32", kernels._one_sided, tuple(flag for flag in FLAGS if flag != "WEIGHTED")),
-    "weights of entries": ("fp32", kernels._contaminated, ("WEIGHTED", "TURNED")),
-    "double": ("fp64", kernels._cauchy, ("GAPS", "SCALED")),
+    "plain": ("fp32", formula(L1()), ()),
+    "all": (
+        "fp32",
+        formula(Contaminated(above=0.1)),
+        tuple(flag for flag in FLAGS if flag != "WEIGHTED"),
+    ),
+    "weights of entries": ("fp32", formula(Contaminated()), ("WEIGHTED", "TURNED")),
+    "double": ("fp64", formula(Cauchy()), ("GAPS", "SCALED")),
 }
 
 
-def compiled(real: str, formula: object, flags: tuple[str, ...]) -> object:
+def compiled(real: str, loss_formula: object, flags: tuple[str, ...]) -> object:
     names = kernels.pass_kernel.arg_names
     fixed = {flag: flag in flags for flag in FLAGS} | {
-        "FORMULA": formula, "real": tl.float32 if real == "fp32" else tl.float64,
+        "FORMULA": loss_formula, "real": tl.float32 if real == "fp32" else tl.float64,
         "FAST": real == "fp32", "BI": 32, "BT": 32, "R": 16, "S": 16, "RS": 16,
         "ROWS_BY": 8, "ROW_BY": 8, "INNER_BY": 8, "PLACES_BY": 8, "GRADIENT": True, "GRAM": True,
         "SHRUNK": 1, "STAGES": 2, "tile_stride": 1,

@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,8 @@ import numpy as np
 
 import robustcp
 from robustcp.engines.installed import numba_kernels
-from robustcp.losses import L1, Cauchy, Contaminated, LeastSquares, Loss, Quantile, Welsch
+from robustcp.losses import Loss, loss_types
 
-#: One of each that has a formula.
-LOSSES: tuple[Loss, ...] = (
-    L1(1.0), Contaminated(1.0, 0.1, 0.1), Cauchy(1.0), Welsch(1.0), Quantile(0.3), LeastSquares(),
-)  # fmt: skip
 REAL_TYPES = ("float64", "float32")
 #: As data may come without being converted first.
 DATA_TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32")
@@ -76,10 +73,16 @@ def _compile_passes(code: Any, real: np.dtype[Any]) -> None:
 
 
 def _compile_losses(code: Any, real: np.dtype[Any]) -> None:
-    for loss in LOSSES:
-        formula = code.COORDINATE_FORMULAS[type(loss)]
+    for formula in filter(None, (loss.numba_formula for loss in _default_losses())):
         for weighted in (False, True):
-            formula.line_address(real, weighted, len(formula.numbers(loss)))
+            code.formula_line(formula.function, real, weighted, len(formula.numbers))
+
+
+def _default_losses() -> Iterator[Loss]:
+    """One of each loss whose parameters all have default values."""
+    for loss_type in loss_types().values():
+        if all(field.default is not MISSING for field in fields(loss_type)):
+            yield loss_type()
 
 
 def _compile_least_squares(real: np.dtype[Any]) -> None:

@@ -314,8 +314,7 @@ class CompiledCoordinatePass(CoordinatePass):
 
     def supports(self, loss: Loss) -> bool:
         """Whether there is compiled code for a loss with such parameters."""
-        has_formula = type(loss) in numba_kernels().COORDINATE_FORMULAS
-        return has_formula and loss_parameters(loss, self.entries.x.values.dtype) is not None
+        return loss_parameters(loss, self.entries.x.values.dtype) is not None
 
     def tile_function(
         self,
@@ -327,17 +326,15 @@ class CompiledCoordinatePass(CoordinatePass):
         gram: np.ndarray,
     ) -> Any:
         real, w = self.entries.x.values.dtype, self.entries.w
-        parameters, formula = (
-            loss_parameters(loss, real),
-            numba_kernels().COORDINATE_FORMULAS[type(loss)],
-        )
+        parameters, formula = loss_parameters(loss, real), loss.numba_formula
         assert parameters is not None
-        line = formula.line_address(real, w is not None, len(parameters))
-        weights, weight = None if w is None else w.in_row_order(mode), formula.weight(loss)
+        assert formula is not None
+        line = numba_kernels().formula_line(formula.function, real, w is not None, len(parameters))
+        weights, factor = None if w is None else w.in_row_order(mode), formula.value_factor
         run = self._bind_pass(factors, mode, line, parameters, weights)
 
         def work(cut: slice, row: int, edge: np.ndarray) -> float:
-            return float(weight * run(cut, row, first_row, edge, gradient, gram))
+            return float(factor * run(cut, row, first_row, edge, gradient, gram))
 
         return work
 

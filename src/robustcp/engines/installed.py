@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.losses import Loss
+from robustcp.losses import Formula, Loss
 
 #: Where Triton's kernels run; tests of them in its interpreter say "cpu".
 KERNEL_DEVICE = "cuda"
@@ -47,14 +47,18 @@ def _import_passes(package: str, name: str) -> Any:
         return None
 
 
-@lru_cache
 def loss_parameters(loss: Loss, dtype: Any) -> np.ndarray | None:
-    """The parameters of a loss that has a formula, in the type of the factors.
+    """The parameters of a loss as compiled code reads them, in the type of the factors.
 
-    None if they are beyond its range.
+    None if there is no compiled code for the loss, or if they are beyond the range of the type.
     """
-    formula = numba_kernels().COORDINATE_FORMULAS[type(loss)]
+    formula = loss.numba_formula
+    return None if formula is None else _formula_parameters(formula, dtype)
+
+
+@lru_cache
+def _formula_parameters(formula: Formula, dtype: Any) -> np.ndarray | None:
     with np.errstate(over="ignore", under="ignore"):
-        parameters = np.array(formula.numbers(loss), dtype)
+        parameters = np.array(formula.numbers, dtype)
     in_range = parameters[0] != 0 and bool(np.all(parameters < math.inf))
     return parameters if in_range else None

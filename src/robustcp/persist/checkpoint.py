@@ -56,9 +56,8 @@ OBJECTIVE_RTOL = 1e-9
 #: Writing may take this share of the time.
 MAX_WRITE_SHARE = 0.01
 SAVED_CLASSES = (
-    losses.L1, losses.Cauchy, losses.Contaminated, losses.Huber, losses.LeastSquares,
-    losses.Quantile, losses.Tukey, losses.Welsch, losses.RescaledLoss, losses.UserLoss, Outcome,
-    Noise, Prior, Fibres, FitWarning,
+    *losses.loss_types().values(), losses.RescaledLoss, losses.UserLoss, Outcome, Noise, Prior,
+    Fibres, FitWarning,
 )  # fmt: skip
 #: The fields of a state that are not plain values; `cached_equations` follows from the rest.
 NON_PLAIN_STATE_FIELDS = (

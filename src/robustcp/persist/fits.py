@@ -10,7 +10,7 @@ import numpy as np
 
 from robustcp.constraints import Constraint
 from robustcp.engines import CoordinateWeights, Weights
-from robustcp.losses import Loss
+from robustcp.losses import Loss, loss_types
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.simulation import Simulation
 from robustcp.noise import Noise
@@ -20,7 +20,6 @@ from robustcp.persist.formats import FORMATS, check_suffix, save, save_to_tempor
 from robustcp.persist.formats.description import (
     CASE_ARRAYS,
     CONSTRAINTS,
-    LOSSES,
     NOISE_FIELDS,
     ForeignConstraint,
     ForeignLoss,
@@ -182,9 +181,9 @@ def save_simulation(sim: Simulation, path: str | Path) -> None:
 
 def _decode_loss(description: dict[str, Any]) -> Loss:
     name, numbers = str(description["name"]), description["numbers"]
-    if numbers is None or name not in LOSSES:
+    loss_type = loss_types().get(name)
+    if numbers is None or loss_type is None:
         return ForeignLoss(name)
-    loss_type = LOSSES[name]
     if set(numbers) != {field.name for field in fields(loss_type)}:
         raise ValueError(f"the loss {name} has other parameters than {', '.join(numbers)}")
     if any(type(number) not in (int, float) for number in numbers.values()):

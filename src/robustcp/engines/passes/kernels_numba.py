@@ -1,10 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""What Numba compiles: passes, the losses in `FORMULAS`, and small linear algebra.
-
-To give a loss a compiled pass, write its formula for one line of residuals and add it to
-`FORMULAS`, at the end. Where the data is NaN, value, slope and curvature must be 0; elsewhere all
-three go through `apply_weight`. Exponential and logarithm are written out: a call would keep the
-loop around it from becoming vector instructions.
+"""What Numba compiles: passes, lines of entries by the formula of a loss, small linear algebra.
 
 Compiling takes longer than many a fit. So what most fits need is C functions of numbers and
 addresses (see `CompiledFunction`): each is compiled once for a type of factors, for all losses,
@@ -19,10 +14,9 @@ import ctypes
 import gc
 import logging
 import math
+import os
 import time
 import types
-from collections import ChainMap
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -38,16 +32,15 @@ from numba.core.ccallback import CFunc
 from numba.core.errors import NumbaError
 from numba.extending import get_cython_function_address, intrinsic
 from numba.np.numpy_support import from_dtype
+from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from robustcp._util.progress import log_notice
-from robustcp.losses import L1, Cauchy, Contaminated, LeastSquares, Quantile, Welsch
+from robustcp.losses import numba_functions
+from robustcp.losses.formula import bind
+from robustcp.losses.numba_functions import FAST_MATH, INLINE, OPTIONS, exp, inverse_sqrt, log
 
 LOG = logging.getLogger(__name__)
 
-#: Sums may be reordered, for vectors; NaN stays NaN.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-_OPTIONS: dict[str, Any] = {"fastmath": _FAST, "error_model": "numpy"}
-_INLINE = {"inline": "always", **_OPTIONS}
 #: Entries that are standardized at once, so that the first level of the cache holds them.
 _STANDARDIZED_ENTRIES = 1 << 10
 #: How BLAS is told whether a matrix is to be transposed.
@@ -56,8 +49,6 @@ _N, _T = ord("N"), ord("T")
 _FRAME_MODE_OFFSETS = 17
 #: A variance that stands for none.
 _MIN_VARIANCE = 1e-80
-_LN2, _SQRT_HALF_BITS = math.log(2.0), np.int64(0x3FE6A09E667F3BCD)
-_ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
 
 #: What had to be compiled in this process, by name.
@@ -112,9 +103,17 @@ class _CacheLocation(FunctionCache._impl_class):  # type: ignore[misc]
 
 
 class _DiskCache(FunctionCache):  # type: ignore[misc]
-    """Compiled code on disk; a damaged file is emptied and written anew, not an error."""
+    """Compiled code on disk; a damaged file is emptied and written anew, not an error.
+
+    It is compiled anew when the file of the function changed, or one of its further sources.
+    """
 
     _impl_class = _CacheLocation
+
+    def __init__(self, function, sources=()):
+        super().__init__(function)
+        ages = [(file.st_mtime, file.st_size) for file in map(os.stat, sources)]
+        self._cache_file._source_stamp = (self._cache_file._source_stamp, *ages)
 
     def load_overload(self, sig, target_context):
         overload = None
@@ -142,11 +141,11 @@ class _NoCache(NullCache):  # type: ignore[misc]
         _report_compiling(self._name, None)
 
 
-def _add_cache(compiled, function):
+def _add_cache(compiled, function, sources=()):
     """The same, kept on disk where there is a place for it."""
     compiled._cache = _NoCache(function)
     with suppress(RuntimeError, OSError, NumbaError):
-        compiled._cache = _DiskCache(function)
+        compiled._cache = _DiskCache(function, sources)
     return compiled
 
 
@@ -169,189 +168,14 @@ def cache_folder():
 
 def _cached_jit(function):
     """Compiled, without Python's lock, and kept on disk."""
-    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, **OPTIONS)(function)
     return _ignore_literal_types(_add_cache(dispatcher, function))
 
 
 def _internal_jit(function):
     """Compiled, for compiled code alone."""
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return _ignore_literal_types(njit(**wrappers, **_OPTIONS)(function))
-
-
-@njit(**_INLINE)
-def _exp_negative(t, most):
-    """exp(-t) for t >= 0, to 1e-14: 2^-n times a polynomial on half a power of two.
-
-    A larger t counts as `most`. See `_max_exponent`.
-    """
-    t = min(np.float64(t), most)
-    n = np.floor(t / _LN2 + 0.5)
-    f = n * _LN2 - t
-    p = f / 39916800.0 + 1 / 3628800.0
-    p = p * f + 1 / 362880.0
-    p = p * f + 1 / 40320.0
-    p = p * f + 1 / 5040.0
-    p = p * f + 1 / 720.0
-    p = p * f + 1 / 120.0
-    p = p * f + 1 / 24.0
-    p = p * f + 1 / 6.0
-    p = p * f + 1 / 2.0
-    p = p * f + 1.0
-    p = p * f + 1.0
-    return p * np.int64((1023 - np.int64(n)) << 52).view(np.float64)
-
-
-@njit(**_INLINE)
-def _max_exponent(line):
-    """The largest t for which exp(-t) is an ordinary number in the type of a line.
-
-    Those that are smaller take a hundred times as long.
-    """
-    return 700.0 if line.itemsize == 8 else 80.0
-
-
-@njit(**_INLINE)
-def _log(y):
-    """log(y) for an ordinary y > 0: n log 2 + 2 artanh((z - 1) / (z + 1)), with y = 2^n z."""
-    bits = np.float64(y).view(np.int64)
-    n = (bits - _SQRT_HALF_BITS) >> 52
-    z = np.int64(bits - (n << 52)).view(np.float64)
-    s = (z - 1.0) / (z + 1.0)
-    q = s * s
-    p = q / 21.0 + 1 / 19.0
-    p = p * q + 1 / 17.0
-    p = p * q + 1 / 15.0
-    p = p * q + 1 / 13.0
-    p = p * q + 1 / 11.0
-    p = p * q + 1 / 9.0
-    p = p * q + 1 / 7.0
-    p = p * q + 1 / 5.0
-    p = p * q + 1 / 3.0
-    p = p * q + 1.0
-    return 2.0 * s * p + n * _LN2
-
-
-@njit(**_INLINE)
-def _exp(y):
-    """exp(y); that of the C library may differ between code that was compiled now and before."""
-    e = _exp_negative(abs(y), 700.0)
-    return 1 / e if y > 0 else e
-
-
-@njit(**_INLINE)
-def _inverse_sqrt(y):
-    """1 / sqrt(y), large for 0: Newton's method, faster than square root and division."""
-    z = np.int64(_ROOT_BITS - (np.float64(y).view(np.int64) >> 1)).view(np.float64)
-    half = 0.5 * y
-    z *= 1.5 - half * z * z
-    z *= 1.5 - half * z * z
-    z *= 1.5 - half * z * z
-    return z * (1.5 - half * z * z)
-
-
-@_internal_jit
-def apply_weight(value, weights, j):
-    """A value times the weight of entry j; the value where there are no weights (None)."""
-    return value if weights is None else value * weights[j]
-
-
-@njit(**_INLINE)
-def _l1(x, s, w, numbers, weights):
-    """One line of the smoothed 1-norm; `s` holds the model and gets the slope."""
-    # A plain 1 or 0 would make float64 of float32; a constant 0 keeps the loop from vectors.
-    epsilon, one = numbers[0], s.dtype.type(1)
-    zero, total = epsilon * s.dtype.type(0), 0.0
-    for j in range(s.shape[0]):
-        r = x[j] - s[j]
-        observed = x[j] == x[j]
-        root = math.sqrt(r * r + epsilon)
-        inverse = one / root
-        total += apply_weight(root, weights, j) if observed else zero
-        w[j] = apply_weight(inverse, weights, j) if observed else zero
-        s[j] = apply_weight(r * inverse, weights, j) if observed else zero
-    return total
-
-
-@njit(**_INLINE)
-def _contaminated(x, s, w, numbers, weights):
-    """One line of `Contaminated`, in units of sigma^2; `higher` is the sign of the raised side."""
-    rate, above, below = numbers[0], numbers[1], numbers[2]
-    height, reach, higher = numbers[3], numbers[4], numbers[5]
-    zero, total, max_exponent = rate * 0, 0.0, _max_exponent(s)
-    for j in range(s.shape[0]):
-        r = x[j] - s[j]
-        observed = x[j] == x[j]
-        e = _exp_negative(r * r * rate, max_exponent)
-        k = above if r >= 0 else below
-        inverse = 1 / (e + k)
-        clean = e * inverse
-        distance = reach + abs(r)
-        rise = height / (distance * distance)
-        curvature = clean + (rise if r * higher >= 0 else zero)
-        total += apply_weight(_log((1 + k) * inverse), weights, j) if observed else 0.0
-        w[j] = apply_weight(curvature, weights, j) if observed else zero
-        s[j] = apply_weight(r * clean, weights, j) if observed else zero
-    return total
-
-
-@njit(**_INLINE)
-def _cauchy(x, s, w, numbers, weights):
-    """One line of `Cauchy`, in units of c^2 / 2."""
-    rate = numbers[0]
-    zero, one, total = rate * 0, s.dtype.type(1), 0.0
-    for j in range(s.shape[0]):
-        r = x[j] - s[j]
-        observed = x[j] == x[j]
-        y = one + r * r * rate
-        curvature = one / y
-        total += apply_weight(_log(y), weights, j) if observed else 0.0
-        w[j] = apply_weight(curvature, weights, j) if observed else zero
-        s[j] = apply_weight(r * curvature, weights, j) if observed else zero
-    return total
-
-
-@njit(**_INLINE)
-def _welsch(x, s, w, numbers, weights):
-    """One row of `Welsch`, in units of c^2 / 2."""
-    rate = numbers[0]
-    zero, total, max_exponent = rate * 0, 0.0, _max_exponent(s)
-    for j in range(s.shape[0]):
-        r = x[j] - s[j]
-        observed = x[j] == x[j]
-        e = _exp_negative(r * r * rate, max_exponent)
-        total += apply_weight(1 - e, weights, j) if observed else 0.0
-        w[j] = apply_weight(e, weights, j) if observed else zero
-        s[j] = apply_weight(r * e, weights, j) if observed else zero
-    return total
-
-
-@njit(**_INLINE)
-def _quantile(x, s, w, numbers, weights):
-    """One row of the smoothed check loss; `tilt` is tau - 1/2."""
-    epsilon, tilt = numbers[0], numbers[1]
-    half, zero, total = s.dtype.type(0.5), epsilon * s.dtype.type(0), 0.0
-    for j in range(s.shape[0]):
-        r = x[j] - s[j]
-        observed = x[j] == x[j]
-        root = math.sqrt(r * r + epsilon)
-        curvature = half / root
-        total += apply_weight(half * root + tilt * r, weights, j) if observed else zero
-        w[j] = apply_weight(curvature, weights, j) if observed else zero
-        s[j] = apply_weight(r * curvature + tilt, weights, j) if observed else zero
-    return total
-
-
-@njit(**_INLINE)
-def _least_squares(x, s, w, numbers, weights):
-    """One row of half the square."""
-    half, one, total = numbers[0], s.dtype.type(1), 0.0
-    for j in range(s.shape[0]):
-        r = x[j] - s[j]
-        total += apply_weight(half * r * r, weights, j)
-        w[j] = apply_weight(one, weights, j)
-        s[j] = apply_weight(r, weights, j)
-    return total
+    return _ignore_literal_types(njit(**wrappers, **OPTIONS)(function))
 
 
 @intrinsic
@@ -371,6 +195,17 @@ def _address(typing_context, array):
 def _keep_alive(typing_context, array):
     """Nothing; but an array that was looked at by its address alone is not freed before."""
     return numba_types.void(array), lambda context, *_: context.get_dummy_value()
+
+
+@intrinsic
+def _or_zero(typing_context, condition, value):
+    """The value where a condition holds, else 0: for vectors, where a branch would not do."""
+
+    def code(context, builder, signature, arguments):
+        zero = ir.Constant(arguments[1].type, 0.0)
+        return builder.select(arguments[0], arguments[1], zero)
+
+    return value(numba_types.boolean, value), code
 
 
 @intrinsic
@@ -758,12 +593,12 @@ def _dispatch_tile(given):
     )
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _apply_floor(h, least):
     """The inverse of a scale with a smooth floor, from its inverse without."""
     q = min(h * least, 1e60)
     q = q * q
-    root = _inverse_sqrt(1.0 + q * q)
+    root = inverse_sqrt(1.0 + q * q)
     return h * math.sqrt(root)
 
 
@@ -802,7 +637,7 @@ def _inverse_scales(gemm, rows, columns, rank, outer, h, down, across, left, rig
             )
             for j in range(size * columns):
                 t = abs(np.float64(m[j]))
-                h[offset + j] *= _inverse_sqrt(
+                h[offset + j] *= inverse_sqrt(
                     max((quadratic * t + linear) * t + constant, _MIN_VARIANCE)
                 )
         if floor > 0:
@@ -811,7 +646,7 @@ def _inverse_scales(gemm, rows, columns, rank, outer, h, down, across, left, rig
     return 0.0
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _factorize(L, rank):
     """Cholesky's factor in the lower triangle, with the inverses of its diagonal.
 
@@ -828,7 +663,7 @@ def _factorize(L, rank):
         L[j * rank + j] = root
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _substitute(L, b, rank):
     """(L L')^-1 b in place, see `_factorize`."""
     for j in range(rank):
@@ -1273,7 +1108,7 @@ def expected_equations(
             gradient[row, r] += weight * first[r]
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _prefetch(x):
     """Read a line from its beginning to its end: that brings it to the cache fastest by far."""
     total = x[0] * 0
@@ -1342,7 +1177,7 @@ def _column_norms(A, first, last, columns, norms):
     return 0.0
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _shrink_effects(effects, entries, size, most, chance):
     """Effects from sums: means, shrunk by what may be chance, around 0; returns their spread.
 
@@ -1395,7 +1230,7 @@ def _main_effects(values, count, modes, at, sizes, counts, numbers, scales, z):
     """
     mode_bits = 0.0
     for i in range(count):
-        z[i] = _log(max(abs(values[i]), numbers[0]))
+        z[i] = log(max(abs(values[i]), numbers[0]))
     begin = 0
     for m in range(modes):
         index, effects = _pointer(at[m], at), _pointer(_address(scales) + 8 * begin, scales)
@@ -1413,7 +1248,7 @@ def _main_effects(values, count, modes, at, sizes, counts, numbers, scales, z):
             for k in range(size):
                 effects[k] = 0.0
     for k in range(begin):
-        scales[k] = _exp(-scales[k])
+        scales[k] = exp(-scales[k])
     for i in range(count):
         z[i] = values[i]
     begin = 0
@@ -1427,7 +1262,7 @@ def _main_effects(values, count, modes, at, sizes, counts, numbers, scales, z):
     return mode_bits
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _count_below(x, count, bound):
     """How many of some numbers in order are below a bound."""
     low, high = 0, count
@@ -1482,22 +1317,27 @@ def _contaminated_scale_rounds(
     return 0.0
 
 
-#: The formula and how many numbers it takes, in the two templates; `Formula.line_address` fills
-#: them in.
-row: Any = None
-size = 0
+#: Of `_formula_line`, for `formula_line` to fill in: the formula, how many numbers it takes, and
+#: whether entries have weights.
+formula: Any = None
+size, weighted = 0, False
 
 
 def _formula_line(x, s, w, numbers, weights, count):
-    """A formula without weights."""
-    row_numbers = carray(numbers, size)
-    return row(carray(x, count), carray(s, count), carray(w, count), row_numbers, None)
-
-
-def _weighted_line(x, s, w, numbers, weights, count):
-    """A formula with weights."""
-    line = carray(weights, count)
-    return row(carray(x, count), carray(s, count), carray(w, count), carray(numbers, size), line)
+    """One line of entries: `s` holds the model and gets slopes, `w` curvatures; sums the values."""
+    n = to_fixed_tuple(carray(numbers, size), size)
+    total = 0.0
+    for j in range(count):
+        value, slope, curvature = formula(x[j] - s[j], n)
+        observed = x[j] == x[j]
+        value, slope = _or_zero(observed, value), _or_zero(observed, slope)
+        curvature = _or_zero(observed, curvature)
+        if weighted:
+            value, slope, curvature = value * weights[j], slope * weights[j], curvature * weights[j]
+        total += value
+        s[j] = slope
+        w[j] = curvature
+    return total
 
 
 def _convert(x, s, y, h, unused, count):
@@ -1575,12 +1415,11 @@ def _paused_garbage_collection():
             gc.enable()
 
 
-def _compile_c_function(function, arguments, keep_on_disk=True, fastmath=_FAST):
+def _compile_c_function(function, arguments, sources=(), fastmath=FAST_MATH):
     """A function compiled for some types of arguments, and kept on disk."""
-    options = {**_OPTIONS, "fastmath": fastmath}
+    options = {**OPTIONS, "fastmath": fastmath}
     compiled = CFunc(function, (arguments, numba_types.float64), {}, options)
-    if keep_on_disk:
-        _add_cache(compiled, function)
+    _add_cache(compiled, function, sources)
     with _paused_garbage_collection():
         compiled.compile()
     _loaded_functions.append(compiled)
@@ -1672,10 +1511,10 @@ def column_norms(real):
     return _compile_c_function(_column_norms, arguments, fastmath=False)
 
 
-def _compile_line(function, data, real, keep_on_disk=True):
+def _compile_line(function, data, real, sources=()):
     """Where a function of a line is, for types of data and factors."""
     return _compile_c_function(
-        function, (*_pointer_types(data, real, real, real, real), _INT), keep_on_disk
+        function, (*_pointer_types(data, real, real, real, real), _INT), sources
     ).address
 
 
@@ -1706,65 +1545,13 @@ def gemm(real):
     return get_cython_function_address("scipy.linalg.cython_blas", name)
 
 
-@dataclass(frozen=True)
-class Formula:
-    """How the loss of a line of entries is compiled.
-
-    Attributes
-    ----------
-    name : str
-    row : function of (x, s, w, numbers, weights)
-        For one line: x holds the data, s the model, and gets the slopes; w gets the curvatures.
-        Returns the sum of the values. All are `apply_weight` by the weights of the entries.
-    numbers : function of a loss
-        Its parameters, as `row` takes them. They must be finite, the first one not 0.
-    weight : function of a loss
-        What the sum of the values is to be multiplied by.
-    """
-
-    name: str
-    row: Any
-    numbers: Callable[[Any], tuple[float, ...]]
-    weight: Callable[[Any], float] = lambda loss: 1.0
-
-    @cache  # noqa: B019
-    def line_address(self, real, weighted, size):
-        """Where the compiled function is, for a type of factors and a count of numbers.
-
-        What is kept on disk goes by the age of this file, so formulas from elsewhere are not.
-        """
-        template = _weighted_line if weighted else _formula_line
-        specialized = types.FunctionType(
-            template.__code__, {**globals(), "row": self.row, "size": size}
-        )
-        specialized.__qualname__ = f"{template.__name__}_{self.name}"
-        keep_on_disk = self.row.py_func.__module__ == __name__
-        return _compile_line(specialized, real, real, keep_on_disk)
-
-
-def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
-    square = loss.sigma**2
-    rate = 0.5 / square if square > 0 else math.inf
-    higher = 1.0 if loss.above > loss.below else -1.0
-    return (rate, loss.above, loss.below, *loss.extra_curvature_parameters, higher)
-
-
-def _inverse_square_width(loss: Cauchy | Welsch) -> tuple[float, ...]:
-    return (1 / loss.c**2 if loss.c**2 > 0 else math.inf,)
-
-
-#: Losses that have compiled passes; subclasses are not meant, they may cost something else.
-FORMULAS: dict[type, Formula] = {
-    L1: Formula("l1", _l1, lambda loss: (loss.epsilon,)),
-    Contaminated: Formula(
-        "contaminated", _contaminated, _contaminated_numbers, lambda loss: loss.sigma**2
-    ),
-    Cauchy: Formula("cauchy", _cauchy, _inverse_square_width, lambda loss: loss.c**2 / 2),
-    Welsch: Formula("welsch", _welsch, _inverse_square_width, lambda loss: loss.c**2 / 2),
-    Quantile: Formula("quantile", _quantile, lambda loss: (loss.epsilon, loss.tau - 0.5)),
-}
-
-#: The same for listed entries, where least squares has no faster way.
-COORDINATE_FORMULAS: ChainMap[type, Formula] = ChainMap(
-    FORMULAS, {LeastSquares: Formula("squares", _least_squares, lambda loss: (0.5,))}
-)
+@cache
+def formula_line(function, real, weighted, size):
+    """Where the line function of a loss is, given the function of its formula."""
+    compiled = njit(**INLINE)(bind(function, vars(numba_functions)))
+    bound = {**globals(), "formula": compiled, "size": size, "weighted": weighted}
+    specialized = types.FunctionType(_formula_line.__code__, bound)
+    name = f"{function.__module__.removeprefix('robustcp.losses.')}.{function.__qualname__}"
+    specialized.__qualname__ = f"{'_weighted' * weighted}_formula_line_{name}"
+    sources = function.__code__.co_filename, numba_functions.__file__
+    return _compile_line(specialized, real, real, sources)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""What Triton compiles for a GPU: one pass over a dense array, for the losses in `FORMULAS`.
+"""What Triton compiles for a GPU: one pass over a dense array, and small linear algebra.
 
 A program holds a block of rows of one mode and a tile of another one, and walks over the indices
 of all others. With a the block's factor rows, q the tile's, p the product of the others' rows at
@@ -18,132 +18,24 @@ bits: the errors are independent and average out over the entries of a row (wher
 slopes are split too). The error of q would be the same for all of them, so q is split. Curvatures
 are cut to 11 bits, and Gram matrices raised by as much, so that the parabola still lies above the
 loss.
-
-To give a loss a fused pass, write its formula and add it to `FORMULAS`, at the end.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
-from robustcp.losses import (
-    L1,
-    Cauchy,
-    Contaminated,
-    Huber,
-    LeastSquares,
-    Loss,
-    Quantile,
-    Tukey,
-    Welsch,
-)
+from robustcp.losses import triton_functions
+from robustcp.losses.formula import bind
 
 #: By how much Gram matrices are raised where curvatures were cut to 11 bits.
 GRAM_INFLATION = tl.constexpr(1 + 2.0**-11)
-_LOG2E, _LN2 = math.log2(math.e), math.log(2.0)
-
-
-# Losses: value, slope and curvature of residuals; `FAST` is for single precision on a GPU.
-
-
-@triton.jit
-def _exp2(x, FAST: tl.constexpr):
-    return libdevice.exp2(x) if FAST else tl.exp2(x)
-
-
-@triton.jit
-def _log2(x, FAST: tl.constexpr):
-    return libdevice.fast_log2f(x) if FAST else tl.log2(x)
-
-
-@triton.jit
-def _reciprocal(x, FAST: tl.constexpr):
-    """Of a positive number."""
-    if FAST:
-        root = tl.rsqrt(x)
-        result = root * root
-    else:
-        result = 1.0 / x
-    return result
-
-
-@triton.jit
-def _l1(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    square = r * r + n0
-    inverse = tl.rsqrt(square)
-    return square * inverse, r * inverse, inverse
-
-
-@triton.jit
-def _quantile(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    square = r * r + n0
-    half = 0.5 * tl.rsqrt(square)
-    return square * half + n1 * r, r * half + n1, half
-
-
-@triton.jit
-def _least_squares(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    return 0.5 * r * r, r, tl.full(r.shape, 1.0, r.dtype)
-
-
-@triton.jit
-def _huber(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    size = tl.abs(r)
-    over = tl.maximum(size, n0)
-    inverse = _reciprocal(over, FAST)
-    clipped = tl.minimum(size, n0)
-    return clipped * (size - 0.5 * clipped), n0 * r * inverse, n0 * inverse
-
-
-@triton.jit
-def _cauchy(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    rise = 1.0 + r * r * n0
-    inverse = _reciprocal(rise, FAST)
-    return n1 * _log2(rise, FAST), r * inverse, inverse
-
-
-@triton.jit
-def _welsch(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    height = _exp2(r * r * n0, FAST)
-    return n1 - n1 * height, r * height, height
-
-
-@triton.jit
-def _tukey(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    inside = tl.maximum(1.0 - r * r * n0, 0.0)
-    square = inside * inside
-    return n1 - n1 * square * inside, r * square, square
-
-
-@triton.jit
-def _contaminated(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    height = _exp2(r * r * n0, FAST)
-    inverse = _reciprocal(height + n1, FAST)
-    clean = height * inverse
-    return n5 * _log2(n2 * inverse, FAST), r * clean, clean
-
-
-@triton.jit
-def _one_sided(r, n0, n1, n2, n3, n4, n5, n6, FAST: tl.constexpr):
-    """Contaminated with floors of different height."""
-    height = _exp2(r * r * n0, FAST)
-    above = r >= 0
-    floor = tl.where(above, n1, n2)
-    total, distance = height + floor, n6 + tl.abs(r)
-    both = _reciprocal(total * distance, FAST)  # one inverse for two: they take longest
-    inverse, inverse_distance = distance * both, total * both
-    clean = height * inverse
-    value = n5 * _log2((1.0 + floor) * inverse, FAST)
-    return value, r * clean, clean + tl.where(above, n3, n4) * (inverse_distance * inverse_distance)
 
 
 # Small parts of the pass
@@ -271,7 +163,7 @@ def _majorize(
         e = tl.where(observed, e, 0.0)
     if SCALED:
         e = e * by
-    value, slope, curve = FORMULA(e, n0, n1, n2, n3, n4, n5, tl.load(NUMBERS + 6), FAST)
+    value, slope, curve = FORMULA(e, (n0, n1, n2, n3, n4, n5, tl.load(NUMBERS + 6)), FAST)
     if SCALED:
         slope, curve = slope * by, curve * by * by
     if WEIGHED:
@@ -694,53 +586,10 @@ def solve_rows(
     tl.store(OUT + row * rank + k, new, mask=valid)
 
 
-@dataclass(frozen=True)
-class Formula:
-    """A loss as the kernel computes it.
-
-    Attributes
-    ----------
-    evaluate : function of residuals, seven numbers, and whether approximations on a GPU may be used
-    numbers : function of the loss
-        The first of the seven numbers.
-    """
-
-    evaluate: Callable
-    numbers: Callable[[Loss], tuple[float, ...]]
-
-
-def _one_sided_numbers(loss: Contaminated) -> tuple[float, ...]:
-    height, reach = loss.extra_curvature_parameters
-    rises = (height, 0.0) if loss.above > loss.below else (0.0, height)
-    rate, value = -0.5 * _LOG2E / loss.sigma**2, _LN2 * loss.sigma**2
-    return rate, loss.above, loss.below, *rises, value, reach
-
-
-def _contaminated_numbers(loss: Contaminated) -> tuple[float, ...]:
-    rate, value = -0.5 * _LOG2E / loss.sigma**2, _LN2 * loss.sigma**2
-    return rate, loss.above, 1.0 + loss.above, 0.0, 0.0, value
-
-
-_ONE_SIDED = Formula(_one_sided, _one_sided_numbers)
-
-#: The losses that have a fused pass.
-FORMULAS: dict[type, Formula] = {
-    L1: Formula(_l1, lambda loss: (loss.epsilon,)),
-    Contaminated: Formula(_contaminated, _contaminated_numbers),
-    Cauchy: Formula(_cauchy, lambda loss: (loss.c**-2.0, 0.5 * _LN2 * loss.c**2)),
-    Welsch: Formula(_welsch, lambda loss: (-_LOG2E * loss.c**-2.0, 0.5 * loss.c**2)),
-    Huber: Formula(_huber, lambda loss: (loss.delta,)),
-    Tukey: Formula(_tukey, lambda loss: (loss.c**-2.0, loss.c**2 / 6)),
-    Quantile: Formula(_quantile, lambda loss: (loss.epsilon, loss.tau - 0.5)),
-    LeastSquares: Formula(_least_squares, lambda loss: ()),
-}
-
-
-def formula_for(loss: Loss) -> Formula | None:
-    """That of a loss; None if it has none."""
-    formula = FORMULAS.get(type(loss))
-    one_sided = isinstance(loss, Contaminated) and loss.above != loss.below
-    return _ONE_SIDED if one_sided and formula is not None else formula
+@cache
+def compile_formula(function: Callable[..., Any]) -> Any:
+    """The formula of a loss, as the kernel calls it."""
+    return triton.jit(bind(function, {**vars(triton_functions), "tl": tl}))
 
 
 #: Larger ranks go through the array library.

@@ -10,13 +10,14 @@ index might be negative, it is looked at, and loops do not become vector instruc
 import numpy as np
 from numba import njit
 
-from robustcp.engines.passes.kernels_numba import _INLINE, _address, _cached_jit, _call_line
+from robustcp.engines.passes.kernels_numba import _address, _cached_jit, _call_line
+from robustcp.losses.numba_functions import INLINE
 
 #: Entries that are worked on at once: the products of their rows stay in the nearest cache.
 LINE_ENTRIES = 256
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def _gather_products(at, begins, first, count, rows, K):
     """K = products of the rows of entries from `first` on, a line for each component.
 

@@ -1,4 +1,4 @@
-"""Passes compiled by Numba, for the losses in `kernels_numba.FORMULAS` and NumPy arrays.
+"""Passes compiled by Numba, for losses that have a `numba_formula` and NumPy arrays.
 
 NumPy goes through memory seven times for the one line of arithmetic of a loss, and a tile costs
 it some twenty calls.
@@ -21,7 +21,7 @@ from robustcp.engines.passes.base import Pass, TileSums
 from robustcp.engines.scales import MatrixScales
 from robustcp.engines.tiles import Tiling, khatri_rao, split_range
 from robustcp.engines.weights import MatrixWeights
-from robustcp.losses import Loss
+from robustcp.losses import Formula, Loss
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ class CompiledPass(Pass):
 
     def supports(self, loss: Loss) -> bool:
         """Whether there is compiled code for a loss with such parameters."""
-        has_formula = type(loss) in numba_kernels().FORMULAS
-        return has_formula and loss_parameters(loss, self.storage.dtype) is not None
+        return loss_parameters(loss, self.storage.dtype) is not None
 
     def normal_equations(
         self, factors: Sequence[Array], n: int, loss: Loss, rows: slice
@@ -165,12 +164,14 @@ class CompiledPass(Pass):
 
     def line_functions(self, loss: Loss) -> LineFunctions:
         """What a pass does to a line of entries."""
-        numbers = loss_parameters(loss, self.storage.dtype)
+        numbers, formula = loss_parameters(loss, self.storage.dtype), loss.numba_formula
         assert numbers is not None
-        code = numba_kernels()
-        value_factor = code.FORMULAS[type(loss)].weight(loss)
+        assert formula is not None
         return LineFunctions(
-            self._function_addresses(loss, numbers), code.address(numbers), numbers, value_factor
+            self._function_addresses(formula),
+            numba_kernels().address(numbers),
+            numbers,
+            formula.value_factor,
         )
 
     def read_all(self) -> BlockData:
@@ -178,14 +179,13 @@ class CompiledPass(Pass):
         assert self.storage.as_matrix is not None
         return self._read_block(Block((0, 0), self.storage.as_matrix.shape, slice(0, 0)))
 
-    def _function_addresses(self, loss: Loss, numbers: np.ndarray) -> tuple[int, int, int, int]:
+    def _function_addresses(self, formula: Formula) -> tuple[int, int, int, int]:
         """See `kernels_numba._rows_tile`."""
         code, real = numba_kernels(), self.storage.dtype
         data = self.storage.array.dtype if self._reads_in_place else real
         weighted, scaled = self._weights is not None, self._scales is not None
-        formula = code.FORMULAS[type(loss)].line_address(real, weighted, len(numbers))
         return (
-            formula,
+            code.formula_line(formula.function, real, weighted, len(formula.numbers)),
             code.line_preparation(data, real, scaled),
             code.line_restoration(real, scaled),
             code.gemm(real),

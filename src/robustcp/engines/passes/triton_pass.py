@@ -15,7 +15,7 @@ from robustcp.engines.passes.plain import PlainPass
 from robustcp.engines.storage import Storage
 from robustcp.engines.tiles import khatri_rao
 from robustcp.engines.weights import TileWeights
-from robustcp.losses import Loss
+from robustcp.losses import Formula, Loss
 
 #: Rows and columns of a block, and packed columns that a program sums up, at most.
 MAX_BLOCK_SIZE, MAX_PACKED_COLUMNS = 64, 64
@@ -90,12 +90,12 @@ class TritonPass(Pass):
             or not scales.signal_factors
             or _rank(scales.signal_factors) <= self._kernels.MAX_RANK
         )
-        formula = self._kernels.formula_for(loss)
+        formula = loss.triton_formula
         return (
             slabwise
             and rank_supported
             and formula is not None
-            and self._can_represent(formula.numbers(loss))
+            and self._can_represent(formula.numbers)
         )
 
     def supports_rank(self, factors: Sequence[Array]) -> bool:
@@ -172,7 +172,7 @@ class TritonPass(Pass):
             device=storage.device,
         )
         values = xp.empty(sums.shape[:2], dtype=xp.float64, device=storage.device)
-        strides, formula = data.stride(), kernels.formula_for(loss)
+        strides, formula = data.stride(), kernels.compile_formula(_formula(loss).function)
         inputs = self._weight_inputs(roles, own_slice)
         divisors = [
             _power_of_two_divisor(count),
@@ -211,7 +211,7 @@ class TritonPass(Pass):
                 split.outer_per_part,
                 split.outer_splits,
                 first_column,
-                FORMULA=formula.evaluate,
+                FORMULA=formula,
                 real=kernels.TRITON_TYPES[str(storage.dtype)],
                 FAST=not kernels.is_interpreted() and storage.dtype == xp.float32,
                 BI=BI,
@@ -305,9 +305,10 @@ class TritonPass(Pass):
 
     def _kernel_numbers(self, loss: Loss) -> Array:
         """The numbers of the loss, of the view and of the scales."""
-        if loss not in self._cache:
+        formula = _formula(loss)
+        if formula not in self._cache:
             storage, view = self.storage, self.storage.view
-            loss_numbers = (*self._kernels.formula_for(loss).numbers(loss), *(0.0,) * 7)[:7]
+            loss_numbers = (*formula.numbers, *(0.0,) * 7)[:7]
             multipliers = (*self._unit_multipliers, 1.0, 1.0)[:2]
             constant, linear, quadratic, floor = (
                 (1.0, 0.0, 0.0, 0.0) if storage.scales is None else storage.scales.parameters
@@ -322,10 +323,10 @@ class TritonPass(Pass):
                 linear,
                 quadratic,
             )
-            self._cache[loss] = storage.xp.asarray(
+            self._cache[formula] = storage.xp.asarray(
                 numbers, dtype=storage.dtype, device=storage.device
             )
-        return self._cache[loss]
+        return self._cache[formula]
 
     # What a pass needs beside the data
 
@@ -481,6 +482,13 @@ class _WorkSplit:
         outer_per_part = -(-outer // max(1, min(outer, parts // tile_groups)))
         outer_splits = -(-outer // outer_per_part)
         return cls(tile_groups * outer_splits, outer_splits, outer_per_part, tiles_per_part)
+
+
+def _formula(loss: Loss) -> Formula:
+    """That of a loss which is supported."""
+    formula = loss.triton_formula
+    assert formula is not None
+    return formula
 
 
 def _rank(factors: Sequence[Array]) -> int:

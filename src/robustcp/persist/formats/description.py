@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp import losses
 from robustcp._util.typing import Array
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
 from robustcp.engines import CoordinateWeights, to_host
-from robustcp.losses import Loss
+from robustcp.losses import Loss, loss_types
 from robustcp.noise import Noise
 from robustcp.persist.labels import encode_label
 
@@ -20,15 +19,6 @@ if TYPE_CHECKING:
 
 #: What a file of a fit holds: arrays by name, and all else.
 FitContent = tuple[dict[str, np.ndarray], dict[str, Any]]
-
-#: The losses that a file may name; others come back as a name only.
-LOSSES: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        losses.L1, losses.Cauchy, losses.Contaminated, losses.Huber, losses.LeastSquares,
-        losses.Quantile, losses.Tukey, losses.Welsch,
-    )
-}  # fmt: skip
 
 #: The constraints that a file may name; others come back as a name only.
 CONSTRAINTS: dict[str, type[Any]] = {
@@ -135,7 +125,7 @@ def fit_metadata(fit: Fit) -> dict[str, Any]:
 
 def _describe_loss(loss: Any) -> dict[str, Any]:
     name = type(loss).__name__
-    is_known = LOSSES.get(name) is type(loss)
+    is_known = loss_types().get(name) is type(loss)
     return {
         "name": loss.name if isinstance(loss, ForeignLoss) else name,
         "numbers": _as_floats(asdict(loss)) if is_known else None,

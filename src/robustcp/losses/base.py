@@ -1,0 +1,259 @@
+"""What a loss is: a small frozen value that says what a residual costs.
+
+A loss offers, elementwise on an array of residuals r = x - m,
+
+- ``value(r)``: the cost,
+- ``slope(r)``: its derivative,
+- ``curvature(r)``: the second derivative of a parabola that touches the loss at r and lies
+  above it everywhere. For a symmetric loss that is concave in r^2, curvature = slope / r.
+
+and declares its traits (see `Loss`), so that nobody needs to know its type. An object that has
+nothing but the three methods is a loss too: `as_loss` wraps it, once, at the front door.
+
+A loss that names its formulas for compiled code (`numba_formula`, `triton_formula`) gets compiled
+passes; a frozen dataclass of numbers is kept in files and checkpoints. Nothing else in the package
+needs to know of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar
+
+from array_api_compat import array_namespace
+
+from robustcp._util.typing import Array
+from robustcp.losses.formula import Formula
+
+#: Types of fields, as annotations may name them.
+_NUMBERS = (int, float, "int", "float")
+
+
+@dataclass(frozen=True)
+class Tail:
+    """How a loss grows far out: below |r| for negative r, above r for positive, plus log log|r|.
+
+    `below` and `above` are the slopes at minus and plus infinity, as magnitudes. A tail of zeros
+    is that of a bounded loss.
+    """
+
+    below: float = 0.0
+    above: float = 0.0
+    log: float = 0.0
+
+    @property
+    def flat(self) -> bool:
+        return self.below == self.above == self.log == 0
+
+    def excess(self, x: Array, limit: float) -> Array:
+        """By how much entries cost more than if they were cut to a limit, if that is far out."""
+        xp = array_namespace(x)
+        magnitude = xp.abs(x)
+        slope = self.above
+        if self.below != self.above:
+            slope = xp.where(x < 0, xp.full_like(x, self.below), xp.full_like(x, self.above))
+        over = xp.clip(magnitude - limit, min=0.0)
+        cost = slope * over
+        if self.log:
+            cost = cost + self.log * xp.log(xp.clip(magnitude, min=limit) / limit)
+        return cost
+
+
+class Loss:
+    """The base of all losses: three methods and the traits that the rest of the package reads.
+
+    Attributes
+    ----------
+    degree : int
+        The power of a factor of the data by which the loss grows: rescaled(c).value(c r) =
+        c^degree value(r).
+    quadratic : bool
+        Whether it is r^2 / 2: all rows of a factor then share one Gram matrix.
+    likelihood : bool
+        Whether its values have no natural zero, so that a fall can only be judged per entry.
+    tail : Tail or None
+        How it grows far out; None if faster than linearly, or if that is not known.
+    reach : float
+        The residual from which on the tail holds.
+    rejects : float
+        The residual beyond which an entry has next to no influence; infinity if there is none.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> class LogCosh(robustcp.Loss):
+    ...     '''Like r^2 / 2 near 0, like |r| far out.'''
+    ...
+    ...     def value(self, r):
+    ...         return np.logaddexp(r, -r) - np.log(2)
+    ...
+    ...     def slope(self, r):
+    ...         return np.tanh(r)
+    ...
+    ...     def curvature(self, r):
+    ...         return np.where(r == 0, 1.0, np.tanh(r) / np.where(r == 0, 1.0, r))
+    >>> X = robustcp.simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
+    >>> fit = robustcp.cp(X.data, 2, loss=LogCosh())
+    >>> robustcp.factor_match_score(fit, X.truth) > 0.8
+    True
+    """
+
+    degree: ClassVar[int] = 0
+    quadratic: ClassVar[bool] = False
+    likelihood: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """A class that changes one of the three methods does not inherit the three together."""
+        if {"value", "slope", "curvature"} & vars(cls).keys():
+            for name in ("majorize", "numba_formula", "triton_formula"):
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Loss)[name])
+
+    @property
+    def tail(self) -> Tail | None:
+        return None
+
+    @property
+    def reach(self) -> float:
+        return 0.0
+
+    @property
+    def rejects(self) -> float:
+        return math.inf
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def original(self) -> Any:
+        """The object that the user gave."""
+        return self
+
+    @property
+    def numba_formula(self) -> Formula | None:
+        """How code that Numba compiles computes the loss; None if by the array library."""
+        return None
+
+    @property
+    def triton_formula(self) -> Formula | None:
+        """How Triton's kernels compute the loss; None if it is done by the array library."""
+        return None
+
+    def value(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    def slope(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    def curvature(self, r: Array) -> Array:
+        raise NotImplementedError
+
+    def majorize(self, r: Array) -> tuple[Array, Array, Array]:
+        """Value, slope and curvature together; r may be overwritten."""
+        return self.value(r), self.slope(r), self.curvature(r)
+
+    def rescaled(self, factor: float) -> Loss:
+        """The same loss for data that is multiplied by a factor."""
+        return self if factor == 1 else RescaledLoss(self, factor)
+
+
+@dataclass(frozen=True)
+class RescaledLoss(Loss):
+    """A loss that knows only its own units, for data that was multiplied by a factor."""
+
+    loss: Loss
+    factor: float
+
+    @property
+    def name(self) -> str:
+        return self.loss.name
+
+    @property
+    def likelihood(self) -> bool:  # type: ignore[override]
+        return self.loss.likelihood
+
+    @property
+    def tail(self) -> Tail | None:
+        tail, f = self.loss.tail, self.factor
+        return None if tail is None else Tail(tail.below / f, tail.above / f, tail.log)
+
+    @property
+    def reach(self) -> float:
+        return self.loss.reach * self.factor
+
+    @property
+    def rejects(self) -> float:
+        return self.loss.rejects * self.factor
+
+    def value(self, r: Array) -> Array:
+        return self.loss.value(r / self.factor)
+
+    def slope(self, r: Array) -> Array:
+        return self.loss.slope(r / self.factor) / self.factor
+
+    def curvature(self, r: Array) -> Array:
+        return self.loss.curvature(r / self.factor) / self.factor**2
+
+    def rescaled(self, factor: float) -> Loss:
+        total_factor = self.factor * factor
+        return self.loss if total_factor == 1 else RescaledLoss(self.loss, total_factor)
+
+
+@dataclass(frozen=True)
+class UserLoss(Loss):
+    """A user's object with the three methods, and nothing known of its traits."""
+
+    given: Any
+
+    @property
+    def name(self) -> str:
+        return type(self.given).__name__
+
+    @property
+    def original(self) -> Any:
+        return self.given
+
+    def __repr__(self) -> str:
+        return repr(self.given)
+
+    def value(self, r: Array) -> Array:
+        return self.given.value(r)
+
+    def slope(self, r: Array) -> Array:
+        return self.given.slope(r)
+
+    def curvature(self, r: Array) -> Array:
+        return self.given.curvature(r)
+
+
+def as_loss(given: Any) -> Loss:
+    """A loss from a `Loss`, or from any object with `value`, `slope` and `curvature`."""
+    if isinstance(given, Loss):
+        return given
+    missing = [name for name in ("value", "slope", "curvature") if not hasattr(given, name)]
+    if isinstance(given, type):
+        raise ValueError(f"loss: must be a loss such as Huber(1.0), got {given!r}")
+    if missing:
+        raise ValueError(f"loss: {given!r} has no {', '.join(missing)}")
+    return UserLoss(given)
+
+
+def loss_types() -> dict[str, Any]:
+    """The losses that a file may name, by name: dataclasses whose fields are numbers.
+
+    Of two with one name the first counts, and the package's own come before others.
+    """
+    types: dict[str, Any] = {}
+    level = Loss.__subclasses__()
+    while level:
+        for kind in level:
+            if _is_dataclass_of_numbers(kind):
+                types.setdefault(kind.__name__, kind)
+        level = [subclass for kind in level for subclass in kind.__subclasses__()]
+    return types
+
+
+def _is_dataclass_of_numbers(kind: Any) -> bool:
+    return is_dataclass(kind) and all(field.type in _NUMBERS for field in fields(kind))

@@ -1,0 +1,180 @@
+"""The likelihood of normal noise with a floor of outliers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from robustcp._util.checks import real_number
+from robustcp._util.typing import Array
+from robustcp.losses.base import Loss, Tail
+from robustcp.losses.formula import LN2, LOG2E, Formula, inverse_square
+
+if TYPE_CHECKING:  # bound by the compilers, see `Formula`
+    import triton.language as tl
+
+    from robustcp.losses.numba_functions import exp_negative, log, max_exponent
+    from robustcp.losses.triton_functions import exp2, log2, reciprocal
+
+
+def _numba(r: Any, n: Any) -> Any:
+    """In units of sigma^2; n[5] is the sign of the residuals whose curvature is raised."""
+    e = exp_negative(r * r * n[0], max_exponent(r))
+    k = n[1] if r >= 0 else n[2]
+    inverse = 1 / (e + k)
+    clean = e * inverse
+    distance = n[4] + abs(r)
+    rise = n[3] / (distance * distance)
+    curvature = clean + (rise if r * n[5] >= 0 else type(r)(0))
+    return log((1 + k) * inverse), r * clean, curvature
+
+
+def _triton(r, n, FAST):  # type: ignore[no-untyped-def]
+    """Where both floors have the same height."""
+    e = exp2(r * r * n[0], FAST)
+    inverse = reciprocal(e + n[1], FAST)
+    clean = e * inverse
+    return n[5] * log2(n[2] * inverse, FAST), r * clean, clean
+
+
+def _triton_unequal(r, n, FAST):  # type: ignore[no-untyped-def]
+    e = exp2(r * r * n[0], FAST)
+    above = r >= 0
+    floor = tl.where(above, n[1], n[2])
+    total, distance = e + floor, n[6] + tl.abs(r)
+    both = reciprocal(total * distance, FAST)  # one inverse for two: they take longest
+    inverse, inverse_distance = distance * both, total * both
+    clean = e * inverse
+    value = n[5] * log2((1.0 + floor) * inverse, FAST)
+    return (
+        value,
+        r * clean,
+        clean + tl.where(above, n[3], n[4]) * (inverse_distance * inverse_distance),
+    )
+
+
+@dataclass(frozen=True)
+class Contaminated(Loss):
+    """Minus the log likelihood of Gaussian noise on a flat floor of outliers, times sigma^2.
+
+    sigma^2 log((1 + k) / (exp(-r^2 / (2 sigma^2)) + k), with k the height of the floor beside
+    the peak of the Gaussian: `above` for positive residuals, `below` for negative ones. The
+    slope is r times the probability that the entry is clean. Where outliers are one-sided this
+    takes away the bias that a symmetric loss has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from robustcp import Contaminated
+    >>> Contaminated(1.0, above=0.1, below=0.001).slope(np.array([-2.0, 2.0])).round(2)
+    array([-1.99,  1.15])
+    """
+
+    degree: ClassVar[int] = 2
+    sigma: float = 1.0
+    above: float = 1e-3
+    below: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("sigma", "above", "below"):
+            real_number(name, getattr(self, name), 0.0, strict=True)
+
+    @property
+    def tail(self) -> Tail:
+        return Tail()
+
+    @property
+    def reach(self) -> float:
+        return self.rejects
+
+    @property
+    def rejects(self) -> float:
+        """From there on the probability of being clean is below 0.15."""
+        height = min(self.above, self.below)
+        return self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
+
+    def _mixture_terms(self, r: Array) -> tuple[Array, Array, Array]:
+        """The Gaussian's height, the floor's, and the probability of being clean."""
+        xp = array_namespace(r)
+        e = xp.exp(r * r * (-0.5 / self.sigma**2))
+        if self.above == self.below:
+            k = self.above
+        else:
+            k = xp.where(r >= 0, xp.full_like(r, self.above), xp.full_like(r, self.below))
+        return e, k, e / (e + k)
+
+    def value(self, r: Array) -> Array:
+        return self.majorize(r + 0.0)[0]
+
+    def slope(self, r: Array) -> Array:
+        return r * self._mixture_terms(r)[2]
+
+    def curvature(self, r: Array) -> Array:
+        return self.majorize(r + 0.0)[2]
+
+    def majorize(self, r: Array) -> tuple[Array, Array, Array]:
+        xp = array_namespace(r)
+        e, k, clean = self._mixture_terms(r)
+        value = self.sigma**2 * xp.log((1.0 + k) / (e + k))
+        slope = r * clean
+        return value, slope, clean + self._extra_curvature(r)
+
+    def _extra_curvature(self, r: Array) -> Array | float:
+        """What the curvature needs beyond slope / r where the floors differ."""
+        height, reach = self.extra_curvature_parameters
+        if height == 0:
+            return 0.0
+        xp = array_namespace(r)
+        higher = r >= 0 if self.above > self.below else r <= 0
+        return xp.where(higher, height / (reach + xp.abs(r)) ** 2, xp.zeros_like(r))
+
+    @property
+    def extra_curvature_parameters(self) -> tuple[float, float]:
+        """h and a: on the side of the higher floor the curvature is raised by h / (a + |r|)^2.
+
+        There a parabola with curvature slope / r, which is symmetric about 0, may cut the
+        steeper loss of the other side. If G is the largest gap between the two sides and the
+        gap at distance s from 0 is at most G (s/a)^2, then d/2 (s + |r|)^2 covers it for all s
+        with d = 2 G / (a + |r|)^2.
+        """
+        if self.above == self.below:
+            return 0.0, 1.0
+        gap, reach = _floor_gap(max(self.above, self.below), min(self.above, self.below))
+        return 2 * gap * self.sigma**2, reach * self.sigma
+
+    def rescaled(self, factor: float) -> Contaminated:
+        return replace(self, sigma=self.sigma * factor)
+
+    @property
+    def numba_formula(self) -> Formula | None:
+        higher = 1.0 if self.above > self.below else -1.0
+        rise = self.extra_curvature_parameters
+        numbers = 0.5 * inverse_square(self.sigma), self.above, self.below, *rise, higher
+        return Formula(_numba, numbers, self.sigma**2)
+
+    @property
+    def triton_formula(self) -> Formula | None:
+        rate, value = -0.5 * LOG2E / self.sigma**2, LN2 * self.sigma**2
+        if self.above == self.below:
+            return Formula(_triton, (rate, self.above, 1.0 + self.above, 0.0, 0.0, value))
+        height, reach = self.extra_curvature_parameters
+        rises = (height, 0.0) if self.above > self.below else (0.0, height)
+        return Formula(_triton_unequal, (rate, self.above, self.below, *rises, value, reach))
+
+
+@lru_cache
+def _floor_gap(high: float, low: float) -> tuple[float, float]:
+    """G and a of `Contaminated.extra_curvature_parameters`, for sigma 1.
+
+    a is the least s sqrt(G / gap) on a grid of distances s, less 1%.
+    """
+    t = np.linspace(1e-3, 12.0, 4000) ** 2 / 2 * max(1.0, -math.log(low) / 20)
+    e = np.exp(-t)
+    gaps = np.log((1 + low) / (e + low)) - np.log((1 + high) / (e + high))
+    gap = math.log1p(1 / low) - math.log1p(1 / high)
+    return gap, 0.99 * float(np.min(np.sqrt(2 * t * gap / np.maximum(gaps, 1e-300))))
