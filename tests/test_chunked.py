@@ -300,7 +300,7 @@ def test_fibres_of_data_beyond_memory_are_told_of():
 
 def _model_and_noise(engine, truth):
     from robustcp.noise import COMMON, estimate_model_noise
-    from robustcp.optimize.problem import Resolution
+    from robustcp.noise.resolution import Resolution
     from robustcp.optimize.units import Units
 
     model = tuple(truth.absorbed())

@@ -24,7 +24,7 @@ from robustcp.engines.storage import Storage
 from robustcp.engines.threads import TileExecutor
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares
 from robustcp.noise import Noise, Residuals, contaminated_normal, estimation
-from robustcp.optimize.problem import Resolution
+from robustcp.noise.resolution import Resolution
 from robustcp.optimize.schedules import Refinement, Skip
 from support.log_cosh import LogCosh, for_numba
 from support.oracles import KERNEL_LOSSES, brute_force

@@ -9,6 +9,7 @@ import pytest
 
 import robustcp
 from robustcp import cp, cpals
+from robustcp.engines import Axes
 from robustcp.noise import ResidualStructure
 from robustcp.results import diagnostics
 
@@ -107,9 +108,9 @@ class TestWords:
     def test_one_entry_and_one_fibre(self):
         spike, flat = np.zeros((20, 1)), np.ones((20, 1))
         spike[3] = 1.0
-        (entry,) = diagnostics.localisation_warnings((spike, spike, spike))
+        (entry,) = diagnostics.localisation_warnings((spike, spike, spike), Axes())
         assert "component 1 lives on one entry" in str(entry)
-        (fibre,) = diagnostics.localisation_warnings((spike, flat, spike))
+        (fibre,) = diagnostics.localisation_warnings((spike, flat, spike), Axes())
         assert "component 1 lives on one fibre along mode 1" in str(fibre)
 
     def test_each_says_what_to_try(self):
@@ -119,13 +120,13 @@ class TestWords:
             *diagnostics.redundancy_warnings([], 2, 3),
             *diagnostics.single_start_warnings(1, 8),
             *diagnostics.ambiguity_warnings(0.4),
-            *diagnostics.structure_warnings(structure, 2),
+            *diagnostics.structure_warnings(structure, 2, Axes()),
             *diagnostics.rejection_warnings(0.4),
             *diagnostics.skipped_stage_warnings((1,)),
             *diagnostics.subset_count_warnings(10, 20),
             *diagnostics.bad_sample_warnings(15, 30, 0.4),
             *diagnostics.weak_model_warnings(0.1),
-            *diagnostics.noisy_slab_warnings({0: np.array([1, 2])}),
+            *diagnostics.noisy_slab_warnings({0: np.array([1, 2])}, Axes()),
         ]
         assert len(found) == 11
         assert all("try" in str(warning) for warning in found)

@@ -134,8 +134,8 @@ def test_the_library_logs_where_a_fit_is_and_prints_nothing(caplog, capfd):
     with caplog.at_level("DEBUG", "robustcp"):
         fit = robustcp.cp(SIM.data, 3)
     names = {record.name for record in caplog.records}
-    assert {"robustcp.driver", "robustcp.starts.search_log"} <= names
-    sweeps = [r for r in caplog.records if hasattr(r, "step") and r.name == "robustcp.driver"]
+    assert {"robustcp.estimators.driver", "robustcp.starts.search_log"} <= names
+    sweeps = [r for r in caplog.records if hasattr(r, "step") and r.name.endswith(".driver")]
     assert len(sweeps) == fit.sweeps
     for record, objective in zip(sweeps, fit.trace, strict=True):
         assert record.step.objective == objective
@@ -157,7 +157,7 @@ def test_reasons_to_doubt_a_fit_are_logged(caplog):
 
 
 def test_the_log_numbers_starts_from_1(caplog):
-    with caplog.at_level("INFO", "robustcp.driver"):
+    with caplog.at_level("INFO", "robustcp.estimators.driver"):
         robustcp.cpals(SIM.data, 1, starts=2)
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if line.startswith("search for")] == [

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -17,6 +18,11 @@ from threadpoolctl import threadpool_limits
 
 import robustcp
 from robustcp import KruskalTensor, cp, cpal1, cpals, factor_match_score, simulate
+from robustcp.constraints import Free, Nonnegative
+from robustcp.engines import LabelledTensor, as_engine
+from robustcp.estimators.cp import RefinedL1
+from robustcp.estimators.cpals import AlternatingLeastSquares
+from robustcp.estimators.spec import FitSpec, plan
 from support.oracles import host
 
 
@@ -474,3 +480,34 @@ class TestBadInput:
     def test_threads(self):
         with pytest.raises(ValueError, match=r"^threads: .*got 0"):
             robustcp.as_engine(X3, threads=0)
+
+
+class TestSpecification:
+    """A call is a frozen value, and the plan a function of it and the data."""
+
+    def test_the_same_specification_gives_the_same_plan(self):
+        X = np.random.default_rng(0).standard_normal((6, 5, 4))
+        spec = FitSpec(AlternatingLeastSquares(0.0, 1e-7), 2, init="nvecs", starts=3, max_sweeps=9)
+        one, other = (plan(spec, as_engine(X)) for _ in range(2))
+        assert one.stages == other.stages
+        assert one.starts == other.starts
+        assert len(one.starts) == 3
+        assert one.modes == (0, 1, 2)
+        with pytest.raises(FrozenInstanceError):
+            spec.rank = 3
+
+    @pytest.mark.parametrize("wrong", [{"rank": 0}, {"starts": 0}, {"max_sweeps": 1.5}], ids=str)
+    def test_wrong_numbers_are_refused(self, wrong):
+        right = {"rank": 2, "init": "nvecs", "starts": 1, "max_sweeps": 9}
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            FitSpec(AlternatingLeastSquares(0.0, 1e-7), **(right | wrong))
+
+    def test_modes_have_names_in_the_plan(self):
+        X = LabelledTensor(np.ones((6, 5, 4)), ("a", "b", "c"), (None,) * 3)
+        spec = FitSpec(
+            RefinedL1(1e-5), 2, init=[np.ones((n, 2)) for n in X.shape], starts=None, max_sweeps=9,
+            nonnegative=["b"], fixed=("c",),
+        )  # fmt: skip
+        result = plan(spec, as_engine(X))
+        assert result.modes == (0, 1)
+        assert result.constraints == (Free(), Nonnegative(), Free())

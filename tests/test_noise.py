@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import robustcp
 from robustcp import L1, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals, simulate
-from robustcp.engines import Sample, as_engine
+from robustcp.engines import Axes, Sample, as_engine
 from robustcp.noise import (
     COMMON,
     Kind,
@@ -24,7 +24,8 @@ from robustcp.noise import (
     measure_structure,
 )
 from robustcp.noise.estimation import entry_sigmas, estimate_noise, model_entropy, select_kind
-from robustcp.optimize.problem import Problem, Resolution
+from robustcp.noise.resolution import Resolution
+from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import Level, Refinement, Skip
 from support.halves import Halves
 from support.kill_and_resume import bits
@@ -776,15 +777,17 @@ class TestStructure:
         zero = tuple(np.zeros((size, 1)) for size in (30, 30, 30))
         r = rng.standard_normal((30, 30, 30))
         found = measure_structure(as_engine(r), zero, 1.0)
-        assert found.notes == []
+        assert found.describe(Axes()) == []
         assert np.abs(found.autocorrelations).max() < 0.03
         np.testing.assert_allclose(found.leading_eigenvalues, 1.0, atol=0.1)
         r[1:] = 0.6 * r[:-1] + 0.8 * r[1:]
         found = measure_structure(as_engine(r), zero, 1.0)
         expected = np.corrcoef(r[1:].ravel(), r[:-1].ravel())[0, 1]
         assert found.autocorrelations[0] == pytest.approx(expected, abs=0.02)
-        assert found.notes == [f"residuals are structured: neighbours along mode 0 correlate by "
-                               f"{found.autocorrelations[0]:.2f}"]  # fmt: skip
+        value = f"{found.autocorrelations[0]:.2f}"
+        assert found.describe(Axes(("nm", "b", "c"))) == [
+            f"residuals are structured: neighbours along nm correlate by {value}"
+        ]
 
     def test_roundings_are_no_structure(self):
         for X in (np.full((12, 12, 12), 5.0), model((12, 12, 12), 1)[0]):

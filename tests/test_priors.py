@@ -9,7 +9,7 @@ import pytest
 
 import robustcp
 from robustcp.constraints import Free, Smooth
-from robustcp.engines import as_engine
+from robustcp.engines import Axes, as_engine
 from robustcp.losses import LeastSquares
 from robustcp.optimize.objective import Objective
 from robustcp.optimize.problem import Problem
@@ -112,8 +112,10 @@ class TestKnown:
             as_engine(X), tuple(factors), LeastSquares(), 0.01, None
         )
         counts = [as_engine(X).slab_counts(mode) for mode in range(3)]
-        assert known.prior_dominated_rows(counts)[0].words.endswith(
-            "of mode 0 rests on fewer entries than components"
+        assert (
+            known.prior_dominated_rows(counts)[0]
+            .describe(Axes())
+            .endswith("of mode 0 rests on fewer entries than components")
         )
 
 

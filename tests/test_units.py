@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import robustcp
 from robustcp import L1, Cauchy, Contaminated, Huber, LeastSquares, Quantile, Tukey, Welsch
 from robustcp.engines import as_engine
-from robustcp.optimize.problem import CLIP_RATIO, Magnitudes, Problem
+from robustcp.noise.resolution import Magnitudes
+from robustcp.optimize.problem import CLIP_RATIO, Problem
 from robustcp.optimize.units import Units, power_of_two
 
 LOSSES = [L1(1e-2), Huber(0.7), Cauchy(0.4), Welsch(2.0), Tukey(3.0), Quantile(0.3, 1e-3),

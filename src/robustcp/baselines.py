@@ -20,19 +20,20 @@ from array_api_compat import array_namespace
 
 from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
-from robustcp.driver import Callback, Plan, Seed, estimate
 from robustcp.engines import Engine, khatri_rao, to_host
 from robustcp.engines.normal_equations import NormalEquations
+from robustcp.estimators.driver import Callback, Seed, estimate
+from robustcp.estimators.spec import FitSpec, Method
 from robustcp.losses import Loss, Tail
 from robustcp.optimize.acceleration import NoAcceleration
 from robustcp.optimize.objective import Objective
 from robustcp.optimize.problem import Problem
+from robustcp.optimize.row_prior import RowPrior
 from robustcp.optimize.schedules import Single
 from robustcp.optimize.solver import Stage
 from robustcp.optimize.updates import FactorUpdate, Update
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
-from robustcp.starts.multistart import make_starts
 
 #: Entries of the unfolding that are worked on at a time.
 BLOCK_ENTRIES = 1 << 20
@@ -74,10 +75,11 @@ def linear_program(
     True
     """
     jobs = checks.whole_number("jobs", jobs, 1)
-    update = LinearProgram(jobs)
-    return _fit(
-        X, rank, "linear programs", update, init, starts, tol, max_sweeps, rng, callback, checkpoint
-    )
+    tol = checks.real_number("tol", tol, 0.0, below=1.0)
+    method = UnsmoothedL1("linear programs", LinearProgram(jobs), tol)
+    spec = FitSpec(method, rank, init=init, starts=starts, max_sweeps=max_sweeps)
+    request = request_checkpoint(checkpoint, method.name, tol=tol)
+    return estimate(X, spec, rng=rng, callback=callback, checkpoint=request)
 
 
 def weighted_median(
@@ -105,46 +107,30 @@ def weighted_median(
     >>> robustcp.factor_match_score(fit, sim.truth) > 0.9
     True
     """
-    update = WeightedMedian()
-    return _fit(
-        X,
-        rank,
-        "weighted medians",
-        update,
-        init,
-        starts,
-        tol,
-        max_sweeps,
-        rng,
-        callback,
-        checkpoint,
-    )
-
-
-def _fit(
-    X: Any,
-    rank: int,
-    name: str,
-    update: Update,
-    init: Any,
-    starts: int,
-    tol: float,
-    max_sweeps: int,
-    rng: Seed,
-    callback: Callback | None,
-    checkpoint: CheckpointArgument,
-) -> Fit:
     tol = checks.real_number("tol", tol, 0.0, below=1.0)
-    count = checks.whole_number("starts", starts, 1)
+    method = UnsmoothedL1("weighted medians", WeightedMedian(), tol)
+    spec = FitSpec(method, rank, init=init, starts=starts, max_sweeps=max_sweeps)
+    request = request_checkpoint(checkpoint, method.name, tol=tol)
+    return estimate(X, spec, rng=rng, callback=callback, checkpoint=request)
 
-    def make_plan(engine: Engine) -> Plan:
-        stage = Stage(name, Single(Absolute()), tol, acceleration=NoAcceleration(), update=update)
-        return Plan(Problem.of(engine), [stage], make_starts(init, count))
 
-    checkpoint_request = request_checkpoint(checkpoint, name, tol=tol)
-    return estimate(
-        X, rank, make_plan, init, max_sweeps, rng, callback, checkpoint=checkpoint_request
-    )
+@dataclass(frozen=True)
+class UnsmoothedL1(Method):
+    """The 1-norm as it is, by an update that needs no parabola above it."""
+
+    name: str
+    update: Update
+    tol: float
+
+    def stages(self, engine: Engine, row_prior: RowPrior) -> tuple[Problem, list[Stage]]:
+        stage = Stage(
+            self.name,
+            Single(Absolute()),
+            self.tol,
+            acceleration=NoAcceleration(),
+            update=self.update,
+        )
+        return Problem.of(engine), [stage]
 
 
 @dataclass(frozen=True)

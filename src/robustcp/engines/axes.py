@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -75,21 +74,13 @@ class Axes:
         unit = self.units[mode] if self.units else ""
         return f"{self.modes[mode]} ({unit})" if unit else self.modes[mode]
 
-    def name_modes(self, sentence: str) -> str:
-        """A sentence that has modes by number, with their names.
+    def mode_name(self, mode: int) -> str:
+        """A mode as sentences call it.
 
-        >>> Axes(("sample", "nm"), (None, None)).name_modes("neighbours along mode 1 correlate")
-        'neighbours along nm correlate'
+        >>> Axes(("sample", "nm"), (None, None)).mode_name(1), Axes().mode_name(1)
+        ('nm', 'mode 1')
         """
-        if not self.has_names:
-            return sentence
-        return re.sub(
-            r"\bmode (\d+)\b",
-            lambda match: (
-                self.modes[int(match[1])] if int(match[1]) < len(self.modes) else match[0]
-            ),
-            sentence,
-        )
+        return self.modes[mode] if self.has_names else f"mode {mode}"
 
     def mode_number(self, argument: str, given: Any, order: int | None = None) -> int:
         """The number of a mode that an argument gives by number or name."""

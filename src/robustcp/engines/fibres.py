@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp.engines.arrays import is_lazy, to_host
+from robustcp.engines.axes import Axes
 from robustcp.engines.weights import Weights
 
 if TYPE_CHECKING:
@@ -71,13 +72,12 @@ class Fibres:
             inside |= mask.ravel()[self.fibre_numbers(self.shape, mode, indices)[0]]
         return inside
 
-    @property
-    def description(self) -> str:
-        """What they are, in a sentence."""
+    def describe(self, axes: Axes) -> str:
+        """How many there are along which modes."""
         parts = []
         for mode, mask in self.along:
             count = int(np.count_nonzero(mask))
-            parts.append(f"{count} fibre{'s' * (count != 1)} along mode {mode}")
+            parts.append(f"{count} fibre{'s' * (count != 1)} along {axes.mode_name(mode)}")
         return " and ".join(parts)
 
     def mask_weights(self, weights: Weights | None) -> Weights:

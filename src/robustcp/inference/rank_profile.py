@@ -16,9 +16,9 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp.constraints import Constraint, Constraints, constraints_by_mode
-from robustcp.driver import Seed, bind_constraints
 from robustcp.engines import HostData, as_engine, host_data, to_host
-from robustcp.estimators import add_nonnegative
+from robustcp.estimators.driver import Seed, bind_constraints
+from robustcp.estimators.spec import add_nonnegative
 from robustcp.inference.core_consistency import EntryResiduals, chance_consistency, consistency
 from robustcp.inference.ensemble import parse_ranks
 from robustcp.inference.parallel import Progress, results_or_raise, run_parallel

@@ -27,7 +27,8 @@ from robustcp.losses import Loss, as_loss
 from robustcp.model.kruskal import component_name
 from robustcp.model.metrics import best_pairing
 from robustcp.noise import degrees_of_freedom_correction, find_outlying_fibres
-from robustcp.optimize.problem import Magnitudes, Problem
+from robustcp.noise.resolution import Magnitudes
+from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import Prior, RowPosterior, RowPrior
 from robustcp.optimize.schedules import Single
 from robustcp.optimize.solver import Solver, Stage, State

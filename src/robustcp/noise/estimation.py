@@ -29,7 +29,7 @@ from robustcp.noise.contaminated_normal import (
     fit_contaminated_normal,
 )
 from robustcp.noise.model import COMMON, Kind, Noise
-from robustcp.optimize.problem import Resolution
+from robustcp.noise.resolution import Resolution
 from robustcp.optimize.units import Units
 
 #: Entries that a first look is at.

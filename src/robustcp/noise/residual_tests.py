@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.engines import Engine
+from robustcp.engines import Axes, Engine
 
 #: Entries that are looked at, next to each other.
 WINDOW_ENTRIES = 1 << 16
@@ -42,8 +42,7 @@ class ResidualStructure:
     leading_eigenvalues: tuple[float, ...]
     limits: tuple[tuple[float, float], ...]
 
-    @property
-    def notes(self) -> list[str]:
+    def describe(self, axes: Axes) -> list[str]:
         """What users should know."""
         strong = [
             mode
@@ -59,7 +58,9 @@ class ResidualStructure:
             zip(self.autocorrelations, self.limits, strict=True)
         ):
             if autocorrelation > max(MIN_AUTOCORRELATION, limit[0]):
-                findings.append(f"neighbours along mode {mode} correlate by {autocorrelation:.2f}")
+                findings.append(
+                    f"neighbours along {axes.mode_name(mode)} correlate by {autocorrelation:.2f}"
+                )
         return ["residuals are structured: " + " and ".join(findings)] if findings else []
 
 

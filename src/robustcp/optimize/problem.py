@@ -1,17 +1,17 @@
-"""How large the entries of some data are, whatever a few wild ones are."""
+"""The data in the units of the fit: gross outliers, clipping, magnitudes and resolution."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from robustcp._util.quantiles import quantile
 from robustcp.engines import Engine
 from robustcp.losses import Loss, Tail
 from robustcp.noise.constant_fibres import find_constant_fibres
+from robustcp.noise.resolution import MIN_ENTRIES, Magnitudes, Resolution
 from robustcp.optimize.units import Units
 
 #: Entries this many times larger than ordinary ones, or than the reach of the loss, are cut to
@@ -22,99 +22,6 @@ CLIP_RATIO = 2.0**27
 FLOOR_RATIO = 10.0
 #: Entries are wild beyond a gap of this ratio, if they are so many times ordinary ones.
 GAP_RATIO, GROSS_RATIO = 4.0, 20.0
-#: Of fewer ordinary entries nobody knows what is far from all of them.
-MIN_ENTRIES = 100
-#: Entries that sizes are taken from; of more, every k-th.
-MAGNITUDE_ENTRIES = 1 << 17
-#: Counts are small if most are smaller than this.
-SMALL_COUNT_LIMIT = 16.0
-#: Entries among which a quantisation step is looked for.
-QUANTISATION_ENTRIES = 1 << 13
-
-
-@dataclass(frozen=True)
-class Magnitudes:
-    """The median of the nonzero magnitudes of some data, and their 0.9 quantile."""
-
-    median: float
-    high_quantile: float
-
-    @classmethod
-    def of(cls, engine: Engine) -> Magnitudes:
-        sample = engine.sample().values
-        magnitudes = np.abs(sample[:: max(1, -(-sample.size // MAGNITUDE_ENTRIES))])
-        magnitudes = magnitudes[magnitudes > 0]
-        if not magnitudes.size:
-            return cls(engine.max_abs or 1.0, engine.max_abs or 1.0)
-        return cls(quantile(magnitudes, 0.5), quantile(magnitudes, 0.9))
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """What is too small to be seen in some data.
-
-    Attributes
-    ----------
-    min_sigma : float
-        The least standard deviation of noise that all entries have in common: of roundings, and
-        of what fits leave undone; half a quantisation step.
-    min_entry_sigma : float
-        That of one entry's noise, where it is not common: half a quantisation step, or 1e-3 of
-        the median magnitude. Noise that vanishes on exact entries would have all the likelihood.
-    step : float
-        The quantisation step; 0 if there is none.
-    count_data : bool
-        Whether the data is quantised and not negative.
-    small_counts : bool
-        Whether it is counts that are so small that they are not like real numbers.
-    """
-
-    min_sigma: float
-    min_entry_sigma: float
-    step: float = 0.0
-    count_data: bool = False
-    small_counts: bool = False
-
-    @classmethod
-    def of(cls, engine: Engine, magnitudes: Magnitudes | None = None) -> Resolution:
-        magnitudes = magnitudes or Magnitudes.of(engine)
-        values = engine.sample().values
-        step = quantisation_step(values)
-        min_sigma = max(
-            8 * engine.machine_epsilon * magnitudes.high_quantile,
-            1e-5 * magnitudes.median,
-            step / 2,
-        )
-        count_data = step > 0 and float(values.min()) >= 0
-        small_counts = count_data and float(np.median(values)) < SMALL_COUNT_LIMIT * step
-        return cls(
-            min_sigma, max(step / 2, 1e-3 * magnitudes.median), step, count_data, small_counts
-        )
-
-    def scaled(self, factor: float) -> Resolution:
-        """That of the data times a factor."""
-        min_sigma, min_entry_sigma, step = (
-            factor * part for part in (self.min_sigma, self.min_entry_sigma, self.step)
-        )
-        return replace(self, min_sigma=min_sigma, min_entry_sigma=min_entry_sigma, step=step)
-
-
-def quantisation_step(values: np.ndarray) -> float:
-    """The number that all differences of values are multiples of; 0 if there is none to speak of.
-
-    Values that happen to be multiples of a number a million times smaller are not quantised.
-    """
-    if values.size < MIN_ENTRIES:
-        return 0.0
-    sample = values[:: -(-values.size // QUANTISATION_ENTRIES)]
-    levels = np.unique(sample)
-    if levels.size < 2 or levels.size > sample.size / 2:
-        return 0.0
-    step = float(np.diff(levels).min())
-    if step <= 1e-6 * max(abs(levels[0]), abs(levels[-1])):
-        return 0.0
-    multiples = (levels - levels[0]) / step
-    return step if float(np.abs(multiples - np.rint(multiples)).max()) < 1e-3 else 0.0
 
 
 @dataclass(frozen=True)
@@ -277,7 +184,10 @@ class Problem:
         rest = Problem(
             self.engine.without_fibres(fibres), self.units, keep_outliers=self.keep_outliers
         )
-        rest.notes = (*self.notes, f"{fibres.description} with one value throughout left out")
+        rest.notes = (
+            *self.notes,
+            f"{fibres.describe(self.engine.view.axes)} with one value throughout left out",
+        )
         rest.__dict__["_gross_outliers"] = None
         return rest
 

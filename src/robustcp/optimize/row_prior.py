@@ -15,7 +15,7 @@ import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Engine, Sample, to_host
+from robustcp.engines import Axes, Engine, Sample, to_host
 from robustcp.engines.normal_equations import unpack_indices
 from robustcp.losses import Loss
 
@@ -58,12 +58,10 @@ class PriorDominatedRows:
     count: int
     basis: str
 
-    @property
-    def words(self) -> str:
-        subject = (
-            "1 row of mode {} rests" if self.count == 1 else f"{self.count} rows of mode {{}} rest"
-        )
-        return f"{subject.format(self.mode)} {self.basis}"
+    def describe(self, axes: Axes) -> str:
+        """How many rows of which mode rest on what."""
+        rows, verb = ("1 row", "rests") if self.count == 1 else (f"{self.count} rows", "rest")
+        return f"{rows} of {axes.mode_name(self.mode)} {verb} {self.basis}"
 
 
 @dataclass(frozen=True, eq=False)

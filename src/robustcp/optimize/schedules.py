@@ -23,7 +23,7 @@ from robustcp.noise import (
     median_magnitude,
     rms_log_ratio,
 )
-from robustcp.optimize.problem import Resolution
+from robustcp.noise.resolution import Resolution
 from robustcp.optimize.row_prior import Prior, RowPosterior, RowPrior
 from robustcp.optimize.units import Units
 

@@ -53,10 +53,13 @@ _STARTS = re.compile(r"\b(" + "|".join(CLASSES) + r")\(")
 def translate_header(header: dict[str, Any]) -> dict[str, Any]:
     """The header of a checkpoint of version 2, in the names of today."""
     header = _translate(header)
-    starts = header.get("options", {}).get("starts")
-    if starts is not None:  # text, not values
-        shown, values = starts
-        header["options"]["starts"] = _translate_text(shown), [*map(_translate_text, values)]
+    options = header.get("options", {})
+    if "starts" in options:  # text, not values
+        shown, values = options["starts"]
+        options["starts"] = _translate_text(shown), [*map(_translate_text, values)]
+    if options.get("modes to solve for", [""])[0] == "()":  # all of them
+        modes = range(len(options["shape"][1]["tuple"]))
+        options["modes to solve for"] = str(tuple(modes)), {"tuple": [*modes]}
     return header
 
 

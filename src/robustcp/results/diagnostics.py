@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.engines import to_host
+from robustcp.engines import Axes, to_host
 from robustcp.model.kruskal import KruskalTensor, component_name
 from robustcp.model.metrics import concentration
 from robustcp.noise import ResidualStructure
@@ -118,7 +118,9 @@ def redundancy_warnings(
     return []
 
 
-def localisation_warnings(factors: Factors, cases: int | None = None) -> list[FitWarning]:
+def localisation_warnings(
+    factors: Factors, axes: Axes, cases: int | None = None
+) -> list[FitWarning]:
     """Components that live on a few entries, on one fibre, or on a part of the slabs of a mode."""
     host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
     energy_shares, warnings = [concentration(A, LOCALISED_ROW_SHARE) for A in host], []
@@ -133,7 +135,7 @@ def localisation_warnings(factors: Factors, cases: int | None = None) -> list[Fi
             ):
                 localised_rows[mode] = rows
         if localised_rows:
-            warnings.append(_localisation_warning(r, localised_rows, len(factors), cases))
+            warnings.append(_localisation_warning(r, localised_rows, len(factors), axes, cases))
     return warnings
 
 
@@ -150,7 +152,7 @@ def _are_scattered(rows: list[int]) -> bool:
 
 
 def _localisation_warning(
-    component: int, rows: dict[int, list[int]], order: int, cases: int | None
+    component: int, rows: dict[int, list[int]], order: int, axes: Axes, cases: int | None
 ) -> FitWarning:
     numbers = {"component": component, "modes": list(rows), "rows": list(rows.values())}
     single = [mode for mode, indices in rows.items() if len(indices) == 1]
@@ -158,25 +160,26 @@ def _localisation_warning(
         location, tip = "one entry", "look at it, and try a lower rank"
     elif len(single) == order - 1:
         fibre_mode = next(mode for mode in range(order) if mode not in single)
-        location, tip = f"one fibre along mode {fibre_mode}", "look at it, and try a lower rank"
+        location = f"one fibre along {axes.mode_name(fibre_mode)}"
+        tip = "look at it, and try a lower rank"
     else:
         mode = min(rows, key=lambda n: len(rows[n]))
         indices = rows[mode]
         slabs = "1 slab" if len(indices) == 1 else f"{len(indices)} slabs"
-        location = f"{slabs} of mode {mode} ({abbreviate_indices(indices)})"
+        location = f"{slabs} of {axes.mode_name(mode)} ({abbreviate_indices(indices)})"
         tip = "look at them" if cases == mode else f"if these may be bad samples, try cases={mode}"
     return FitWarning("narrow", f"{component_name(component)} lives on {location}: {tip}", numbers)
 
 
 def noisy_slab_warnings(
-    outlying: dict[int, np.ndarray], cases: int | None = None
+    outlying: dict[int, np.ndarray], axes: Axes, cases: int | None = None
 ) -> list[FitWarning]:
     """Slabs with far more noise than the others of their mode: they have little say."""
     warnings = []
     for mode, indices in outlying.items():
         slabs = "1 slab" if indices.size == 1 else f"{indices.size} slabs"
         sentence = (
-            f"{slabs} of mode {mode} with far more noise than the others "
+            f"{slabs} of {axes.mode_name(mode)} with far more noise than the others "
             f"({abbreviate_indices(indices)})"
         )
         if cases is None:
@@ -200,22 +203,24 @@ def ambiguity_warnings(score: float) -> list[FitWarning]:
     return [FitWarning("ambiguous", sentence, {"score": score})]
 
 
-def structure_warnings(structure: ResidualStructure, rank: int) -> list[FitWarning]:
+def structure_warnings(structure: ResidualStructure, rank: int, axes: Axes) -> list[FitWarning]:
     """Residuals that are not noise."""
     tip = f"try rank {rank + 1}, more starts, or cases= if a mode holds samples"
     numbers = {
         "alike": list(structure.autocorrelations),
         "leading": list(structure.leading_eigenvalues),
     }
-    return [FitWarning("structured", f"{note}: {tip}", numbers) for note in structure.notes]
+    return [
+        FitWarning("structured", f"{note}: {tip}", numbers) for note in structure.describe(axes)
+    ]
 
 
-def prior_warnings(row_groups: Sequence[PriorDominatedRows]) -> list[FitWarning]:
+def prior_warnings(row_groups: Sequence[PriorDominatedRows], axes: Axes) -> list[FitWarning]:
     """Rows that a prior decides."""
     return [
         FitWarning(
             "prior",
-            f"{group.words}: do not read much into them, or give more data to try",
+            f"{group.describe(axes)}: do not read much into them, or give more data to try",
             {"mode": group.mode, "rows": group.count},
         )
         for group in row_groups

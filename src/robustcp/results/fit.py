@@ -20,8 +20,9 @@ from robustcp.inference.uncertainty import Uncertainty, uncertainty
 from robustcp.losses import Loss
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import Noise, NoiseSpec, estimate_model_noise
+from robustcp.noise.resolution import Resolution
 from robustcp.optimize.outcome import CONVERGED, Outcome
-from robustcp.optimize.problem import Problem, Resolution
+from robustcp.optimize.problem import Problem
 from robustcp.optimize.regression import project
 from robustcp.optimize.units import Units
 from robustcp.persist.formats import save

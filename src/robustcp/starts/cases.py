@@ -18,7 +18,7 @@ import numpy as np
 from robustcp._util import checks
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Arrangement, Engine
+from robustcp.engines import Arrangement, Axes, Engine
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import Noise, NoiseSpec, estimate_rough_noise
 from robustcp.optimize.problem import Problem
@@ -150,15 +150,14 @@ class CaseDiagnostics:
         rows = slice(None) if (indices := arrangement.rows[mode]) is None else indices
         return CaseDiagnostics(mode, self.weights[rows], self.distances[rows], self.cutoffs[rows])
 
-    @property
-    def words(self) -> str:
-        """Which samples are bad, in a sentence."""
+    def describe(self, axes: Axes) -> str:
+        """How many samples are bad, and which."""
         bad = np.flatnonzero(self.flagged).tolist()
         shown = f" ({abbreviate_indices(bad)})" if bad else ""
-        return f"{len(bad)} of {self.weights.size} samples of mode {self.mode}{shown}"
+        return f"{len(bad)} of {self.weights.size} samples of {axes.mode_name(self.mode)}{shown}"
 
     def __repr__(self) -> str:
-        return f"CaseDiagnostics({self.words} bad)"
+        return f"CaseDiagnostics({self.describe(Axes())} bad)"
 
 
 def diagnose_cases(

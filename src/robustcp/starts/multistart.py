@@ -541,7 +541,8 @@ class Multistart(Start):
         fibres = search.find_artifact_fibres(best)
         if fibres is None:
             return []
-        LOG.info("a component lives on a few slabs; starting without %s", fibres.description)
+        description = fibres.describe(search.problem.engine.view.axes)
+        LOG.info("a component lives on a few slabs; starting without %s", description)
         kinds = self._ordered_kinds(search.problem.engine)
         starts = [(*kind, start_rng) for start_rng, kind in zip(rng.spawn(2), kinds, strict=False)]
         return [
@@ -902,7 +903,7 @@ class StartSearch:
         noise = estimate_rough_noise(engine, factors, self.problem.resolution)
         if not noise.homoscedastic:
             engine = engine.standardized(noise.scales(engine.shape))
-        return not measure_structure(engine, factors, noise.sigma).notes
+        return not measure_structure(engine, factors, noise.sigma).describe(engine.view.axes)
 
     @property
     def _cauchy_stage(self) -> Stage:

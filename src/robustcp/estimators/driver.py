@@ -25,6 +25,7 @@ from robustcp.engines import (
     single_blas_thread,
     to_host,
 )
+from robustcp.estimators.spec import FitSpec, plan
 from robustcp.losses import L1, LeastSquares, Loss
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.metrics import factor_match_score
@@ -52,7 +53,7 @@ from robustcp.starts.multistart import (
     model_cost,
     zero_unobserved_rows,
 )
-from robustcp.starts.plan import Plan as Plan
+from robustcp.starts.plan import Plan
 
 LOG = logging.getLogger(__name__)
 
@@ -79,6 +80,11 @@ class _Run:
     case_diagnostics: CaseDiagnostics | None = None
     #: How many subsets of samples it would take.
     subsets_needed: int = 0
+
+    @property
+    def axes(self) -> Axes:
+        """What the modes of the data are called."""
+        return self.solver.problem.engine.view.axes
 
     @cached_property
     def diverged(self) -> bool:
@@ -108,22 +114,14 @@ class _Run:
 
 def estimate(
     X: Any,
-    rank: int,
-    make_plan: Callable[[Engine], Plan],
-    init: Any,
-    max_sweeps: int,
-    rng: Seed,
-    callback: Callback | None,
+    spec: FitSpec,
     *,
-    entry_weights: Any = None,
+    rng: Seed = None,
+    callback: Callback | None = None,
     checkpoint: CheckpointRequest | None = None,
 ) -> Fit:
     """Follow each start of a plan through its stages and keep the lowest objective."""
-    rank = checks.whole_number("rank", rank, 1)
-    max_sweeps = checks.whole_number("max_sweeps", max_sweeps, 1)
-    generator = checks.generator(rng)
-    if isinstance(init, str):
-        checks.choice("init", init, ("auto", "nvecs", "random"))
+    rank, max_sweeps, generator = spec.rank, spec.max_sweeps, checks.generator(rng)
     if callback is not None and not callable(callback):
         raise ValueError(f"callback: must be a function of a State, got {callback!r}")
     with single_blas_thread:  # for the products outside of the engine: the same bits everywhere
@@ -131,20 +129,22 @@ def estimate(
         LOG.info("fit of %s, rank %d", "x".join(map(str, engine.shape)), rank)
         if checkpoint is not None:
             checkpoint.check(rank, engine)
-        if entry_weights is not None:
-            engine = engine.weighted(align_to_axes(engine.view.axes, entry_weights))
+        if spec.entry_weights is not None:
+            engine = engine.weighted(align_to_axes(engine.view.axes, spec.entry_weights))
         axes = engine.view.axes
         fit_engine = engine.off_device
         fit_engine.check_memory()
-        plan = make_plan(fit_engine)
-        constraints = plan.mode_constraints
-        plan = replace(plan, constraints=bind_constraints(constraints, engine.shape, axes.labels))
-        with FitRecord.of(checkpoint, plan, rank, max_sweeps, generator) as record:
+        fit_plan = plan(spec, fit_engine)
+        constraints = fit_plan.mode_constraints
+        fit_plan = replace(
+            fit_plan, constraints=bind_constraints(constraints, engine.shape, axes.labels)
+        )
+        with FitRecord.of(checkpoint, fit_plan, rank, max_sweeps, generator) as record:
             transferred_callback = (
                 callback if fit_engine is engine else _transfer_callback(callback, engine)
             )
             fit = record.fit or _FitDriver(
-                plan, generator, max_sweeps, transferred_callback, record
+                fit_plan, generator, max_sweeps, transferred_callback, record
             ).fit(rank)
     if fit_engine is not engine:
         weights, *factors = _transfer_arrays((fit.model.weights, *fit.model.factors), engine)
@@ -159,17 +159,7 @@ def _label_fit(fit: Fit, axes: Axes) -> Fit:
     notes = (*fit.notes, *(note for note in axes.notes if note not in fit.notes))
     if not axes.modes:
         return replace(fit, notes=notes)
-    warnings = tuple(
-        replace(warning, sentence=axes.name_modes(warning.sentence)) for warning in fit.warnings
-    )
-    return replace(
-        fit,
-        modes=axes.modes,
-        labels=axes.labels,
-        units=axes.units,
-        warnings=warnings,
-        notes=tuple(map(axes.name_modes, notes)),
-    )
+    return replace(fit, modes=axes.modes, labels=axes.labels, units=axes.units, notes=notes)
 
 
 def _transfer_callback(callback: Callback | None, engine: Engine) -> Callback | None:
@@ -432,12 +422,13 @@ def _warnings(
     """Reasons to doubt the model of a run, but for those that other runs give."""
     state, level_data, rank = run.state, run.solver.objective_of(run.state).engine, model.rank
     cases = None if run.case_diagnostics is None else run.case_diagnostics.mode
+    axes = run.axes
     warnings = [
-        *map(_unsolved_warning, state.unsolved_rows),
+        *(_unsolved_warning(mode, rows, axes) for mode, rows in state.unsolved_rows),
         *diagnostics.component_warnings(model),
     ]
     if state.noise is not None:
-        warnings += diagnostics.localisation_warnings(model.factors, cases)
+        warnings += diagnostics.localisation_warnings(model.factors, axes, cases)
         if not run.starting_point.reliable:
             search, factors = (
                 StartSearch(run.solver.problem, run.solver.constraints),
@@ -449,11 +440,11 @@ def _warnings(
             )
             warnings += diagnostics.weak_model_warnings(search.null_entropy - entropy)
         warnings += diagnostics.structure_warnings(
-            measure_structure(level_data, state.factors, noise.sigma), rank
+            measure_structure(level_data, state.factors, noise.sigma), rank, axes
         )
         warnings += diagnostics.rejection_warnings(noise.clean)
-    warnings += diagnostics.prior_warnings(_prior_decided_rows(level_data, state))
-    warnings += diagnostics.noisy_slab_warnings(noise.outlying_slabs(), cases)
+    warnings += diagnostics.prior_warnings(_prior_decided_rows(level_data, state), axes)
+    warnings += diagnostics.noisy_slab_warnings(noise.outlying_slabs(), axes, cases)
     return warnings + diagnostics.skipped_stage_warnings(state.skipped)
 
 
@@ -461,11 +452,12 @@ def _notes(run: _Run) -> list[str]:
     """What else users should know."""
     state, solver = run.state, run.solver
     notes = [*solver.problem.notes, *state.notes]
-    notes += _rejected_row_notes(solver.objective_of(state).engine, state)
+    notes += _rejected_row_notes(solver.objective_of(state).engine, state, run.axes)
     if state.fibres:
-        notes.append(f"{state.fibres.description} left out, as outlying as a whole")
+        notes.append(f"{state.fibres.describe(run.axes)} left out, as outlying as a whole")
     if run.case_diagnostics is not None and run.case_diagnostics.flagged.any():
-        notes.append(f"{run.case_diagnostics.words} left out, as bad as a whole")
+        bad_samples = run.case_diagnostics.describe(run.axes)
+        notes.append(f"{bad_samples} left out, as bad as a whole")
     return notes
 
 
@@ -551,7 +543,7 @@ def _explained_share(problem: Problem, state: State) -> float:
     return (null_loss - residual_loss) / total_loss if total_loss > 0 else 0.0
 
 
-def _rejected_row_notes(engine: Engine, state: State) -> list[str]:
+def _rejected_row_notes(engine: Engine, state: State, axes: Axes) -> list[str]:
     """Rows that a loss which rejects outliers leaves where the stage before it put them."""
     if not np.isfinite(state.loss.rejects):
         return []
@@ -561,8 +553,8 @@ def _rejected_row_notes(engine: Engine, state: State) -> list[str]:
         rows = np.flatnonzero((engine.slab_counts(mode) - hits <= rank) & (hits > 0))
         if rows.size:
             notes.append(
-                f"{rows.size} rows of mode {mode} have no entry that fits and keep the values "
-                f"of the stage before ({diagnostics.abbreviate_indices(rows)})"
+                f"{rows.size} rows of {axes.mode_name(mode)} have no entry that fits and keep the "
+                f"values of the stage before ({diagnostics.abbreviate_indices(rows)})"
             )
     return notes
 
@@ -578,10 +570,9 @@ def _prior_decided_rows(engine: Engine, state: State) -> list[PriorDominatedRows
     return posterior.prior_dominated_rows(counts)
 
 
-def _unsolved_warning(rows_of_mode: tuple[int, tuple[int, ...]]) -> FitWarning:
-    mode, rows = rows_of_mode
+def _unsolved_warning(mode: int, rows: tuple[int, ...], axes: Axes) -> FitWarning:
     sentence = (
-        f"{len(rows)} rows of mode {mode} could not be solved and kept their value "
+        f"{len(rows)} rows of {axes.mode_name(mode)} could not be solved and kept their value "
         f"({diagnostics.abbreviate_indices(rows)}): try a lower rank"
     )
     return FitWarning("unsolved", sentence, {"mode": mode, "rows": list(rows)})
