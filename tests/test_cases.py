@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -221,7 +222,8 @@ class TestAsking:
             cp(simulated()[0], 3, cases=0, loss=robustcp.L1())
 
     def test_too_few_subsets_are_told(self, monkeypatch):
-        monkeypatch.setattr(cases, "MAX_SUBSETS", 10)
+        few = replace(cases.CASE_SETTINGS, max_subsets=10)
+        monkeypatch.setattr(cases, "CASE_SETTINGS", few)
         Y, _, _ = simulated("none")
         fit = cp(Y, 3, cases=0)
         assert len(fit.starts) == 10

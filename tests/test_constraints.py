@@ -30,7 +30,7 @@ from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import Continuation, Single
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.optimize.updates import MajorizeMinimize
-from robustcp.starts.multistart import restrict_constraints
+from robustcp.starts.subsamples import restrict_constraints
 from support.halves import Halves
 from support.oracles import host
 

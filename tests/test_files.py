@@ -26,7 +26,7 @@ from robustcp.noise import Noise
 from robustcp.optimize.outcome import CONVERGED
 from robustcp.persist.fits import load_model, save_simulation
 from robustcp.persist.labels import decode_label, encode_label
-from robustcp.starts.multistart import Starts
+from robustcp.starts.candidates import Starts
 from support.formats import FORMATS, OPTIONS, as_xarray, table_of
 
 pytest.importorskip("xarray")

@@ -12,7 +12,8 @@ from robustcp.noise import Residuals, estimate_rough_noise, model_entropy
 from robustcp.noise.estimation import noise_from_main_effects, residual_entropy
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import CauchyContinuation, StandardizedL1
-from robustcp.starts.multistart import Candidate, Multistart, Starts, _select_candidates
+from robustcp.starts.candidates import Candidate, Candidates, Starts, multistart
+from robustcp.starts.proposals import l1_proposals
 from robustcp.studies.kinds import KINDS
 
 
@@ -95,16 +96,54 @@ class TestOrder:
         rng = np.random.default_rng(0)
         X = rng.standard_normal((12, 11, 10))
         mixed, positive = (
-            list(islice(Multistart("auto", None)._ordered_kinds(as_engine(Y)), 12))
+            list(map(str, islice(l1_proposals(as_engine(Y), "auto", True), 12)))
             for Y in (X, np.abs(X))
         )
         assert sorted(mixed) == sorted(positive)  # none is missed
-        assert [number for number, *_ in mixed] == list(range(12))
-        assert [kind for _, kind, _ in positive[:2]] == ["positive", "positive"]
-        assert [number % 2 for number, *_ in positive[:2]] == [1, 1]
+        in_order = list(map(str, islice(l1_proposals(as_engine(np.abs(X)), "auto", False), 12)))
+        assert mixed == in_order != positive
+        for proposal in islice(l1_proposals(as_engine(np.abs(X)), "auto", True), 2):
+            assert proposal.kind == "positive"
+            assert not proposal.standardized
         few = np.where(rng.random(X.shape) < 0.7, np.nan, np.abs(X))  # too few to tell
-        asked = Multistart("auto", None)._ordered_kinds(as_engine(few))
-        assert next(iter(asked))[0] == 0
+        assert next(l1_proposals(as_engine(few), "auto", True)).kind == "spectral"
+
+
+class TestMultistart:
+    """One loop over rounds of starts, and one rule of agreement."""
+
+    def ends(self, costs, seeds):
+        return [
+            Candidate(tuple(np.random.default_rng(s).standard_normal((6, 2)) for _ in range(3)), c)
+            for c, s in zip(costs, seeds, strict=True)
+        ]
+
+    def test_rounds_are_added_until_two_agree_with_the_best(self):
+        ends, rounds = self.ends([3.0, 2.0, 2.5, 1.0, 1.1], [0, 1, 1, 2, 2]), []
+
+        def add_ends(candidates):
+            for number in range(len(ends)):
+                rounds.append(number)
+                candidates.add([ends[number]])
+                yield
+
+        candidates, agree = multistart(add_ends, lambda candidates: candidates.count_same() > 1)
+        assert agree
+        assert (len(candidates), rounds) == (3, [0, 1, 2])
+        assert candidates.best is ends[1]
+
+    def test_without_agreement_all_rounds_are_done(self):
+        ends = self.ends([3.0, 2.0, 1.0], [0, 1, 2])
+
+        def add_ends(candidates):
+            candidates.add(ends[:2])
+            yield
+            candidates.add(ends[2:])
+            yield
+
+        candidates, agree = multistart(add_ends, lambda candidates: candidates.count_same() > 1)
+        assert not agree
+        assert [len(ends) for ends in candidates.rounds] == [2, 1]
 
 
 class TestFirstLook:
@@ -208,7 +247,7 @@ class TestFollowedToTheEnd:
         rng = np.random.default_rng(0)
         ends = [Candidate(tuple(rng.standard_normal((5, 2)) for _ in range(3)), cost)
                 for cost in (0.04, 0.01, 0.02, 0.03, 0.0, 0.05, 0.9)]  # fmt: skip
-        few, more = _select_candidates([ends[:3]]), _select_candidates([ends[:3], ends[3:]])
+        few, more = Candidates([ends[:3]]).select(), Candidates([ends[:3], ends[3:]]).select()
         assert [end.cost for end in few] == [0.01, 0.02]
         assert [end.cost for end in more] == [0.0, 0.01, 0.02, 0.03]
 
@@ -216,7 +255,7 @@ class TestFollowedToTheEnd:
         factors = tuple(np.random.default_rng(0).standard_normal((5, 2)) for _ in range(3))
         assert [
             end.cost
-            for end in _select_candidates([[Candidate(factors, 0.2), Candidate(factors, 0.1)]])
+            for end in Candidates([[Candidate(factors, 0.2), Candidate(factors, 0.1)]]).select()
         ] == [0.1]
 
     def test_two_models_of_which_one_is_better_in_the_end(self):

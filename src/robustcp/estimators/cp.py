@@ -21,7 +21,8 @@ from robustcp.optimize.stages import cp_stages
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases, SubsetStart
-from robustcp.starts.multistart import GivenStart, Multistart, Start
+from robustcp.starts.multistart import Multistart
+from robustcp.starts.start import GivenStart, Start
 
 
 def cp(

@@ -22,7 +22,8 @@ from robustcp.optimize.updates import MajorizeMinimize
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases
-from robustcp.starts.multistart import Start, SubsampleStart, make_starts
+from robustcp.starts.multistart import SubsampleStart
+from robustcp.starts.start import Start, make_starts
 
 
 def cpal1(

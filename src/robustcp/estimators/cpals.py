@@ -18,7 +18,7 @@ from robustcp.optimize.schedules import Single
 from robustcp.optimize.solver import Stage
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
-from robustcp.starts.multistart import Initialization, Start
+from robustcp.starts.start import Initialization, Start
 
 #: How many starts are replaced, if they diverge where entries are missing.
 MAX_RESTARTS = 5

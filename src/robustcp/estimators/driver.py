@@ -38,22 +38,12 @@ from robustcp.persist.checkpoint import CheckpointRequest, FitRecord, SavedRun
 from robustcp.results import diagnostics
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
-from robustcp.starts.cases import (
-    GOOD_SHARE,
-    MAX_CASE_ROUNDS,
-    CaseDiagnostics,
-    diagnose_cases,
-    estimate_bad_scores,
-)
-from robustcp.starts.multistart import (
-    Start,
-    StartingPoint,
-    Starts,
-    StartSearch,
-    model_cost,
-    zero_unobserved_rows,
-)
+from robustcp.starts.candidates import Starts
+from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
+from robustcp.starts.criterion import Criterion
 from robustcp.starts.plan import Plan
+from robustcp.starts.settings import CASE_SETTINGS
+from robustcp.starts.start import Start, StartingPoint, zero_unobserved_rows
 
 LOG = logging.getLogger(__name__)
 
@@ -108,7 +98,8 @@ class _Run:
             if fibres is None
             else problem.with_engine(problem.engine.without_fibres(fibres))
         )
-        cost = model_cost(rest, self.solver.constraints, state.factors, state.noise)
+        criterion = Criterion(rest, self.solver.constraints)
+        cost = criterion.cost(state.factors, state.noise)
         return cost + math.log(problem.units.factor)
 
 
@@ -282,12 +273,12 @@ class _FitDriver:
         bad = starting_point.bad_samples
         if bad is None:
             bad = diagnose_cases(problem, starting_point.factors, None, mode).flagged
-        for case_round in range(saved.case_round if saved else 0, MAX_CASE_ROUNDS):
+        for case_round in range(saved.case_round if saved else 0, CASE_SETTINGS.max_rounds):
             starting_point = replace(starting_point, bad_samples=bad)
             driver = replace(
                 self,
                 plan=plan.without_samples(bad),
-                runs_left=self.runs_left + MAX_CASE_ROUNDS - 1 - case_round,
+                runs_left=self.runs_left + CASE_SETTINGS.max_rounds - 1 - case_round,
             )
             run = driver.run_start(number, starting_point, case_round)
             stopped = run.outcome == STOPPED
@@ -300,7 +291,7 @@ class _FitDriver:
             if (
                 stopped
                 or np.array_equal(diagnostics.flagged, bad)
-                or case_round + 1 == MAX_CASE_ROUNDS
+                or case_round + 1 == CASE_SETTINGS.max_rounds
             ):
                 break
             bad, starting_point = diagnostics.flagged, replace(starting_point, factors=factors)
@@ -377,7 +368,7 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
         )
         flagged = best.case_diagnostics.flagged
         start_warnings += diagnostics.bad_sample_warnings(
-            int(flagged.sum()), flagged.size, 1 - GOOD_SHARE
+            int(flagged.sum()), flagged.size, 1 - CASE_SETTINGS.good_share
         )
     elif runs[0].starting_point.starts is not None:
         best, starts = _select_best_run(runs)
@@ -430,15 +421,13 @@ def _warnings(
     if state.noise is not None:
         warnings += diagnostics.localisation_warnings(model.factors, axes, cases)
         if not run.starting_point.reliable:
-            search, factors = (
-                StartSearch(run.solver.problem, run.solver.constraints),
-                model.absorbed(),
-            )
-            entropy = search.entropy(factors)
+            criterion = Criterion(run.solver.problem, run.solver.constraints)
+            factors = model.absorbed()
+            entropy = criterion.entropy(factors)
             warnings += diagnostics.redundancy_warnings(
-                search.redundant_components(factors, entropy), sufficient_rank, rank
+                criterion.redundant_components(factors, entropy), sufficient_rank, rank
             )
-            warnings += diagnostics.weak_model_warnings(search.null_entropy - entropy)
+            warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
         warnings += diagnostics.structure_warnings(
             measure_structure(level_data, state.factors, noise.sigma), rank, axes
         )

@@ -17,8 +17,8 @@ from robustcp.optimize.row_prior import RowPrior
 from robustcp.optimize.solver import Stage
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases, as_cases
-from robustcp.starts.multistart import Start, make_starts
 from robustcp.starts.plan import Plan
+from robustcp.starts.start import Start, make_starts
 
 
 class Method(ABC):

@@ -8,7 +8,8 @@ not by where their starts happened to end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,10 @@ from robustcp.engines import as_engine
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.optimize.posterior import Entries, Posterior
 from robustcp.optimize.problem import Problem
-from robustcp.starts.multistart import MAX_ADDITIONS, StartSearch, is_same_model
+from robustcp.starts.candidates import Candidate, Candidates, multistart
+from robustcp.starts.component_search import search_components
+from robustcp.starts.fitting import StartFitter, serial_map
+from robustcp.starts.proposals import L1Proposal
 
 #: Starts at each rank: their kinds, and their first smoothing.
 START_KINDS = (("clipped", 0.03), ("positive", 1.0), ("positive", 0.03), ("random", 1.0))
@@ -60,86 +64,73 @@ def fit_rank_path(
 ) -> dict[int, RankFit]:
     """The models of some data at some ranks; for each at most so many starts, until two agree."""
     problem = Problem.of(as_engine(X)).without_gross_outliers.without_constant_fibres
-    trial = StartSearch(problem, constraints)
+    fitter = StartFitter(problem, constraints)
     fits: dict[int, RankFit] = {}
     higher_rank_factors: Factors | None = None
     for rank in range(max(ranks), min(ranks) - 1, -1):
-        candidates = RankCandidates(trial)
-        if higher_rank_factors is not None:
-            candidates.add(_prune_component(trial, higher_rank_factors))
+        count = starts if rank in ranks else 0
+        rounds = partial(_rank_rounds, fitter, rank, higher_rank_factors, count, rng)
+        candidates, _ = multistart(rounds, lambda candidates: candidates.count_same() > 1)
+        higher_rank_factors = candidates.best.factors
         if rank in ranks:
-            for factors in _run_starts(trial, rank, starts, rng):
-                candidates.add(factors)
-                if candidates.converged_count > 1:
-                    break
-            fits[rank] = candidates.rank_fit()
-        higher_rank_factors = candidates.best_factors
+            model = KruskalTensor.from_factors(problem.units.factors_of_data(higher_rank_factors))
+            fits[rank] = RankFit(
+                model.normalized(), candidates.best.cost, len(candidates), candidates.count_same()
+            )
     return fits
 
 
-@dataclass(eq=False)
-class RankCandidates:
-    """Where the starts of a rank ended."""
-
-    trial: StartSearch
-    factors: list[Factors] = field(default_factory=list)
-    costs: list[float] = field(default_factory=list)
-
-    def add(self, factors: Factors) -> None:
-        """One more; where rows have few entries, at the means of the rows."""
-        if self.trial.needs_row_prior(factors[0].shape[1]):
-            factors = _posterior_means(self.trial, factors)
-        self.factors.append(factors)
-        self.costs.append(self.trial.cost(factors))
-
-    @property
-    def best_factors(self) -> Factors:
-        return self.factors[int(np.argmin(self.costs))]
-
-    @property
-    def converged_count(self) -> int:
-        """How many are the best model."""
-        model = KruskalTensor.from_factors(self.best_factors)
-        return sum(
-            is_same_model(KruskalTensor.from_factors(factors), model) for factors in self.factors
-        )
-
-    def rank_fit(self) -> RankFit:
-        model = KruskalTensor.from_factors(
-            self.trial.problem.units.factors_of_data(self.best_factors)
-        )
-        return RankFit(model.normalized(), min(self.costs), len(self.factors), self.converged_count)
+def _rank_rounds(
+    fitter: StartFitter,
+    rank: int,
+    higher_rank_factors: Factors | None,
+    starts: int,
+    rng: np.random.Generator,
+    candidates: Candidates[Candidate],
+) -> Iterator[None]:
+    """The model of the next higher rank without a component, and starts one by one."""
+    if higher_rank_factors is not None:
+        pruned = _prune_component(fitter, higher_rank_factors)
+        candidates.add([_posterior_candidate(fitter, pruned)])
+    for factors in _run_starts(fitter, rank, starts, rng) if starts else ():
+        candidates.add([_posterior_candidate(fitter, factors)])
+        yield
 
 
-def _prune_component(trial: StartSearch, factors: Factors) -> Factors:
+def _posterior_candidate(fitter: StartFitter, factors: Factors) -> Candidate:
+    """The end of a start; where rows have few entries, at the posterior means of the rows."""
+    if fitter.criterion.needs_row_prior(factors[0].shape[1]):
+        factors = _posterior_means(fitter, factors)
+    return Candidate(factors, fitter.criterion.cost(factors))
+
+
+def _prune_component(fitter: StartFitter, factors: Factors) -> Factors:
     """Without the component that is missed least."""
-    candidates = sorted(trial.leave_one_component_out(factors), key=trial.entropy)[
-        :PRUNED_CANDIDATES
-    ]
-    return min(map(trial.fit_cauchy, candidates), key=trial.entropy)
+    entropy = fitter.criterion.entropy
+    candidates = sorted(fitter.leave_one_out(factors), key=entropy)[:PRUNED_CANDIDATES]
+    return min(map(fitter.fit_cauchy, candidates), key=entropy)
 
 
 def _run_starts(
-    trial: StartSearch, rank: int, starts: int, rng: np.random.Generator
+    fitter: StartFitter, rank: int, starts: int, rng: np.random.Generator
 ) -> Iterator[Factors]:
     """Where starts end, one by one."""
     rngs = rng.spawn(starts)
-    if trial.needs_row_prior(1):  # hardly any row has enough entries: components must come and go
-        searches = trial.search_components(
-            rank, rngs[:2], MAX_ADDITIONS // 4, lambda f, xs: [f(x) for x in xs]
-        )
-        yield from (end.factors for end in searches)
+    if fitter.criterion.needs_row_prior(1):  # hardly any row has enough entries
+        max_additions = fitter.settings.max_additions // 4
+        searches = search_components(fitter, rank, rngs[:2], max_additions, serial_map)
+        yield from (candidate.factors for candidate in searches)
         return
     for number, start_rng in enumerate(rngs):
         kind = START_KINDS[number % len(START_KINDS)]
-        yield trial.fit_start(rank, number, *kind, start_rng).factors
+        yield L1Proposal.numbered(number, *kind).fit(fitter, rank, start_rng).factors
 
 
-def _posterior_means(trial: StartSearch, factors: Factors) -> Factors:
+def _posterior_means(fitter: StartFitter, factors: Factors) -> Factors:
     """The means of the rows, where some have few entries."""
-    engine = trial.problem.engine
-    entries, resolution = Entries.of(engine), trial.problem.resolution.min_entry_sigma
-    posterior = Posterior.from_factors(entries, trial.constraints, factors, resolution).fit(
+    engine = fitter.problem.engine
+    entries, resolution = Entries.of(engine), fitter.problem.resolution.min_entry_sigma
+    posterior = Posterior.from_factors(entries, fitter.constraints, factors, resolution).fit(
         POSTERIOR_SWEEPS
     )
     return tuple(engine.asarray(A) for A in posterior.means)

@@ -31,7 +31,7 @@ from robustcp.optimize.problem import Problem
 from robustcp.persist.checkpoint import CheckpointArgument
 from robustcp.persist.checkpoint import request_checkpoint as checkpointed
 from robustcp.results.fit import Fit
-from robustcp.starts.multistart import draw_indices, restrict_constraints
+from robustcp.starts.subsamples import draw_indices, restrict_constraints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -42,11 +42,12 @@ from robustcp.persist.errors import FileError, OutputError, WriteError, reason
 from robustcp.persist.writing import Outputs, open_atomic
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
+from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics
 from robustcp.starts.initial_factors import factors_from_init
-from robustcp.starts.multistart import GivenStart, StartingPoint, Starts
 from robustcp.starts.plan import Plan
 from robustcp.starts.search_log import LoggedRun, SearchLog, SearchRuns
+from robustcp.starts.start import GivenStart, StartingPoint
 
 LOG = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from robustcp.persist.labels import decode_label
 from robustcp.persist.writing import open_atomic
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
+from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics
-from robustcp.starts.multistart import Starts
 
 __all__ = [
     "check_suffix",

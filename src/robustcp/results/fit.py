@@ -32,8 +32,8 @@ from robustcp.results.diagnostics import FitWarning
 from robustcp.results.distances import Distances, compute_distances
 from robustcp.results.outliers import Outliers
 from robustcp.results.summary import Summary
+from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics
-from robustcp.starts.multistart import Starts
 
 if TYPE_CHECKING:
     import pandas

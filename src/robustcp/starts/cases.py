@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -26,42 +27,15 @@ from robustcp.optimize.schedules import Continuation
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.optimize.stages import cp_stages
 from robustcp.results.diagnostics import abbreviate_indices
-from robustcp.starts.multistart import (
-    Initialization,
-    Start,
-    StartingPoint,
-    Starts,
-    StartSearch,
-    draw_indices,
-    extend_factors,
-    is_same_model,
-    restrict_constraints,
-)
+from robustcp.starts.candidates import Candidates, Starts
+from robustcp.starts.fitting import StartFitter
+from robustcp.starts.proposals import L1Proposal
 from robustcp.starts.search_log import SearchLog
+from robustcp.starts.settings import CASE_SETTINGS
+from robustcp.starts.start import Initialization, Start, StartingPoint
+from robustcp.starts.subsamples import draw_indices, extend_factors, restrict_constraints
 
 LOG = logging.getLogger(__name__)
-
-#: A subset has so many samples more than there are components.
-EXTRA_SUBSET_SAMPLES = 2
-#: The chance to have no good subset, and the most subsets.
-MAX_FAILURE_PROBABILITY, MAX_SUBSETS = 0.001, 300
-#: The share of the samples that must be good, and that models are compared by.
-GOOD_SHARE = 0.6
-#: Rounds in which the best samples are fitted again: of all subsets, and of the best of them.
-CONCENTRATION_STEPS, BEST_SUBSETS, FINAL_CONCENTRATION_STEPS = 1, 4, 3
-#: Subsets are compared on so many entries.
-SUBSET_FIT_ENTRIES = 1 << 15
-#: A sample is bad if its distance is larger than the median by so many robust standard deviations
-#: of the logarithm, by so many standard errors, and by that factor.
-CUTOFF_DEVIATIONS, CUTOFF_STANDARD_ERRORS, MIN_CUTOFF_RATIO = 4.0, 5.0, 1.3
-#: The standard error of the logarithm of a median magnitude, times the root of the count.
-LOG_MEDIAN_STANDARD_ERROR = 1.17
-#: Distances are not below this.
-MIN_DISTANCE = 1e-12
-#: How subsets begin: the kinds of their starts, and their first smoothing.
-SUBSET_START_KINDS = (("clipped", 0.03), ("positive", 1.0), ("random", 1.0), ("random", 0.03))
-#: Rounds in which the model and the bad samples are found anew.
-MAX_CASE_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -87,22 +61,22 @@ class Cases:
     share: float = 0.25
 
     def __post_init__(self) -> None:
-        checks.real_number("cases: share", self.share, 0.0, maximum=1 - GOOD_SHARE)
+        checks.real_number("cases: share", self.share, 0.0, maximum=1 - CASE_SETTINGS.good_share)
 
     def check(self, size: int, rank: int) -> None:
         """Complain if there are too few samples."""
-        if math.floor(GOOD_SHARE * size) < rank + 1:
+        if math.floor(CASE_SETTINGS.good_share * size) < rank + 1:
             raise checks.ArgumentError(
                 "cases",
-                f"mode {self.mode} has {size} samples, and {GOOD_SHARE:.0%} of them are fewer "
-                f"than rank + 1 = {rank + 1}",
+                f"mode {self.mode} has {size} samples, and {CASE_SETTINGS.good_share:.0%} of them "
+                f"are fewer than rank + 1 = {rank + 1}",
             )
 
     def subsets(self, rank: int) -> int:
         """How many subsets it takes that one of them is good throughout, almost surely."""
-        chance = (1 - self.share) ** (rank + EXTRA_SUBSET_SAMPLES)
+        chance = (1 - self.share) ** (rank + CASE_SETTINGS.extra_subset_samples)
         return (
-            max(1, math.ceil(math.log(MAX_FAILURE_PROBABILITY) / math.log1p(-chance)))
+            max(1, math.ceil(math.log(CASE_SETTINGS.max_failure_probability) / math.log1p(-chance)))
             if chance < 1
             else 1
         )
@@ -186,14 +160,24 @@ def diagnose_cases(
 def _flag_large_distances(distances: np.ndarray, counts: np.ndarray, mode: int) -> CaseDiagnostics:
     """Which distances are too large, beside the others."""
     finite = np.isfinite(distances)
-    logs = np.log(np.maximum(distances, MIN_DISTANCE))
+    logs = np.log(np.maximum(distances, CASE_SETTINGS.min_distance))
     center = float(np.median(logs[finite])) if finite.any() else 0.0
     spread = 1.4826 * float(np.median(np.abs(logs[finite] - center))) if finite.any() else 0.0
-    errors = CUTOFF_STANDARD_ERRORS * LOG_MEDIAN_STANDARD_ERROR / np.sqrt(np.maximum(counts, 1))
-    cutoffs = np.exp(
-        center + np.maximum(max(CUTOFF_DEVIATIONS * spread, math.log(MIN_CUTOFF_RATIO)), errors)
+    errors = (
+        CASE_SETTINGS.cutoff_standard_errors
+        * CASE_SETTINGS.log_median_standard_error
+        / np.sqrt(np.maximum(counts, 1))
     )
-    cutoffs = np.maximum(cutoffs, MIN_CUTOFF_RATIO)  # where data is exact, distances are roundings
+    cutoffs = np.exp(
+        center
+        + np.maximum(
+            max(CASE_SETTINGS.cutoff_deviations * spread, math.log(CASE_SETTINGS.min_cutoff_ratio)),
+            errors,
+        )
+    )
+    cutoffs = np.maximum(
+        cutoffs, CASE_SETTINGS.min_cutoff_ratio
+    )  # where data is exact, distances are roundings
     weights = np.where(finite & (distances > cutoffs), 0.0, 1.0)
     return CaseDiagnostics(mode, weights, distances, cutoffs)
 
@@ -256,8 +240,12 @@ class _SubsetFit:
     @property
     def closest_samples(self) -> np.ndarray:
         """The samples that it describes best."""
-        count = math.floor(GOOD_SHARE * self.distances.size)
+        count = math.floor(CASE_SETTINGS.good_share * self.distances.size)
         return np.sort(np.argsort(self.distances, kind="stable")[:count])
+
+    @cached_property
+    def model(self) -> KruskalTensor:
+        return KruskalTensor.from_factors(self.factors)
 
     @property
     def cost(self) -> float:
@@ -295,18 +283,14 @@ class SubsetStart(Start):
             subproblem, restrict_constraints(constraints, subsample), mode, rank, search_log
         )
         subsets_needed = self.cases.subsets(rank)
-        count = min(subsets_needed, MAX_SUBSETS) if self.count is None else self.count
-        LOG.info("%d subsets of %d samples", count, rank + EXTRA_SUBSET_SAMPLES)
+        count = min(subsets_needed, CASE_SETTINGS.max_subsets) if self.count is None else self.count
+        LOG.info("%d subsets of %d samples", count, rank + CASE_SETTINGS.extra_subset_samples)
         parallel_map = subproblem.engine.executor.map_tasks
         fits = parallel_map(search.fit_subset, list(enumerate(rng.spawn(count))))
-        best_fits = sorted(fits, key=lambda fit: fit.cost)[:BEST_SUBSETS]
+        best_fits = sorted(fits, key=lambda fit: fit.cost)[: CASE_SETTINGS.best_subsets]
         best_fits = parallel_map(search.concentrate_more, list(enumerate(best_fits)))
         best_fit = min(best_fits, key=lambda fit: fit.cost)
-        models = [KruskalTensor.from_factors(fit.factors) for fit in fits]
-        best_model = KruskalTensor.from_factors(best_fit.factors)
-        starts = Starts(
-            [fit.cost for fit in fits], sum(is_same_model(best_model, model) for model in models)
-        )
+        starts = Starts([fit.cost for fit in fits], Candidates([fits]).count_same(best_fit))
         bad = np.ones(size, dtype=bool)
         bad[best_fit.closest_samples] = False
         rest = exclude_cases(problem, mode, bad)
@@ -318,7 +302,7 @@ class SubsetStart(Start):
     ) -> list[np.ndarray | None]:
         """Some indices of the other modes, and all samples."""
         others = tuple(size for n, size in enumerate(engine.shape) if n != mode)
-        entry_limit = max(SUBSET_FIT_ENTRIES // engine.shape[mode], 1)
+        entry_limit = max(CASE_SETTINGS.subset_fit_entries // engine.shape[mode], 1)
         if not engine.complete:
             entry_limit = math.ceil(entry_limit * math.prod(engine.shape) / max(engine.count, 1))
         other_indices = draw_indices(others, entry_limit, rank, rng) or [None] * len(others)
@@ -341,17 +325,22 @@ class _SubsetSearch:
     def concentrate_more(self, numbered: tuple[int, _SubsetFit]) -> _SubsetFit:
         """After more rounds."""
         number, candidate = numbered
-        return self._section(f"best {number + 1}").concentrate(candidate, FINAL_CONCENTRATION_STEPS)
+        return self._section(f"best {number + 1}").concentrate(
+            candidate, CASE_SETTINGS.final_concentration_steps
+        )
 
     def fit_subset(self, numbered: tuple[int, np.random.Generator]) -> _SubsetFit:
         """The model of a random subset, after some rounds."""
         number, rng = numbered
         size = self.problem.engine.shape[self.mode]
-        samples = np.sort(rng.permutation(size)[: self.rank + EXTRA_SUBSET_SAMPLES])
-        kind, share = SUBSET_START_KINDS[number % len(SUBSET_START_KINDS)]
+        samples = np.sort(rng.permutation(size)[: self.rank + CASE_SETTINGS.extra_subset_samples])
+        kind, share = CASE_SETTINGS.subset_starts[number % len(CASE_SETTINGS.subset_starts)]
         search = self._section(f"subset {number + 1}")
-        candidate = search._start_search(samples).fit_start(self.rank, number % 2, kind, share, rng)
-        return search.concentrate(search._fit_all_samples(candidate.factors), CONCENTRATION_STEPS)
+        proposal = L1Proposal(kind, share, standardized=number % 2 == 0)
+        candidate = proposal.fit(search._fitter_of_samples(samples), self.rank, rng)
+        return search.concentrate(
+            search._fit_all_samples(candidate.factors), CASE_SETTINGS.concentration_steps
+        )
 
     def concentrate(self, candidate: _SubsetFit, rounds: int) -> _SubsetFit:
         """After rounds in which the samples that are described best are fitted again."""
@@ -362,16 +351,18 @@ class _SubsetSearch:
                 A[xp.asarray(samples), :] if n == self.mode else A
                 for n, A in enumerate(candidate.factors)
             )
-            new = self._fit_all_samples(self._start_search(samples).fit_cauchy(initial_factors))
+            new = self._fit_all_samples(
+                self._fitter_of_samples(samples).fit_cauchy(initial_factors)
+            )
             if new.cost >= candidate.cost:
                 break
             candidate = new
         return candidate
 
-    def _start_search(self, samples: np.ndarray) -> StartSearch:
+    def _fitter_of_samples(self, samples: np.ndarray) -> StartFitter:
         indices = [samples if n == self.mode else None for n in range(self.problem.units.order)]
         subproblem = self.problem.with_engine(self.problem.engine.subtensor(indices))
-        return StartSearch(
+        return StartFitter(
             subproblem, restrict_constraints(self.constraints, indices), self.search_log
         )
 

@@ -1,31 +1,27 @@
-"""A search by births: components come at random, and stay if the data supports them."""
+"""Component search: add components at random, prune those that the data does not support."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from robustcp.constraints import Constraints
 from robustcp.engines import Engine, Fibres
+from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import fit_contaminated_normal, flag_outlying_fibres
 from robustcp.optimize.posterior import Entries, Posterior
-
-#: How often a component that lives is given up for a new one, while there are dead ones.
-REPLACEMENT_PROBABILITY = 0.3
-#: A model is better if its cost per entry is lower by this.
-MIN_IMPROVEMENT = 1e-4
-#: How often outlying fibres are looked for.
-FIBRE_ROUNDS = 3
-#: Sweeps on the whole data, for a model that was found on a part.
-EXTENSION_SWEEPS = 10
+from robustcp.starts.candidates import Candidate, is_same_model
+from robustcp.starts.fitting import ParallelMap, StartFitter
+from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
+from robustcp.starts.subsamples import draw_indices, restrict_constraints
 
 
 @dataclass(frozen=True, eq=False)
 class ComponentSearch:
-    """A model that changes by births, and only for the better.
+    """A model to which new components are proposed; those that lower the cost are accepted.
 
     Attributes
     ----------
@@ -33,13 +29,14 @@ class ComponentSearch:
     rng : Generator
     proposals : int
     last_improvement : int
-        How many there were when it last became better.
+        How many proposals there were when the last one was accepted.
     """
 
     best: Posterior
     rng: np.random.Generator
     proposals: int = 0
     last_improvement: int = 0
+    settings: SearchSettings = field(default=SEARCH_SETTINGS, repr=False)
 
     @classmethod
     def start(
@@ -49,37 +46,38 @@ class ComponentSearch:
         rank: int,
         min_scale: float,
         rng: np.random.Generator,
+        settings: SearchSettings = SEARCH_SETTINGS,
     ) -> ComponentSearch:
         """With all components new."""
         null_model = Posterior.null_model(entries, constraints, rank, min_scale)
-        return cls(_fit_candidate(null_model.with_random_components(range(rank), rng)), rng)
+        initial = null_model.with_random_components(range(rank), rng)
+        return cls(_fit_candidate(initial, settings), rng, settings=settings)
 
     def run(self, proposals: int) -> ComponentSearch:
-        """After some more births."""
+        """After some more proposals."""
         search = self
         for _ in range(proposals):
             search = search.propose()
         return search
 
     def propose(self) -> ComponentSearch:
-        """After one more birth."""
-        best, rng = self.best, self.rng
+        """After one more proposal."""
+        best, rng, settings = self.best, self.rng, self.settings
         replaced = list(best.pruned_components)
         active = np.setdiff1d(np.arange(best.rank), replaced)
-        if active.size and (not replaced or rng.random() < REPLACEMENT_PROBABILITY):
+        if active.size and (not replaced or rng.random() < settings.replacement_probability):
             replaced.append(int(rng.choice(active)))
-        candidate = _fit_candidate(
-            replace(best, entry_mask=None).with_random_components(replaced, rng)
-        )
-        if candidate.cost < best.cost - MIN_IMPROVEMENT:
-            return ComponentSearch(candidate, rng, self.proposals + 1, self.proposals + 1)
-        return replace(self, proposals=self.proposals + 1)
+        initial = replace(best, entry_mask=None).with_random_components(replaced, rng)
+        candidate, count = _fit_candidate(initial, settings), self.proposals + 1
+        if candidate.cost < best.cost - settings.min_improvement:
+            return replace(self, best=candidate, proposals=count, last_improvement=count)
+        return replace(self, proposals=count)
 
 
-def _fit_candidate(initial: Posterior) -> Posterior:
-    """A model with new components, when they have found their place."""
+def _fit_candidate(initial: Posterior, settings: SearchSettings) -> Posterior:
+    """A model with new components, fitted, without outlying fibres."""
     posterior = initial.sweep_with_fixed_noise().fit()
-    for _ in range(FIBRE_ROUNDS):
+    for _ in range(settings.fibre_rounds):
         fibres = flag_fibres_of_posterior(posterior)
         if not fibres and posterior.entry_mask is None:
             break
@@ -89,18 +87,21 @@ def _fit_candidate(initial: Posterior) -> Posterior:
 
 
 def extend_to_all_data(
-    posterior: Posterior, engine: Engine, subset: Sequence[np.ndarray | None]
+    posterior: Posterior,
+    engine: Engine,
+    subset: Sequence[np.ndarray | None],
+    settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Posterior:
     """A model that was found on a part of the data, after some sweeps on all of it."""
-    modes = range(engine.order)
+    modes, sweeps = range(engine.order), settings.extension_sweeps
     mode_subsets = [
         [None if m == mode else index for m, index in enumerate(subset)] for mode in modes
     ]
     mode_entries = [Entries.of(engine.subtensor(mode_subset)) for mode_subset in mode_subsets]
-    extended = posterior.extend(mode_entries, Entries.of(engine)).fit(EXTENSION_SWEEPS)
+    extended = posterior.extend(mode_entries, Entries.of(engine)).fit(sweeps)
     outlying = flag_fibres_of_posterior(extended).contains(extended.entries.indices)
     return (
-        replace(extended, entry_mask=(~outlying).astype(np.float64)).fit(EXTENSION_SWEEPS)
+        replace(extended, entry_mask=(~outlying).astype(np.float64)).fit(sweeps)
         if outlying.any()
         else extended
     )
@@ -113,3 +114,67 @@ def flag_fibres_of_posterior(posterior: Posterior) -> Fibres:
     used = r if posterior.entry_mask is None else r[posterior.entry_mask > 0]
     sigma = fit_contaminated_normal(used, max(math.sqrt(posterior.min_squared_scale), 1e-300)).sigma
     return flag_outlying_fibres(r / sigma, entries.indices, entries.shape)
+
+
+def search_components(
+    fitter: StartFitter,
+    rank: int,
+    rngs: Sequence[np.random.Generator],
+    max_additions: int,
+    parallel_map: ParallelMap,
+) -> list[Candidate]:
+    """The candidates of component searches: when two agree, or after so many proposals."""
+    problem, constraints, settings = fitter.problem, fitter.constraints, fitter.settings
+    engine, subsample = problem.engine, None
+    if (
+        not fitter.criterion.needs_row_prior(rank)
+        and engine.count > settings.max_component_search_entries
+    ):
+        entry_limit = settings.component_search_subsample
+        subsample = draw_indices(engine.shape, entry_limit, rank, rngs[0])
+    if subsample is not None:
+        engine = engine.subtensor(subsample)
+        constraints = restrict_constraints(constraints, subsample)
+    entries, noise_floor = Entries.of(engine), problem.resolution.min_entry_sigma
+    searches = parallel_map(
+        lambda rng: ComponentSearch.start(entries, constraints, rank, noise_floor, rng, settings),
+        rngs,
+    )
+    while searches[0].proposals < max_additions and not _have_converged(searches, settings):
+        stalled = [search.proposals - search.last_improvement for search in searches]
+        if min(stalled) >= settings.addition_patience:
+            break
+        searches = parallel_map(lambda search: search.run(settings.additions_per_round), searches)
+    return [_candidate_from_posterior(fitter, search.best, subsample) for search in searches]
+
+
+def _candidate_from_posterior(
+    fitter: StartFitter, posterior: Posterior, subsample: list[np.ndarray | None] | None
+) -> Candidate:
+    """The end of a search, which may be on a part of the data."""
+    engine = fitter.problem.engine
+    if subsample is not None:
+        posterior = extend_to_all_data(posterior, engine, subsample, fitter.settings)
+    factors = tuple(engine.asarray(A) for A in posterior.means)
+    fibres = flag_fibres_of_posterior(posterior) or None
+    return Candidate(factors, fitter.criterion.cost(factors), fibres)
+
+
+def _have_converged(searches: Sequence[ComponentSearch], settings: SearchSettings) -> bool:
+    """Whether two of the searches are at the same model, and no other is at a better one.
+
+    With pruned components they must have tried for a while.
+    """
+    best = min(searches, key=lambda search: search.best.cost).best
+    if best.pruned_components.size and searches[0].proposals < settings.min_additions_if_pruned:
+        return False
+    others = [search.best for search in searches if search.best is not best]
+    if len(best.means) == 2:  # factors of a matrix may be rotated
+        return any(other.cost < best.cost + settings.negligible_entropy_rise for other in others)
+    model = _unpruned_model(best)
+    return any(is_same_model(other, model, settings) for other in map(_unpruned_model, others))
+
+
+def _unpruned_model(posterior: Posterior) -> KruskalTensor:
+    components = [r for r in range(posterior.rank) if r not in posterior.pruned_components] or [0]
+    return KruskalTensor.from_factors([A[:, components] for A in posterior.means])

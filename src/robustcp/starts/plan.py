@@ -11,7 +11,7 @@ from robustcp.constraints import Constraints, Free
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.starts.cases import Cases, exclude_cases
-from robustcp.starts.multistart import Start, StartingPoint
+from robustcp.starts.start import Start, StartingPoint
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,136 @@
+"""What a model costs, on the scale on which starts are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robustcp._util.typing import Factors
+from robustcp.constraints import Constraints
+from robustcp.engines import Engine, Fibres, to_host
+from robustcp.model.metrics import concentration
+from robustcp.noise import (
+    Noise,
+    estimate_rough_noise,
+    find_outlying_fibres,
+    measure_structure,
+    model_entropy,
+)
+from robustcp.optimize.posterior import Entries, Posterior
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.row_prior import RowPrior
+from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """The cost of models of some data under some constraints, and what follows from it."""
+
+    problem: Problem
+    constraints: Constraints
+    settings: SearchSettings = field(default=SEARCH_SETTINGS, repr=False)
+
+    def needs_row_prior(self, rank: int) -> bool:
+        """Whether some rows have few entries, so that models need a prior.
+
+        Not if there are hardly more entries than parameters: then there is no telling anyway.
+        """
+        engine = self.problem.engine
+        if (
+            not self.settings.min_entries_per_parameter * rank * sum(engine.shape)
+            <= engine.count
+            <= self.settings.max_full_search_entries
+        ):
+            return False
+        return RowPrior.of(self.constraints, range(engine.order)).is_needed(engine, rank)
+
+    def cost(self, factors: Factors, noise: Noise | None = None) -> float:
+        """What a model costs: the entropy of its residuals; or, if rows have few entries, minus
+        its log evidence, in which it has a price that they can be fitted to anything.
+
+        The evidence is given the noise of each entry, where that is known.
+        """
+        engine = self.problem.engine
+        if not self.needs_row_prior(factors[0].shape[1]):
+            return self.entropy(factors)
+        if noise is not None and not noise.homoscedastic and not noise.known:
+            engine = engine.standardized(noise.scales(engine.shape))
+        entries, noise_floor = Entries.of(engine), self.problem.resolution.min_entry_sigma
+        mean_log_scale = float(np.mean(np.log(entries.scales))) if entries.scales.size else 0.0
+        return (
+            Posterior.from_factors(entries, self.constraints, factors, noise_floor).cost
+            + mean_log_scale
+        )
+
+    def entropy(self, factors: Factors) -> float:
+        """That of the residuals."""
+        return model_entropy(self.problem.engine, factors, self.problem.resolution)
+
+    @cached_property
+    def null_entropy(self) -> float:
+        """The entropy of the data, as residuals of a model that is zero."""
+        engine = self.problem.engine
+        return self.entropy(tuple(engine.asarray(np.zeros((n, 1))) for n in engine.shape))
+
+    @property
+    def component_cost(self) -> float:
+        """By how much the cost per entry must fall for one more component."""
+        engine = self.problem.engine
+        return self.settings.cost_per_parameter * sum(engine.shape) / max(engine.count, 1)
+
+    def redundant_components(self, factors: Factors, entropy: float) -> list[int]:
+        """Components that would not be missed, as they are; given what the model costs."""
+        if factors[0].shape[1] == 1 or self.problem.engine.max_abs == 0:
+            return []
+        limit = entropy + self.component_cost
+        reduced_models = leave_one_component_out(self.problem.engine.xp, factors)
+        return [r for r, reduced in enumerate(reduced_models) if self.entropy(reduced) < limit]
+
+    def is_noise(self, factors: Factors, fibres: Fibres | None = None) -> bool:
+        """Whether the residuals there are nothing but noise, and perhaps outlying fibres."""
+        engine = self.problem.engine
+        if fibres is None:
+            if self._is_only_noise(engine, factors):
+                return True
+            noise = estimate_rough_noise(engine, factors, self.problem.resolution)
+            fibres = find_outlying_fibres(engine, factors, noise)
+        return fibres is not None and self._is_only_noise(engine.without_fibres(fibres), factors)
+
+    def _is_only_noise(self, engine: Engine, factors: Factors) -> bool:
+        noise = estimate_rough_noise(engine, factors, self.problem.resolution)
+        if not noise.homoscedastic:
+            engine = engine.standardized(noise.scales(engine.shape))
+        return not measure_structure(engine, factors, noise.sigma).describe(engine.view.axes)
+
+
+def leave_one_component_out(xp: Any, factors: Factors) -> list[Factors]:
+    """The models without one of the components, for each of them."""
+    rank = factors[0].shape[1]
+    remaining = [[r for r in range(rank) if r != left_out] for left_out in range(rank)]
+    return [
+        tuple(xp.stack([A[:, r] for r in components], axis=1) for A in factors)
+        for components in remaining
+    ]
+
+
+def localised_components(factors: Factors, settings: SearchSettings = SEARCH_SETTINGS) -> list[int]:
+    """Components that live on a few rows of some mode."""
+    host = (np.asarray(to_host(A), dtype=np.float64) for A in factors)
+    shares = [concentration(A, settings.localised_row_share) for A in host]
+    localised = [share > settings.localised_energy_share for share in shares]
+    return [int(r) for r in np.flatnonzero(np.any(localised, axis=0))]
+
+
+def has_split_component(factors: Factors, settings: SearchSettings = SEARCH_SETTINGS) -> bool:
+    """Whether two components are alike in all modes but one: they may be one that was split."""
+    similar_modes: Any = 0
+    for A in factors:
+        host = np.asarray(to_host(A), dtype=np.float64)
+        norms = np.linalg.norm(host, axis=0)
+        unit = host / np.where(norms > 0, norms, 1.0)
+        similar_modes = similar_modes + (np.abs(unit.T @ unit) > settings.similar_cosine)
+    np.fill_diagonal(similar_modes, 0)
+    return bool(np.any(similar_modes >= len(factors) - 1))

@@ -1,0 +1,216 @@
+"""Loose fits, which only have to tell starts apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from robustcp._util.typing import Factors
+from robustcp.constraints import Constraints
+from robustcp.engines import Fibres
+from robustcp.losses import L1
+from robustcp.noise import estimate_rough_noise, find_outlying_fibres
+from robustcp.optimize.problem import Problem
+from robustcp.optimize.schedules import CauchyContinuation, Continuation, Schedule, StandardizedL1
+from robustcp.optimize.solver import Solver, Stage
+from robustcp.starts.candidates import Candidate
+from robustcp.starts.criterion import (
+    Criterion,
+    has_split_component,
+    leave_one_component_out,
+    localised_components,
+)
+from robustcp.starts.search_log import SearchLog
+from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
+from robustcp.starts.start import Initialization
+
+#: Does some work for each of several items, perhaps side by side.
+ParallelMap = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+
+
+def serial_map(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """The results one after the other."""
+    return [work(item) for item in items]
+
+
+@dataclass(frozen=True)
+class StartFitter:
+    """Fits of some data from starts, by losses that resist outliers."""
+
+    problem: Problem
+    constraints: Constraints
+    search_log: SearchLog = field(default_factory=SearchLog, repr=False, compare=False)
+    settings: SearchSettings = field(default=SEARCH_SETTINGS, repr=False)
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """What models of the data cost."""
+        return Criterion(self.problem, self.constraints, self.settings)
+
+    def initialize(self, kind: str, rank: int, rng: np.random.Generator) -> Factors:
+        """Factors of a kind, see `Initialization`."""
+        return Initialization(kind)(self.problem, rank, rng, self.constraints).factors
+
+    def without_fibres(self, fibres: Fibres) -> StartFitter:
+        """The same on the data without some fibres."""
+        engine = self.problem.engine.without_fibres(fibres)
+        return replace(self, problem=self.problem.with_engine(engine))
+
+    def leave_one_out(self, factors: Factors) -> list[Factors]:
+        """The models without one of the components, for each of them."""
+        return leave_one_component_out(self.problem.engine.xp, factors)
+
+    def fit_starts(
+        self,
+        name: str,
+        work: Callable[[StartFitter, Any], Candidate],
+        items: Sequence[Any],
+        parallel_map: ParallelMap | None = None,
+    ) -> list[Candidate]:
+        """The candidates of some starts, each with a part of the search log of its own."""
+        tasks = [
+            (replace(self, search_log=self.search_log.section(f"{name}, start {k + 1}")), item)
+            for k, item in enumerate(items)
+        ]
+        return (parallel_map or serial_map)(lambda task: work(*task), tasks)
+
+    @property
+    def _lowest_loss(self) -> L1:
+        """Within a quantisation step residuals cannot be told apart."""
+        half_step = self.problem.resolution.step / 2
+        return L1(
+            max(
+                self.settings.lowest_epsilon_share * self.problem.ordinary_magnitude**2,
+                half_step**2,
+            )
+        )
+
+    def _l1_solver(self, share: float, tol: float) -> Solver:
+        lowest = self._lowest_loss.epsilon
+        schedule = Continuation(max(lowest, share * self.problem.ordinary_magnitude**2), lowest)
+        stage = Stage("starts", schedule, tol, self.problem.relative_mu(1e-8), 10)
+        return Solver(self.problem, (stage,), constraints=self.constraints)
+
+    def fit_l1(self, factors: Factors, share: float, tol: float, max_sweeps: int) -> Factors:
+        """Follow a start by the 1-norm for so many sweeps."""
+        solver = self._l1_solver(share, tol)
+        return self.search_log.run(solver, lambda: solver.start(factors), max_sweeps)
+
+    def fit_cauchy(self, factors: Factors) -> Factors:
+        """Where factors lead by a loss to which outliers mean nothing."""
+        return self.run_stages([self.cauchy_stage], factors)
+
+    def fit_standardized_l1(self, factors: Factors, fibres: Fibres | None = None) -> Factors:
+        """Follow good factors to where they lead."""
+        (stage,) = self._l1_solver(self.settings.small_epsilon_share, 1e-5).stages
+        schedule = StandardizedL1(cast(Continuation, stage.schedule), self.problem.resolution)
+        warm_schedule = schedule.for_warm_start(self.problem.engine, factors)
+        if warm_schedule.is_unsuitable(self.problem.engine, factors):
+            return factors
+        return self.run_stages([replace(stage, schedule=warm_schedule)], factors, fibres)
+
+    @property
+    def cauchy_stage(self) -> Stage:
+        return self.stage(CauchyContinuation(self.problem.resolution), 2)
+
+    def stage(self, schedule: Schedule, degree: int) -> Stage:
+        """A loose stage with a schedule."""
+        return Stage("starts", schedule, 1e-3, self.problem.relative_mu(1e-8, degree), 10)
+
+    def epsilon_range(self, share: float) -> tuple[float, float]:
+        """From a share of the data's size, squared, to where starts can be told apart."""
+        size, min_epsilon = (
+            self.problem.ordinary_magnitude**2,
+            (self.problem.resolution.step / 2) ** 2,
+        )
+        return max(share * size, min_epsilon), max(0.01 * size, min_epsilon)
+
+    def run_stages(
+        self,
+        stages: Sequence[Stage],
+        initial_factors: Factors,
+        fibres: Fibres | None = None,
+        max_sweeps: int = 100,
+    ) -> Factors:
+        """Where stages lead, with so many sweeps at most."""
+        solver = Solver(self.problem, stages, constraints=self.constraints)
+        return self.search_log.run(
+            solver, lambda: solver.start(initial_factors, fibres=fibres), max_sweeps
+        )
+
+    def prune_component(self, factors: Factors) -> Candidate:
+        """Without the component that is missed least."""
+        return self._best_candidate(self.leave_one_out(factors))
+
+    def _best_candidate(self, models: Iterable[Factors]) -> Candidate:
+        """The one of lowest entropy."""
+        candidates = (Candidate(factors, self.criterion.entropy(factors)) for factors in models)
+        return min(candidates, key=lambda candidate: candidate.cost)
+
+    def find_artifact_fibres(self, candidate: Candidate) -> Fibres | None:
+        """Fibres that are outlying beside the components of an end that live on many slabs.
+
+        Those that live on a few may be spent on such fibres. None if there is nothing of that.
+        """
+        localised = localised_components(candidate.factors, self.settings)
+        remaining = [r for r in range(candidate.factors[0].shape[1]) if r not in localised]
+        if not localised or not remaining:
+            return None
+        engine = self.problem.engine
+        factors = tuple(
+            engine.xp.stack([A[:, r] for r in remaining], axis=1) for A in candidate.factors
+        )
+        return find_outlying_fibres(
+            engine, factors, estimate_rough_noise(engine, factors, self.problem.resolution)
+        )
+
+    def replace_redundant_component(self, candidate: Candidate) -> Candidate:
+        """With a component that is not missed spent on what is left, if that is better.
+
+        So a component that lives on a few slabs is found, which is nothing but outliers to those
+        that are everywhere.
+        """
+        if candidate.factors[0].shape[1] == 1:
+            return candidate
+        pruned = self.prune_component(candidate.factors)
+        if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
+            if not has_split_component(candidate.factors, self.settings):
+                return candidate
+            pruned = self._best_candidate(
+                map(self.fit_cauchy, self.leave_one_out(candidate.factors))
+            )
+            if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
+                return candidate
+        xp = self.problem.engine.xp
+        new_component = Initialization("clipped")(
+            self.problem, 1, np.random.default_rng(0), self.constraints
+        ).factors
+        initial_factors = tuple(
+            xp.concat([A, self.settings.new_component_size * B], axis=1)
+            for A, B in zip(pruned.factors, new_component, strict=True)
+        )
+        factors = self.run_stages(
+            [self.cauchy_stage],
+            self.fit_l1(initial_factors, self.settings.large_epsilon_share, 1e-4, 100),
+        )
+        refitted = Candidate(factors, self.criterion.entropy(factors))
+        return (
+            refitted
+            if refitted.cost < candidate.cost + self.settings.negligible_entropy_rise / 2
+            else candidate
+        )
+
+    def eliminate_components(self, candidate: Candidate) -> Factors:
+        """The model of an end with as few components as fit as well."""
+        factors, cost = candidate.factors, self.criterion.entropy(candidate.factors)
+        while factors[0].shape[1] > 1:
+            reduced_models = sorted(self.leave_one_out(factors), key=self.criterion.entropy)[:2]
+            reduced = self._best_candidate(map(self.fit_cauchy, reduced_models))
+            if reduced.cost > cost + self.criterion.component_cost:
+                break
+            factors = reduced.factors
+        return factors
