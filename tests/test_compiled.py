@@ -523,7 +523,9 @@ class TestFirstLooks:
             if one is not None:
                 np.testing.assert_allclose(other, one, rtol=1e-10)
         np.testing.assert_allclose(compiled[1], plain[1], rtol=1e-10)
-        some = contaminated_normal._SortedResiduals.of(plain[1], least, 1 << 16)
+        some = contaminated_normal._SortedResiduals.of(
+            plain[1], least, 1 << 16, contaminated_normal.MIXTURE_SETTINGS
+        )
         for rounds in ((False, True), (True,)):
             np.testing.assert_allclose(
                 some._iterate_compiled(1.3, rounds), some._iterate(1.3, rounds), rtol=1e-9

@@ -199,6 +199,27 @@ def test_names_are_words_of_the_field():
     assert (named | parts) & PRIVATE_WORDS == set()
 
 
+#: Packages of algorithms, whose constants are fields of settings or lines of their own.
+ALGORITHMS = ("estimators", "inference", "model", "noise", "optimize", "results", "starts")
+
+
+def test_each_constant_of_an_algorithm_has_a_sentence_of_its_own():
+    for module, path in FILES.items():
+        if module.split(".")[0] not in ALGORITHMS:
+            continue
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in tree(module).body:
+            assert not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)), (
+                f"{module}: {ast.unparse(node)}"
+            )
+            if not (isinstance(node, ast.ClassDef) and node.name.endswith("Settings")):
+                continue
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign):
+                    comment = lines[field.lineno - 2].strip()
+                    assert comment.startswith("#:"), f"{module}: {ast.unparse(field)}"
+
+
 def test_lines_that_the_formatter_skips_are_tables_of_data():
     tables = (ast.Assign, ast.AnnAssign)
     for module, path in FILES.items():

@@ -51,9 +51,12 @@ LOG = logging.getLogger(__name__)
 DIVERGENCE_RATIO = 100.0
 #: Costs per entry that differ by less are the same.
 SAME_COST_TOL = 1e-3
-#: Models fit equally well if their costs per entry differ by less than this, and are others if they
-#: score less than that. One of so many starts is few.
-EQUAL_FIT_TOL, DIFFERENT_MODEL_SCORE, MIN_STARTS_TO_WARN = 3e-3, 0.9, 6
+#: Models fit equally well if their costs per entry differ by less than this.
+EQUAL_FIT_TOL = 3e-3
+#: Two models differ if their factor match score is below this.
+DIFFERENT_MODEL_SCORE = 0.9
+#: That one start alone reached the best model is reported if there were so many.
+MIN_STARTS_TO_WARN = 6
 
 Callback = Callable[[State], bool | None]
 Seed = int | np.random.Generator | None

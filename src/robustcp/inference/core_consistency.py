@@ -10,9 +10,12 @@ import numpy as np
 
 from robustcp.model.kruskal import KruskalTensor
 
-#: A core is estimated from so many entries that, times its numbers, they are not more than this;
-#: and from how many at least and at most.
-MAX_WORK, MIN_ENTRIES, MAX_ENTRIES = 1 << 26, 1 << 12, 1 << 17
+#: The most entries, times the numbers of a core, from which a core is estimated;
+MAX_WORK = 1 << 26
+#: but at least so many entries,
+MIN_ENTRIES = 1 << 12
+#: and at most so many.
+MAX_ENTRIES = 1 << 17
 #: Residuals beyond this, in units of their noise, do not count.
 OUTLIER_CUTOFF = 3.29
 #: The largest core.

@@ -33,9 +33,10 @@ from robustcp.engines.normal_equations import pack_indices, unpack_indices
 from robustcp.losses import Loss
 from robustcp.optimize.row_prior import RowPosterior
 
-#: The most unknowns that are solved for together, besides those of the longest mode; and the most
-#: numbers that couple them with that mode.
-MAX_JOINT_UNKNOWNS, MAX_COUPLING_NUMBERS = 4000, 1 << 26
+#: The most unknowns that are solved for together, besides those of the longest mode.
+MAX_JOINT_UNKNOWNS = 4000
+#: The most numbers that couple them with the longest mode.
+MAX_COUPLING_NUMBERS = 1 << 26
 #: Entries that are worked on at a time.
 BATCH_ENTRIES = 1 << 15
 #: The width of differences by which slopes are derived: in standard deviations of the residuals,
@@ -47,8 +48,10 @@ MAX_INTERPOLATED_SHARE = 0.1
 RESIDUAL_FLOOR = 0.1
 #: What holds the sizes of columns, relative to what the data says of them.
 GAUGE_STRENGTH = 1e-4
-#: What is added to diagonals, relatively; a direction that is not held better is not determined.
-DIAGONAL_LIFT, UNDETERMINED_EIGENVALUE = 1e-12, 1e-9
+#: What is added to diagonals, relatively.
+DIAGONAL_LIFT = 1e-12
+#: A direction whose eigenvalue is smaller is not determined.
+UNDETERMINED_EIGENVALUE = 1e-9
 #: Entries that move less than this along such a direction, of what moves most, stand still.
 MIN_MOVEMENT = 1e-5
 #: Second derivatives are no smaller than this share of the weights.

@@ -36,8 +36,10 @@ from robustcp.starts.subsamples import draw_indices, restrict_constraints
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: The share of cells that each fold holds out, and how many folds there are.
-HELD_OUT_SHARE, DEFAULT_FOLDS = 0.1, 5
+#: The share of cells that each fold holds out.
+HELD_OUT_SHARE = 0.1
+#: How many folds there are.
+DEFAULT_FOLDS = 5
 #: With fewer samples, none are left out.
 MIN_SAMPLES_TO_LEAVE_OUT = 4
 #: The share of held-out residuals, the smallest ones, that the error is of.
@@ -46,11 +48,14 @@ SCORED_SHARE = 0.7
 MAX_STARTS = 4
 #: Degrees of freedom of the t distribution by which held-out cells are scored.
 T_DEGREES_OF_FREEDOM = 3.0
-#: What a rank must gain at least, per held-out cell, in all folds but so many.
-MIN_GAIN, ALLOWED_EXCEPTIONS = 0.002, 1
-#: A component has come back if its congruence is at least this (Lorenzo-Seva and ten Berge 2006);
-#: components mend each other if the core consistency is lower than by chance by so much.
-MIN_STABILITY, MAX_CONSISTENCY_DEFICIT = 0.95, 50.0
+#: What a rank must gain at least, per held-out cell,
+MIN_GAIN = 0.002
+#: in all folds but so many.
+ALLOWED_EXCEPTIONS = 1
+#: A component is replicated if its congruence is at least this (Lorenzo-Seva and ten Berge 2006).
+MIN_STABILITY = 0.95
+#: Components compensate each other if the core consistency is below that of chance by this.
+MAX_CONSISTENCY_DEFICIT = 50.0
 #: A core consistency below this is all the same.
 MIN_CONSISTENCY = -100.0
 #: Of data with more entries a part of about so many is looked at.

@@ -23,8 +23,10 @@ from robustcp.results.fit import Fit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: How many parts there are by default, and the congruence from which a component has come back.
-DEFAULT_FOLDS, RECOVERED_CONGRUENCE = 10, 0.9
+#: How many folds there are by default.
+DEFAULT_FOLDS = 10
+#: The congruence from which a component is replicated.
+RECOVERED_CONGRUENCE = 0.9
 
 #: A part of the samples: its name, and the indices that are kept.
 Subset = tuple[str, np.ndarray]

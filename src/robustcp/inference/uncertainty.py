@@ -40,17 +40,22 @@ if TYPE_CHECKING:
 METHODS = ("normal", "bootstrap", "jackknife")
 #: Resamples are fitted from where the fit is, and do not show it.
 UNDETERMINED_NOTE = "the data does not determine all factors"
-#: The congruence from which on a component is the same one; one that comes back in a smaller share
-#: of the resamples than that is noted.
-SAME_CONGRUENCE, MIN_RECOVERED_SHARE = 0.9, 0.95
-#: The fewest resamples, and the fewest slabs beyond the rank, that intervals are made of.
-MIN_RESAMPLES, MIN_EXTRA_SLABS = 20, 2
+#: The congruence from which a component of a resample is the same one.
+SAME_CONGRUENCE = 0.9
+#: A component that is the same in a smaller share of the resamples is noted.
+MIN_RECOVERED_SHARE = 0.95
+#: The fewest resamples for intervals.
+MIN_RESAMPLES = 20
+#: The fewest slabs beyond the rank for intervals.
+MIN_EXTRA_SLABS = 2
 #: Losses that bend within less than this many standard deviations of the residuals, such as the
 #: 1-norm, do so within as many when they are fitted again: else entries that are met jam.
 MIN_LOSS_WIDTH = 0.03
 #: A refit ends when a sweep lowers the objective by less than this many times its share of one
-#: entry; and after so many sweeps at the latest.
-REFIT_TOLERANCE, MAX_REFIT_SWEEPS = 1e-3, 500
+#: entry,
+REFIT_TOLERANCE = 1e-3
+#: or after so many sweeps.
+MAX_REFIT_SWEEPS = 500
 #: With fewer entries than this in all resamples together, starting processes takes longer.
 MIN_PARALLEL_ENTRIES = 1 << 27
 #: With fewer of its entries than this share, a tensor is passed over as a list of entries.

@@ -15,18 +15,10 @@ from robustcp.engines import (
     fibre_length,
     sample_indices,
 )
-
-#: Fibres with fewer entries may hold one value by chance.
-MIN_ENTRIES_PER_FIBRE = 6
-#: In data with a larger share of fibres that hold one value, that is how the data is.
-MAX_CONSTANT_SHARE = 0.5
-#: Other entries must not share their value with the one before along the mode, but for this share.
-MAX_TIE_SHARE = 0.01
-#: Larger data is looked at in a part first.
-PROBE_ENTRIES = 1 << 18
+from robustcp.noise.settings import FIBRE_SETTINGS, FibreSettings
 
 
-def find_constant_fibres(engine: Engine) -> Fibres | None:
+def find_constant_fibres(engine: Engine, settings: FibreSettings = FIBRE_SETTINGS) -> Fibres | None:
     """Fibres that hold one value, other than 0, where others do not: there is no noise in them.
 
     A component could fit them exactly, which would make it look better than any other.
@@ -34,37 +26,39 @@ def find_constant_fibres(engine: Engine) -> Fibres | None:
     if (
         engine.order < 3
         or not engine.takes_weights
-        or fibre_length(engine) < MIN_ENTRIES_PER_FIBRE / 2
+        or fibre_length(engine) < settings.min_constant_entries / 2
     ):
         return None
-    if engine.count > PROBE_ENTRIES:
-        probe = engine.subtensor(sample_indices(engine.shape, PROBE_ENTRIES))
-        if not _constant_fibres(probe.entries(), probe.shape):
+    if engine.count > settings.constant_probe_entries:
+        probe = engine.subtensor(sample_indices(engine.shape, settings.constant_probe_entries))
+        if not _constant_fibres(probe.entries(), probe.shape, settings):
             return None
     if not engine.entries_fit_in_memory:
         checks.warn(FIBRES_NOT_EXCLUDED.format("hold one value throughout"))
         return None
-    return _constant_fibres(engine.entries(), engine.shape) or None
+    return _constant_fibres(engine.entries(), engine.shape, settings) or None
 
 
-def _constant_fibres(entries: Sample, shape: tuple[int, ...]) -> Fibres:
+def _constant_fibres(entries: Sample, shape: tuple[int, ...], settings: FibreSettings) -> Fibres:
     along: list[tuple[int, np.ndarray]] = []
     ordered = np.sort(entries.values)
-    if np.count_nonzero(ordered[1:] == ordered[:-1]) < MIN_ENTRIES_PER_FIBRE - 1:
+    if np.count_nonzero(ordered[1:] == ordered[:-1]) < settings.min_constant_entries - 1:
         return Fibres(shape)
     for mode, size in enumerate(shape):
         if (
-            size < MIN_ENTRIES_PER_FIBRE
-            or entries.values.size < MIN_ENTRIES_PER_FIBRE * math.prod(shape) / size / 4
+            size < settings.min_constant_entries
+            or entries.values.size < settings.min_constant_entries * math.prod(shape) / size / 4
         ):
             continue
-        hits = _constant_fibres_along(entries, shape, mode)
+        hits = _constant_fibres_along(entries, shape, mode, settings)
         if hits is not None:
             along.append((mode, hits))
     return Fibres(shape, tuple(along))
 
 
-def _constant_fibres_along(entries: Sample, shape: tuple[int, ...], mode: int) -> np.ndarray | None:
+def _constant_fibres_along(
+    entries: Sample, shape: tuple[int, ...], mode: int, settings: FibreSettings
+) -> np.ndarray | None:
     """Which fibres along a mode hold one value; None if none does, or too many."""
     fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, entries.indices)
     x = entries.values
@@ -75,13 +69,13 @@ def _constant_fibres_along(entries: Sample, shape: tuple[int, ...], mode: int) -
     total = math.prod(sizes)
     pairs = np.bincount(fibre_numbers[1:][adjacent], minlength=total)
     tied = np.bincount(fibre_numbers[1:][ties], minlength=total)
-    hits = (pairs >= MIN_ENTRIES_PER_FIBRE - 1) & (tied == pairs)
-    long_fibres = int(np.count_nonzero(pairs >= MIN_ENTRIES_PER_FIBRE - 1))
+    hits = (pairs >= settings.min_constant_entries - 1) & (tied == pairs)
+    long_fibres = int(np.count_nonzero(pairs >= settings.min_constant_entries - 1))
     other_pairs = max(int(pairs[~hits].sum()), 1)
     if (
         not hits.any()
-        or hits.sum() > MAX_CONSTANT_SHARE * long_fibres
-        or tied[~hits].sum() > MAX_TIE_SHARE * other_pairs
+        or hits.sum() > settings.max_constant_share * long_fibres
+        or tied[~hits].sum() > settings.max_tie_share * other_pairs
     ):
         return None
     return np.asarray(hits.reshape(sizes))

@@ -5,37 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from robustcp._util.quantiles import median, quantile_of_sorted
 from robustcp.engines import Engine
 from robustcp.engines.installed import numba_kernels
+from robustcp.noise.settings import MIXTURE_SETTINGS, MixtureSettings
 
-#: The core of the noise is looked at within this many sigmas.
-TRUNCATION = 2.0
-#: Outliers are looked for between these; their floor is the lower of the two densities. That of
-#: the first alone would be taken for outliers where the noise itself has long tails, and the core
-#: would shrink from one round of a fit to the next.
-OUTLIER_WINDOWS = ((3.0, 5.0), (5.0, 10.0))
-OUTLIER_EDGES = np.array([3.0, 5.0, 10.0])
-#: Of a standard normal variable: the chance to lie in the core, and its mean square there.
-#: Of its magnitude: a quantile that is low enough if most are outliers, and high enough not to see
-#: the few that a model can fit exactly; and the median.
-LOW_SHARE = 0.35
-NORMAL_LOW_QUANTILE, NORMAL_MEDIAN = 0.45376, 0.67449
-#: A core within another one is narrower by this, holds this share of the residuals, and its peak
-#: is higher than what is beside it: the floor, relative to the peak, is below that.
-NARROW_RATIO, MIN_NARROW_SHARE, MAX_FLOOR_HEIGHT = 0.6, 0.36, 0.5
-TRUNCATED_PROBABILITY = math.erf(TRUNCATION / math.sqrt(2))
-TRUNCATED_VARIANCE = (
-    1
-    - 2
-    * TRUNCATION
-    * math.exp(-TRUNCATION * TRUNCATION / 2)
-    / math.sqrt(2 * math.pi)
-    / TRUNCATED_PROBABILITY
-)
+#: The quantile 0.35 of the magnitude of a standard normal variable.
+NORMAL_LOW_QUANTILE = 0.45376
+#: The median of the magnitude of a standard normal variable.
+NORMAL_MEDIAN = 0.67449
 
 
 @dataclass(frozen=True)
@@ -61,15 +43,18 @@ class ContaminatedNormal:
 
 
 def fit_contaminated_normal(
-    residuals: np.ndarray, min_sigma: float = 0.0, max_entries: int = 1 << 16
+    residuals: np.ndarray,
+    min_sigma: float = 0.0,
+    max_entries: int = 1 << 16,
+    settings: MixtureSettings = MIXTURE_SETTINGS,
 ) -> ContaminatedNormal:
     """What noise residuals show, whatever outliers are among them.
 
     The median magnitude, 1.4 sigma with 20% outliers and 3 sigma with 40%, only begins; with more
     than half of them outliers it says nothing, and a lower quantile begins, if there is a peak
     within. Then sigma is the root of the mean square within 2 sigma, corrected for the cut, with
-    what the outliers add there taken off. Their density is read beside the core (see
-    `OUTLIER_WINDOWS`), on each side by itself, and carried inwards.
+    what the outliers add there taken off. Their density is read beside the peak (see
+    `MixtureSettings`), on each side by itself, and carried inwards.
 
     Parameters
     ----------
@@ -79,15 +64,19 @@ def fit_contaminated_normal(
     max_entries : int
         Of more residuals, every k-th is looked at.
     """
-    ordered = _SortedResiduals.of(residuals, min_sigma, max_entries)
+    ordered = _SortedResiduals.of(residuals, min_sigma, max_entries, settings)
     median_sigma = ordered.quantile(0.5) / NORMAL_MEDIAN
     wide = ordered.fit(median_sigma, (False, True))
-    low_sigma = ordered.quantile(LOW_SHARE) / NORMAL_LOW_QUANTILE
-    if 0 < low_sigma < NARROW_RATIO * median_sigma:
+    low_sigma = ordered.quantile(settings.low_share) / NORMAL_LOW_QUANTILE
+    if 0 < low_sigma < settings.narrow_ratio * median_sigma:
         narrow = ordered.fit(low_sigma, (True,))
         floor = max(narrow.above, narrow.below)
-        resolved = 2 * min_sigma < narrow.sigma < NARROW_RATIO * wide.sigma
-        if resolved and narrow.clean > MIN_NARROW_SHARE and floor < MAX_FLOOR_HEIGHT:
+        resolved = 2 * min_sigma < narrow.sigma < settings.narrow_ratio * wide.sigma
+        if (
+            resolved
+            and narrow.clean > settings.min_narrow_share
+            and floor < settings.max_floor_height
+        ):
             return narrow
     return wide
 
@@ -100,9 +89,12 @@ class _SortedResiduals:
     min_sigma: float
     magnitudes: np.ndarray
     sides: tuple[np.ndarray, np.ndarray]
+    settings: MixtureSettings
 
     @classmethod
-    def of(cls, residuals: np.ndarray, min_sigma: float, max_entries: int) -> _SortedResiduals:
+    def of(
+        cls, residuals: np.ndarray, min_sigma: float, max_entries: int, settings: MixtureSettings
+    ) -> _SortedResiduals:
         r = residuals[:: -(-residuals.size // max_entries)] if residuals.size else np.zeros(1)
         r = np.sort(r)
         negative_count, first_positive = (
@@ -112,7 +104,7 @@ class _SortedResiduals:
         unit = max(quantile_of_sorted(magnitudes, 0.5), min_sigma) or float(magnitudes[-1]) or 1.0
         magnitudes /= unit
         sides = r[first_positive:] / unit, r[:negative_count][::-1] / -unit
-        return cls(unit, max(min_sigma / unit, 1e-100), magnitudes, sides)
+        return cls(unit, max(min_sigma / unit, 1e-100), magnitudes, sides, settings)
 
     def quantile(self, share: float) -> float:
         """Of the magnitudes."""
@@ -129,12 +121,13 @@ class _SortedResiduals:
 
     def _outlier_densities(self, sigma: float) -> tuple[float, float]:
         """The density of outliers above and below."""
-        scaled_count, edges = self.magnitudes.size * sigma, sigma * OUTLIER_EDGES
+        windows = list(pairwise(self.settings.outlier_edges))
+        scaled_count, edges = self.magnitudes.size * sigma, sigma * self.settings.edges
         above, below = (
             min(
                 (upper_count - lower_count) / (scaled_count * (high - low))
                 for lower_count, upper_count, (low, high) in zip(
-                    counts, counts[1:], OUTLIER_WINDOWS, strict=False
+                    counts, counts[1:], windows, strict=False
                 )
             )
             for counts in (side.searchsorted(edges).tolist() for side in self.sides)
@@ -143,12 +136,14 @@ class _SortedResiduals:
 
     def fit(self, initial_sigma: float, rounds: Sequence[bool]) -> ContaminatedNormal:
         """The core that is found from some sigma, in rounds with outliers taken off or not."""
+        settings = self.settings
         iterate = self._iterate if numba_kernels() is None else self._iterate_compiled
         sigma, above, below = iterate(max(initial_sigma, self.min_sigma), rounds)
         count = self.magnitudes.size
         clean = (
-            self._share_within(TRUNCATION * sigma) - TRUNCATION * sigma * (above + below)
-        ) / TRUNCATED_PROBABILITY
+            self._share_within(settings.truncation * sigma)
+            - settings.truncation * sigma * (above + below)
+        ) / settings.truncated_probability
         clean = min(1.0, max(clean, 1 / count))
         peak = clean / (sigma * math.sqrt(2 * math.pi))
         min_height = max(1e-4, 1 / count)
@@ -160,17 +155,19 @@ class _SortedResiduals:
 
     def _iterate(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
         """Sigma after the rounds, and the density of outliers above and below."""
-        above = below = 0.0
+        settings, above, below = self.settings, 0.0, 0.0
         for subtract in rounds:
             for _ in range(100):
                 if subtract:
                     above, below = self._outlier_densities(sigma)
-                mass = self._share_within(TRUNCATION * sigma) - TRUNCATION * sigma * (above + below)
-                square = self._mean_square_within(TRUNCATION * sigma)
-                square -= (TRUNCATION * sigma) ** 3 / 3 * (above + below)
+                mass = self._share_within(
+                    settings.truncation * sigma
+                ) - settings.truncation * sigma * (above + below)
+                square = self._mean_square_within(settings.truncation * sigma)
+                square -= (settings.truncation * sigma) ** 3 / 3 * (above + below)
                 if mass <= 0 or square <= 0:
                     break
-                new = max(math.sqrt(square / mass / TRUNCATED_VARIANCE), self.min_sigma)
+                new = max(math.sqrt(square / mass / settings.truncated_variance), self.min_sigma)
                 if abs(new - sigma) <= 1e-4 * sigma:
                     break
                 sigma = new
@@ -178,8 +175,16 @@ class _SortedResiduals:
 
     def _iterate_compiled(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
         """The same by compiled code."""
-        code, result = numba_kernels(), np.empty(3)
-        numbers = np.array((sigma, self.min_sigma, TRUNCATION, TRUNCATED_VARIANCE, *OUTLIER_EDGES))
+        code, result, settings = numba_kernels(), np.empty(3), self.settings
+        numbers = np.array(
+            (
+                sigma,
+                self.min_sigma,
+                settings.truncation,
+                settings.truncated_variance,
+                *settings.outlier_edges,
+            )
+        )
         arrays = (self.magnitudes, *self.sides)
         pointers = [argument for x in arrays for argument in (code.address(x), x.size)]
         code.contaminated_scale_rounds().run(

@@ -22,7 +22,6 @@ from robustcp._util.typing import Factors
 from robustcp.engines import Engine, Sample
 from robustcp.engines.installed import numba_kernels
 from robustcp.noise.contaminated_normal import (
-    LOW_SHARE,
     NORMAL_LOW_QUANTILE,
     ContaminatedNormal,
     degrees_of_freedom_correction,
@@ -30,37 +29,11 @@ from robustcp.noise.contaminated_normal import (
 )
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.resolution import Resolution
+from robustcp.noise.settings import MIXTURE_SETTINGS, NOISE_SETTINGS, NoiseSettings
 from robustcp.optimize.units import Units
 
-#: Entries that a first look is at.
-ROUGH_ENTRIES = 1 << 14
-#: Entries that a kind is chosen by, and that its numbers are estimated from.
-KIND_ENTRIES, ESTIMATION_ENTRIES = 1 << 15, 1 << 16
-#: The variance function is read from so many groups of entries, by the size of the signal.
-SIGNAL_GROUPS = 24
-#: Scales differ if their logarithms have at least this standard deviation, so many times as sure.
-MIN_LOG_SPREAD, MIN_Z_SCORE = 0.1, 5.0
-#: Of fewer residuals nobody can say what their noise depends on.
-MIN_RESIDUALS = 200
-#: Slabs with fewer entries than this on average get no scale of their own, nor those that have
-#: fewer than so many times the rows that a component has in the other modes.
-MIN_ENTRIES_PER_SLAB, MIN_ENTRIES_PER_PARAMETER = 8, 4
-#: Rounds of an estimate, and the change of log standard deviations at which they end.
-MAX_ROUNDS, LOG_TOLERANCE = 8, 0.005
-#: Degrees of freedom of the t distribution by whose likelihood kinds are compared.
-T_DEGREES_OF_FREEDOM = 3.0
-#: The variance of the logarithm of a scale by chance, times the number of entries.
-LOG_SCALE_SAMPLING_VARIANCE = 0.65
-#: The same of a geometric mean of magnitudes.
-MEAN_LOG_SAMPLING_VARIANCE = 1.23
-#: Counts have at least this mean, in steps.
-MIN_COUNT_MEAN = 0.01
-#: A floor of this share of a standard deviation does not show: its fourth power does not.
-NEGLIGIBLE_FLOOR = 0.03
 #: The lowest magnitude of which there is a logarithm.
 MIN_MAGNITUDE = 1e-300
-#: In units of its estimate, a standard deviation is not below this.
-MIN_RELATIVE_SIGMA = 0.3
 
 
 class Residuals:
@@ -75,6 +48,8 @@ class Residuals:
         What is too small to be seen in the data.
     count : float
         How many entries the data has.
+    settings : NoiseSettings
+        The constants of what is estimated from them.
     """
 
     def __init__(
@@ -86,7 +61,9 @@ class Residuals:
         count: float | None = None,
         selection: np.ndarray | None = None,
         multiplier: np.ndarray | None = None,
+        settings: NoiseSettings = NOISE_SETTINGS,
     ) -> None:
+        self.settings = settings
         self._sample, self._read_data, self._selection, self._multiplier = (
             sample,
             read_data,
@@ -126,6 +103,7 @@ class Residuals:
             self.count,
             selection,
             self._multiplier,
+            self.settings,
         )
 
     def _select(self, x: np.ndarray) -> np.ndarray:
@@ -150,8 +128,9 @@ class Residuals:
         return [
             mode
             for mode, size in enumerate(self.shape)
-            if self.values.size >= MIN_ENTRIES_PER_SLAB * size
-            and self.count >= MIN_ENTRIES_PER_PARAMETER * size * (sum(self.shape) - size)
+            if self.values.size >= self.settings.min_entries_per_slab * size
+            and self.count
+            >= self.settings.min_entries_per_parameter * size * (sum(self.shape) - size)
         ]
 
     def counts(self, mode: int) -> np.ndarray:
@@ -170,24 +149,30 @@ class Residuals:
         """Which of the groups of entries with a signal of about the same size each is in."""
         order = np.argsort(self.signal_magnitudes)
         ordered = self.signal_magnitudes[order]
-        edges = [quantile_of_sorted(ordered, k / SIGNAL_GROUPS) for k in range(1, SIGNAL_GROUPS)]
+        edges = [
+            quantile_of_sorted(ordered, k / self.settings.signal_groups)
+            for k in range(1, self.settings.signal_groups)
+        ]
         ends = ordered.searchsorted(edges, side="right")
         labels = np.empty(self.signal_magnitudes.size, dtype=np.intp)
         labels[order] = np.repeat(
-            np.arange(SIGNAL_GROUPS), np.diff(ends, prepend=0, append=order.size)
+            np.arange(self.settings.signal_groups), np.diff(ends, prepend=0, append=order.size)
         )
         return labels
 
     @cached_property
     def group_means(self) -> np.ndarray:
         """The mean of 1, |m| and m^2 in each group."""
-        count = np.maximum(np.bincount(self.groups, minlength=SIGNAL_GROUPS), 1)
+        count = np.maximum(np.bincount(self.groups, minlength=self.settings.signal_groups), 1)
         powers = (
             np.ones_like(self.signal_magnitudes),
             self.signal_magnitudes,
             self.signal_magnitudes**2,
         )
-        sums = [np.bincount(self.groups, power, minlength=SIGNAL_GROUPS) for power in powers]
+        sums = [
+            np.bincount(self.groups, power, minlength=self.settings.signal_groups)
+            for power in powers
+        ]
         return np.stack(sums, axis=1) / count[:, None]
 
 
@@ -215,7 +200,9 @@ def estimate_noise(
         kind, initial = select_kind(residuals)
     if kind == COMMON:
         return estimate_common_noise(residuals)
-    return _NoiseEstimator(residuals.subsample(ESTIMATION_ENTRIES), kind, initial, slabs).estimate()
+    return _NoiseEstimator(
+        residuals.subsample(residuals.settings.estimation_entries), kind, initial, slabs
+    ).estimate()
 
 
 def estimate_model_noise(
@@ -249,8 +236,8 @@ def select_kind(residuals: Residuals) -> tuple[Kind, Noise]:
     number. The noise of small counts grows with the signal: their shape differs from slab to
     slab as much as their scale, and no scale would be the better for it.
     """
-    sample = residuals.subsample(KIND_ENTRIES)
-    if sample.resolution.small_counts and sample.values.size >= MIN_RESIDUALS:
+    sample = residuals.subsample(residuals.settings.kind_entries)
+    if sample.resolution.small_counts and sample.values.size >= sample.settings.min_residuals:
         noise = _NoiseEstimator(sample, Kind(signal=True)).estimate()
         return noise.kind, noise
     common_noise, counts = estimate_common_noise(sample), sample.resolution.count_data
@@ -258,7 +245,7 @@ def select_kind(residuals: Residuals) -> tuple[Kind, Noise]:
         common_noise.sigma <= sample.resolution.min_entry_sigma
         and common_noise.rejected_share <= 0.5
     )
-    if (negligible and not counts) or sample.values.size < MIN_RESIDUALS:
+    if (negligible and not counts) or sample.values.size < sample.settings.min_residuals:
         return COMMON, common_noise
     modes, by_signal = _find_heteroscedasticity(sample, common_noise)
     if not (modes or by_signal or counts):
@@ -286,17 +273,20 @@ def _grow_kinds(sample: Residuals, common_noise: Noise, *, signal: bool) -> list
 
 def _find_heteroscedasticity(sample: Residuals, noise: Noise) -> tuple[list[int], bool]:
     """Modes whose slabs have noise of different size, most different first; and the signal."""
+    settings = sample.settings
     z = np.minimum(np.abs(sample.values) / entry_sigmas(sample, noise), 2.5)
     spreads = np.zeros(len(sample.shape))
     for mode in sample.scalable_modes:
-        spreads[mode] = _log_scale_spread(z, sample.indices[mode], sample.counts(mode))
-    modes = [int(n) for n in np.argsort(spreads)[::-1] if spreads[n] >= MIN_LOG_SPREAD]
+        spreads[mode] = _log_scale_spread(z, sample.indices[mode], sample.counts(mode), settings)
+    modes = [int(n) for n in np.argsort(spreads)[::-1] if spreads[n] >= settings.min_log_spread]
     return modes, _log_scale_spread(
-        z, sample.groups, np.bincount(sample.groups, minlength=SIGNAL_GROUPS)
-    ) >= MIN_LOG_SPREAD
+        z, sample.groups, np.bincount(sample.groups, minlength=settings.signal_groups), settings
+    ) >= settings.min_log_spread
 
 
-def _log_scale_spread(z: np.ndarray, group: np.ndarray, count: np.ndarray) -> float:
+def _log_scale_spread(
+    z: np.ndarray, group: np.ndarray, count: np.ndarray, settings: NoiseSettings
+) -> float:
     """The standard deviation of the log scales of groups, of what is not chance; 0 if it may be."""
     full = count > 1
     mean = np.bincount(group, z, minlength=count.size)[full] / count[full]
@@ -305,7 +295,7 @@ def _log_scale_spread(z: np.ndarray, group: np.ndarray, count: np.ndarray) -> fl
     if degrees_of_freedom < 1 or variance == 0 or grand_mean == 0:
         return 0.0
     excess = float(np.sum(count * (mean - grand_mean) ** 2)) / variance - degrees_of_freedom
-    if excess < MIN_Z_SCORE * math.sqrt(2 * degrees_of_freedom):
+    if excess < settings.min_z_score * math.sqrt(2 * degrees_of_freedom):
         return 0.0
     # Cut at 2.5 sigma, the mean of |z| grows a tenth less than the scale.
     return math.sqrt(excess * variance / float(count.sum())) / (0.9 * grand_mean)
@@ -316,17 +306,22 @@ def _information_criterion(sample: Residuals, noise: Noise) -> float:
 
     The scales of slabs are as many numbers as shrinkage leaves of them.
     """
+    settings = sample.settings
     s = entry_sigmas(sample, noise)
     square = (sample.values / s) ** 2
     squared_scale = 0.7
     for _ in range(30):
-        weights = (T_DEGREES_OF_FREEDOM + 1) / (T_DEGREES_OF_FREEDOM + square / squared_scale)
-        new = max(float(np.mean(weights * square)), MIN_RELATIVE_SIGMA)
+        weights = (settings.t_degrees_of_freedom + 1) / (
+            settings.t_degrees_of_freedom + square / squared_scale
+        )
+        new = max(float(np.mean(weights * square)), settings.min_relative_sigma)
         if abs(new / squared_scale - 1) < 1e-4:
             break
         squared_scale = new
     tails = (
-        (T_DEGREES_OF_FREEDOM + 1) / 2 * np.log1p(square / (T_DEGREES_OF_FREEDOM * squared_scale))
+        (settings.t_degrees_of_freedom + 1)
+        / 2
+        * np.log1p(square / (settings.t_degrees_of_freedom * squared_scale))
     )
     negative_log_likelihood = float(np.sum(np.log(s) + tails)) + 0.5 * s.size * math.log(
         squared_scale
@@ -335,7 +330,7 @@ def _information_criterion(sample: Residuals, noise: Noise) -> float:
     for scales, index in zip(noise.slabs, sample.indices, strict=True):
         if scales is not None:
             variance = float(np.var(np.log(scales)))
-            sampling_variance = LOG_SCALE_SAMPLING_VARIANCE / np.maximum(
+            sampling_variance = settings.log_scale_sampling_variance / np.maximum(
                 np.bincount(index, minlength=scales.size), 1
             )
             parameters += float(np.sum(variance / (variance + sampling_variance)))
@@ -392,11 +387,13 @@ def estimate_common_noise(residuals: Residuals, sigma: float | None = None) -> N
     """Noise that is the same for all entries: known, or estimated."""
     if sigma is None:
         mixture = fit_contaminated_normal(
-            residuals.values, residuals.resolution.min_sigma, KIND_ENTRIES
+            residuals.values, residuals.resolution.min_sigma, residuals.settings.kind_entries
         )
     else:
         mixture = fit_contaminated_normal(
-            residuals.values / sigma, MIN_RELATIVE_SIGMA, KIND_ENTRIES
+            residuals.values / sigma,
+            residuals.settings.min_relative_sigma,
+            residuals.settings.kind_entries,
         )
         mixture = replace(mixture, sigma=sigma)
     return Noise.common(
@@ -411,7 +408,8 @@ def estimate_common_noise(residuals: Residuals, sigma: float | None = None) -> N
 
 def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
     """Noise with a scale for each slab, by medians; common for an engine without scales."""
-    residuals = Residuals.of(engine, factors, resolution).subsample(ROUGH_ENTRIES)
+    residuals = Residuals.of(engine, factors, resolution)
+    residuals = residuals.subsample(residuals.settings.rough_entries)
     if not engine.takes_scales:
         return noise_from_main_effects(residuals, ())
     if resolution.small_counts:
@@ -421,7 +419,8 @@ def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolutio
 
 def model_entropy(engine: Engine, factors: Factors, resolution: Resolution) -> float:
     """The entropy of a model's residuals, per entry; of small counts, what they cost."""
-    residuals = Residuals.of(engine, factors, resolution).subsample(ROUGH_ENTRIES)
+    residuals = Residuals.of(engine, factors, resolution)
+    residuals = residuals.subsample(residuals.settings.rough_entries)
     if resolution.small_counts:
         return count_negative_log_likelihood(residuals)
     return residual_entropy(residuals)
@@ -436,7 +435,7 @@ def count_negative_log_likelihood(residuals: Residuals) -> float:
     from scipy.special import gammaln
 
     step = residuals.resolution.step
-    m = np.maximum(residuals.model / step, MIN_COUNT_MEAN)
+    m = np.maximum(residuals.model / step, residuals.settings.min_count_mean)
     x = np.rint(residuals.model / step + residuals.values / step)
     levels, level_numbers = np.unique(x, return_inverse=True)
     likelihood = np.exp(x * np.log(m) - m - gammaln(levels + 1)[level_numbers])
@@ -484,7 +483,7 @@ def _standardize_by_main_effects(
             mean_log += float(residuals.counts(mode) @ log_scales) / r.size
             min_log += float(log_scales.min())
     sigma, z = unit * math.exp(mean_log), z / unit
-    if min_sigma > NEGLIGIBLE_FLOOR * unit * math.exp(min_log):
+    if min_sigma > residuals.settings.negligible_floor * unit * math.exp(min_log):
         s = _entry_sigmas(residuals, (unit**2, 0.0, 0.0), slabs, min_sigma)
         sigma, z = float(np.exp(np.mean(np.log(s)))), residuals.values / s
     return Noise(sigma, ((unit / sigma) ** 2, 0.0, 0.0), slabs, min_sigma), z
@@ -505,8 +504,10 @@ def _estimate_main_effects(
         effects = np.bincount(index, logs, minlength=size) / np.maximum(count, 1)
         if not count.all():
             effects[count == 0] = float(logs.mean())
-        log_scales, _ = _shrink_log_scales(effects, count, MEAN_LOG_SAMPLING_VARIANCE)
-        if log_scales.std() >= MIN_LOG_SPREAD:
+        log_scales, _ = _shrink_log_scales(
+            effects, count, residuals.settings.mean_log_sampling_variance
+        )
+        if log_scales.std() >= residuals.settings.min_log_spread:
             slabs[mode] = np.exp(log_scales)
             logs = logs - log_scales[index]
     return tuple(slabs), residuals.values / _entry_sigmas(residuals, (1.0, 0.0, 0.0), slabs, 0.0)
@@ -526,7 +527,12 @@ def _estimate_main_effects_compiled(
     index_addresses = np.array([code.address(index) for index in indices])
     max_weights = (max(median(count), 1e-9) for count in counts)
     numbers = np.array(
-        (max(floor, MIN_MAGNITUDE), MEAN_LOG_SAMPLING_VARIANCE, MIN_LOG_SPREAD, *max_weights)
+        (
+            max(floor, MIN_MAGNITUDE),
+            residuals.settings.mean_log_sampling_variance,
+            residuals.settings.min_log_spread,
+            *max_weights,
+        )
     )
     scales, z = np.empty(all_counts.size), np.empty(values.size)
     pointers = map(code.address, (index_addresses, sizes, all_counts, numbers, scales, z))
@@ -546,30 +552,35 @@ def residual_entropy(residuals: Residuals) -> float:
     noise. No entry counts more than another, so that nothing large, no slab and no leverage can
     buy a low value: it is lowest where most residuals are most alike.
     """
+    settings = residuals.settings
     noise, z = _standardize_by_main_effects(residuals, residuals.scalable_modes)
     if not z.size:
         return 0.0
     magnitudes = np.abs(z)
     unit = max(
-        quantile(magnitudes, LOW_SHARE) / NORMAL_LOW_QUANTILE, MIN_HISTOGRAM_UNIT
+        quantile(magnitudes, MIXTURE_SETTINGS.low_share) / NORMAL_LOW_QUANTILE,
+        settings.min_histogram_unit,
     )  # so that bins resolve any peak
-    bins = _histogram_bins(magnitudes / unit)
-    bins[z < 0] += BIN_WIDTHS.size
-    share = np.bincount(bins, minlength=2 * BIN_WIDTHS.size) / z.size
+    bins = _histogram_bins(magnitudes / unit, settings)
+    bins[z < 0] += settings.bin_widths.size
+    share = np.bincount(bins, minlength=2 * settings.bin_widths.size) / z.size
     occupied = np.flatnonzero(share)
-    share, width = share[occupied], BIN_WIDTHS[occupied % BIN_WIDTHS.size]
+    share, width = share[occupied], settings.bin_widths[occupied % settings.bin_widths.size]
     unit *= noise.sigma  # the geometric mean
     return math.log(unit) - float(np.sum(share * np.log(share / width)))
 
 
-def _histogram_bins(magnitudes: np.ndarray) -> np.ndarray:
+def _histogram_bins(magnitudes: np.ndarray, settings: NoiseSettings) -> np.ndarray:
     """The bins of magnitudes in a histogram of even bins and, beyond them, growing ones."""
-    large = np.flatnonzero(magnitudes >= UNIFORM_LIMIT)
+    large = np.flatnonzero(magnitudes >= settings.uniform_limit)
     bins: np.ndarray = (
-        np.minimum(magnitudes, UNIFORM_LIMIT) * (UNIFORM_BINS / UNIFORM_LIMIT)
+        np.minimum(magnitudes, settings.uniform_limit)
+        * (settings.uniform_bins / settings.uniform_limit)
     ).astype(np.intp)
-    growing = np.log(magnitudes[large] / UNIFORM_LIMIT) / math.log(BIN_GROWTH)
-    bins[large] = UNIFORM_BINS + np.minimum(growing, GROWING_BINS - 1).astype(np.intp)
+    growing = np.log(magnitudes[large] / settings.uniform_limit) / math.log(settings.bin_growth)
+    bins[large] = settings.uniform_bins + np.minimum(growing, settings.growing_bins - 1).astype(
+        np.intp
+    )
     return bins
 
 
@@ -598,15 +609,23 @@ class _NoiseEstimator:
         if kind.signal:
             self.variance = (0.0, residuals.resolution.step, 0.0)
             if not residuals.resolution.count_data:
-                medians = _group_medians(r, residuals.groups, SIGNAL_GROUPS)
-                count = np.bincount(residuals.groups, minlength=SIGNAL_GROUPS)
+                medians = _group_medians(r, residuals.groups, self.residuals.settings.signal_groups)
+                count = np.bincount(
+                    residuals.groups, minlength=self.residuals.settings.signal_groups
+                )
                 self._fit_variance((1.4826 * medians) ** 2, count)
         for mode in self.free_modes:
             size, index = residuals.shape[mode], residuals.indices[mode]
             medians = _group_medians(r / self.entry_sigmas(), index, size)
             min_median = max(1e-3 * float(np.median(medians)), math.exp(self._min_log_scale))
             logs = np.log(np.maximum(medians, min_median))
-            self.slabs[mode] = _shrink_scales(logs, np.bincount(index, minlength=size))[0]
+            self.slabs[mode] = _shrink_scales(
+                logs, np.bincount(index, minlength=size), self._sampling_variance
+            )[0]
+
+    @property
+    def _sampling_variance(self) -> float:
+        return self.residuals.settings.log_scale_sampling_variance
 
     def entry_sigmas(self) -> np.ndarray:
         """The standard deviation of each residual."""
@@ -626,12 +645,12 @@ class _NoiseEstimator:
     def estimate(self) -> Noise:
         """The noise after some rounds."""
         before = self.entry_sigmas()
-        for _ in range(MAX_ROUNDS):
+        for _ in range(self.residuals.settings.max_rounds):
             self._update()
             sigmas = self.entry_sigmas()
             change = float(np.sqrt(np.mean(np.log(sigmas / before) ** 2)))
             before = sigmas
-            if change < LOG_TOLERANCE:
+            if change < self.residuals.settings.log_tolerance:
                 break
         mixture = self._fit_mixture(before)
         a, b, c = (coefficient * mixture.sigma**2 for coefficient in self.variance)
@@ -659,8 +678,12 @@ class _NoiseEstimator:
             for scales, index in zip(self.slabs, residuals.indices, strict=True):
                 entry_scales = entry_scales if scales is None else entry_scales * scales[index]
             squares = weights * (residuals.values / entry_scales) ** 2
-            count = np.bincount(residuals.groups, weights, minlength=SIGNAL_GROUPS)
-            sums = np.bincount(residuals.groups, squares, minlength=SIGNAL_GROUPS)
+            count = np.bincount(
+                residuals.groups, weights, minlength=self.residuals.settings.signal_groups
+            )
+            sums = np.bincount(
+                residuals.groups, squares, minlength=self.residuals.settings.signal_groups
+            )
             self._fit_variance(sums / np.maximum(count, 1e-300), count)
         if not (self.kind.signal or self.free_modes):  # the scales of all slabs are known
             mean_scale = self._fit_mixture(self.entry_sigmas()).sigma
@@ -675,7 +698,7 @@ class _NoiseEstimator:
             ratio = np.clip(sums / np.maximum(count, 1e-300), 0.01, 100.0)
             ratio[count == 0] = 1.0
             logs = np.maximum(np.log(old) + 0.5 * np.log(ratio), self._min_log_scale)
-            self.slabs[mode], mean_scale = _shrink_scales(logs, count)
+            self.slabs[mode], mean_scale = _shrink_scales(logs, count, self._sampling_variance)
             if not self.kind.signal:
                 self.variance = (self.variance[0] * mean_scale**2, 0.0, 0.0)
 
@@ -699,19 +722,23 @@ class _NoiseEstimator:
         residuals, step = self.residuals, self.residuals.resolution.step
         if not residuals.resolution.count_data:
             resolved = s > 2 * residuals.resolution.min_entry_sigma
-            if int(resolved.sum()) < MIN_RESIDUALS:
-                return fit_contaminated_normal(residuals.values / s, MIN_RELATIVE_SIGMA)
+            if int(resolved.sum()) < self.residuals.settings.min_residuals:
+                return fit_contaminated_normal(
+                    residuals.values / s, self.residuals.settings.min_relative_sigma
+                )
             return fit_contaminated_normal(
-                residuals.values[resolved] / s[resolved], MIN_RELATIVE_SIGMA
+                residuals.values[resolved] / s[resolved], self.residuals.settings.min_relative_sigma
             )
         selected = residuals.model > step
-        if int(selected.sum()) < MIN_RESIDUALS:
+        if int(selected.sum()) < self.residuals.settings.min_residuals:
             return NO_OUTLIERS
         m = residuals.model[selected]
         unit = np.maximum(s[selected] ** 2 / m, 0.5 * step)
         x = np.maximum(m + residuals.values[selected], 0.0)
         z = 2 * (np.sqrt(x / unit + 0.375) - np.sqrt(m / unit + 0.375))
-        return replace(fit_contaminated_normal(z, MIN_RELATIVE_SIGMA), sigma=1.0)
+        return replace(
+            fit_contaminated_normal(z, self.residuals.settings.min_relative_sigma), sigma=1.0
+        )
 
     def _fit_variance(self, squares: np.ndarray, count: np.ndarray) -> None:
         """The variance function that explains the mean squares of the groups.
@@ -730,23 +757,12 @@ class _NoiseEstimator:
         self.variance = (float(coefficients[0]), float(coefficients[1]), float(coefficients[2]))
 
 
-#: The smallest unit of that histogram; its even bins, how the others grow, and how many there are.
-MIN_HISTOGRAM_UNIT = 0.01
-UNIFORM_LIMIT, UNIFORM_BINS, BIN_GROWTH, GROWING_BINS = 5.0, 20, 1.4, 399
-BIN_WIDTHS = np.diff(
-    np.concatenate(
-        [
-            np.linspace(0.0, UNIFORM_LIMIT, UNIFORM_BINS + 1),
-            UNIFORM_LIMIT * BIN_GROWTH ** np.arange(1, GROWING_BINS + 1),
-        ]
-    )
-)
 #: The core where nothing can be told of outliers.
 NO_OUTLIERS = ContaminatedNormal(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
 def _shrink_scales(
-    logs: np.ndarray, count: np.ndarray, sampling_variance: float = LOG_SCALE_SAMPLING_VARIANCE
+    logs: np.ndarray, count: np.ndarray, sampling_variance: float
 ) -> tuple[np.ndarray, float]:
     """Scales of slabs of geometric mean 1, and that mean, from the logarithms of estimates.
 

@@ -9,18 +9,7 @@ import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.engines import Axes, Engine
-
-#: Entries that are looked at, next to each other.
-WINDOW_ENTRIES = 1 << 16
-#: Residuals beyond this many standard deviations are outliers, and not looked at.
-OUTLIER_LIMIT = 4.0
-#: The correlation of neighbours that is reported, if it is so many times as large as by chance.
-MIN_AUTOCORRELATION, MIN_Z_SCORE = 0.1, 5.0
-#: The leading eigenvalue of noise is reported if it is larger by this share than it should be.
-MIN_EIGENVALUE_EXCESS = 0.3
-#: Fewer residuals tell nothing, nor do such that are this small in units of the noise: where the
-#: model is exact, they are roundings.
-MIN_RESIDUALS, EXACT_LIMIT = 500, 0.01
+from robustcp.noise.settings import STRUCTURE_SETTINGS, StructureSettings
 
 
 @dataclass(frozen=True)
@@ -57,20 +46,25 @@ class ResidualStructure:
         for mode, (autocorrelation, limit) in enumerate(
             zip(self.autocorrelations, self.limits, strict=True)
         ):
-            if autocorrelation > max(MIN_AUTOCORRELATION, limit[0]):
+            if autocorrelation > limit[0]:
                 findings.append(
                     f"neighbours along {axes.mode_name(mode)} correlate by {autocorrelation:.2f}"
                 )
         return ["residuals are structured: " + " and ".join(findings)] if findings else []
 
 
-def measure_structure(engine: Engine, factors: Factors, sigma: float) -> ResidualStructure:
+def measure_structure(
+    engine: Engine,
+    factors: Factors,
+    sigma: float,
+    settings: StructureSettings = STRUCTURE_SETTINGS,
+) -> ResidualStructure:
     """The structure of residuals over sigma, in a window of entries next to each other."""
-    Z = _residual_window(engine, factors) / sigma
-    valid = np.abs(Z) <= OUTLIER_LIMIT
+    Z = _residual_window(engine, factors, settings) / sigma
+    valid = np.abs(Z) <= settings.outlier_limit
     count = int(valid.sum())
     order = Z.ndim
-    if count < MIN_RESIDUALS or float(np.mean(Z[valid] ** 2)) < EXACT_LIMIT**2:
+    if count < settings.min_residuals or float(np.mean(Z[valid] ** 2)) < settings.exact_limit**2:
         return ResidualStructure((0.0,) * order, (1.0,) * order, ((1.0, math.inf),) * order)
     Z = np.where(valid, Z - float(np.mean(Z[valid])), 0.0)
     variance = float(np.sum(Z * Z)) / count
@@ -82,13 +76,16 @@ def measure_structure(engine: Engine, factors: Factors, sigma: float) -> Residua
         autocorrelations.append(
             float(np.sum(z[1:] * z[:-1])) / max(pairs, 1) / max(variance, 1e-300)
         )
-        value, limit = _leading_eigenvalue(z, valid_rows, variance)
+        value, limit = _leading_eigenvalue(z, valid_rows, variance, settings)
         leading_eigenvalues.append(value)
-        limits.append((MIN_Z_SCORE / math.sqrt(max(pairs, 1)), limit))
+        error = 1 / math.sqrt(max(pairs, 1))
+        limits.append((max(settings.min_autocorrelation, settings.min_z_score * error), limit))
     return ResidualStructure(tuple(autocorrelations), tuple(leading_eigenvalues), tuple(limits))
 
 
-def _leading_eigenvalue(z: np.ndarray, valid: np.ndarray, variance: float) -> tuple[float, float]:
+def _leading_eigenvalue(
+    z: np.ndarray, valid: np.ndarray, variance: float, settings: StructureSettings
+) -> tuple[float, float]:
     """The leading eigenvalue of the rows' covariance beside that of noise, and what it may be.
 
     For noise in n rows of m entries it is near (1 + sqrt(n / m))^2 times the variance (Marchenko
@@ -101,13 +98,15 @@ def _leading_eigenvalue(z: np.ndarray, valid: np.ndarray, variance: float) -> tu
     gram = z @ z.T if rows <= z.shape[1] else z.T @ z
     largest = float(np.linalg.eigvalsh(gram)[-1]) / entries
     edge = (1 + math.sqrt(rows / entries)) ** 2 * max(variance, 1e-300)
-    return largest / edge, 1 + MIN_EIGENVALUE_EXCESS + 3 * min(gram.shape[0], entries) ** (-2 / 3)
+    return largest / edge, 1 + settings.min_eigenvalue_excess + 3 * min(gram.shape[0], entries) ** (
+        -2 / 3
+    )
 
 
-def _residual_window(engine: Engine, factors: Factors) -> np.ndarray:
+def _residual_window(engine: Engine, factors: Factors, settings: StructureSettings) -> np.ndarray:
     """Residuals of entries next to each other, in the middle of the data; NaN for missing ones."""
     sizes = list(engine.shape)
-    while math.prod(sizes) > WINDOW_ENTRIES:
+    while math.prod(sizes) > settings.window_entries:
         longest = sizes.index(max(sizes))
         sizes[longest] = -(-sizes[longest] // 2)
     first = [

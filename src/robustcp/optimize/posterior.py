@@ -25,22 +25,39 @@ from robustcp.engines.installed import numba_kernels
 from robustcp.engines.normal_equations import NormalEquations, pack_indices, unpack_indices
 from robustcp.losses import Loss
 
-#: Degrees of freedom of the t distribution.
-T_DEGREES_OF_FREEDOM = 1.0
-#: A new component begins with this noise, in units of the size of the data: so small that it is
-#: not given up before it has found its place, in so many sweeps.
-INITIAL_NOISE, FIXED_NOISE_SWEEPS = 0.1, 30
-#: Sweeps until it has settled, at most, and the fall of the cost per entry that ends them.
-MAX_SWEEPS, COST_TOLERANCE = 60, 1e-4
-#: So many degrees of freedom are a Gaussian; sweeps that its means take, the fall of the cost per
-#: entry that ends them, and how often the entries are weighted anew.
-GAUSSIAN_DEGREES_OF_FREEDOM, MEANS_SWEEPS, MEANS_TOLERANCE, REWEIGHTINGS = 1e9, 100, 1e-7, 2
-#: Steps in which the rows are found that a part of the data leaves out.
-ROW_STEPS = 8
-#: A component that is smaller than this share of the data is dead.
-PRUNED_SIZE = 0.02
-#: Entries that plain passes look at together.
-BLOCK_ENTRIES = 1 << 15
+
+@dataclass(frozen=True)
+class PosteriorSettings:
+    """The constants of the variational posterior."""
+
+    #: Degrees of freedom of the t distribution.
+    t_degrees_of_freedom: float = 1.0
+    #: A new component begins with this noise, in units of the size of the data: so small that
+    #: it is not pruned at once,
+    initial_noise: float = 0.1
+    #: for so many sweeps.
+    fixed_noise_sweeps: int = 30
+    #: Sweeps of a fit, at most,
+    max_sweeps: int = 60
+    #: and the decrease of the cost per entry that ends them.
+    cost_tolerance: float = 1e-4
+    #: So many degrees of freedom are a Gaussian.
+    gaussian_degrees_of_freedom: float = 1e9
+    #: Sweeps for the posterior means of a fit, at most,
+    means_sweeps: int = 100
+    #: and the decrease of the cost per entry that ends them.
+    means_tolerance: float = 1e-7
+    #: How often the entries are weighted anew.
+    reweightings: int = 2
+    #: Steps in which the rows are fitted that a part of the data leaves out.
+    row_steps: int = 8
+    #: A component that is smaller than this share of the data is pruned.
+    pruned_size: float = 0.02
+    #: Entries that plain passes work on together.
+    block_entries: int = 1 << 15
+
+
+POSTERIOR = PosteriorSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +111,8 @@ class Entries:
     def evaluate_model(self, factors: Sequence[np.ndarray]) -> np.ndarray:
         """The model's entries there."""
         fitted = np.empty(self.values.size)
-        for begin in range(0, fitted.size, BLOCK_ENTRIES):
-            block = slice(begin, begin + BLOCK_ENTRIES)
+        for begin in range(0, fitted.size, POSTERIOR.block_entries):
+            block = slice(begin, begin + POSTERIOR.block_entries)
             rows = (A[index[block]] for A, index in zip(factors, self.indices, strict=True))
             fitted[block] = math.prod(rows).sum(axis=1)
         return fitted
@@ -127,7 +144,7 @@ class Posterior:
     squared_scale: float
     min_squared_scale: float
     #: Degrees of freedom of the t distribution of the noise.
-    degrees_of_freedom: float = T_DEGREES_OF_FREEDOM
+    degrees_of_freedom: float = POSTERIOR.t_degrees_of_freedom
     #: Which entries are looked at; all if None.
     entry_mask: np.ndarray | None = field(repr=False, default=None)
     #: The mean squares of the residuals, as the last sweep found them.
@@ -169,7 +186,7 @@ class Posterior:
             prior_variances=prior_variances,
             squared_scale=max(squared_scale, 1e-300),
         ).balanced()
-        for _ in range(ROW_STEPS):
+        for _ in range(POSTERIOR.row_steps):
             for mode, A in enumerate(posterior.means):
                 posterior = posterior.solve_mode(mode)
                 posterior = replace(
@@ -202,7 +219,7 @@ class Posterior:
                     self.covariances, mode, np.zeros((size, self.rank, self.rank))
                 ),
             )
-            for _ in range(ROW_STEPS):
+            for _ in range(POSTERIOR.row_steps):
                 posterior = posterior.solve_mode(mode)
             means.append(posterior.means[mode])
             covariances.append(posterior.covariances[mode])
@@ -227,7 +244,7 @@ class Posterior:
     @property
     def pruned_components(self) -> np.ndarray:
         """Which components are."""
-        return np.flatnonzero(self.component_sizes <= PRUNED_SIZE)
+        return np.flatnonzero(self.component_sizes <= POSTERIOR.pruned_size)
 
     # Steps
 
@@ -251,7 +268,7 @@ class Posterior:
             covariances.append(V)
             prior_variances.append(tau)
         squared_scale = max(
-            (INITIAL_NOISE * self.entries.typical_magnitude) ** 2, self.min_squared_scale
+            (POSTERIOR.initial_noise * self.entries.typical_magnitude) ** 2, self.min_squared_scale
         )
         return replace(
             self,
@@ -261,14 +278,16 @@ class Posterior:
             squared_scale=squared_scale,
         )
 
-    def sweep_with_fixed_noise(self, sweeps: int = FIXED_NOISE_SWEEPS) -> Posterior:
+    def sweep_with_fixed_noise(self, sweeps: int = POSTERIOR.fixed_noise_sweeps) -> Posterior:
         """After some sweeps with noise and priors as they are."""
         posterior = self
         for _ in range(sweeps):
             posterior = posterior.sweep(fixed_noise=True)
         return posterior
 
-    def fit(self, max_sweeps: int = MAX_SWEEPS, tol: float = COST_TOLERANCE) -> Posterior:
+    def fit(
+        self, max_sweeps: int = POSTERIOR.max_sweeps, tol: float = POSTERIOR.cost_tolerance
+    ) -> Posterior:
         """After sweeps with everything estimated."""
         posterior, before = self, math.inf
         for k in range(max_sweeps):
@@ -392,14 +411,14 @@ def posterior_means(
     posterior = Posterior.from_factors(entries, constraints, factors, sigma)
     pruned = posterior.pruned_components.size
     posterior = replace(
-        posterior, squared_scale=sigma**2, degrees_of_freedom=GAUSSIAN_DEGREES_OF_FREEDOM
+        posterior, squared_scale=sigma**2, degrees_of_freedom=POSTERIOR.gaussian_degrees_of_freedom
     )
     magnitudes = np.abs(entries.values - entries.evaluate_model(posterior.means))
-    for _ in range(REWEIGHTINGS):
+    for _ in range(POSTERIOR.reweightings):
         signs = np.sign(entries.values - entries.evaluate_model(posterior.means))
         weights = loss.curvature(signs * magnitudes / entries.scales)
         posterior = replace(posterior, entries=entries.with_weights(entries.weights * weights))
-        posterior = posterior.fit(MEANS_SWEEPS, MEANS_TOLERANCE)
+        posterior = posterior.fit(POSTERIOR.means_sweeps, POSTERIOR.means_tolerance)
         magnitudes = np.sqrt(posterior.squared_residuals)
     return None if posterior.pruned_components.size > pruned else posterior.means
 
@@ -472,8 +491,8 @@ def _plain_expected_equations(
     """As the compiled `expected_equations`, without Numba."""
     i, j = pack_indices(first_moments.shape[1])
     multiplicity = np.where(i == j, 1.0, 2.0)
-    for begin in range(0, x.size, BLOCK_ENTRIES):
-        block = slice(begin, begin + BLOCK_ENTRIES)
+    for begin in range(0, x.size, POSTERIOR.block_entries):
+        block = slice(begin, begin + POSTERIOR.block_entries)
         rows, values, p = row_numbers[block], x[block], precisions[block]
         others = [rows[:, m] for m in range(row_numbers.shape[1]) if m != mode]
         second_products = math.prod(second_moments[row] for row in others)

@@ -20,8 +20,10 @@ from robustcp.optimize.units import Units
 CLIP_RATIO = 2.0**27
 #: What entries this many times larger cost is left out when the progress of a fit is measured.
 FLOOR_RATIO = 10.0
-#: Entries are wild beyond a gap of this ratio, if they are so many times ordinary ones.
-GAP_RATIO, GROSS_RATIO = 4.0, 20.0
+#: Gross outliers are beyond a gap of this ratio in the magnitudes,
+GAP_RATIO = 4.0
+#: and so many times as large as ordinary entries.
+GROSS_RATIO = 20.0
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from robustcp.engines import Axes, Engine, Sample, to_host
 from robustcp.engines.normal_equations import unpack_indices
 from robustcp.losses import Loss
 
-#: Rows with so many entries for each component need no prior; with hardly so many, they need it
-#: badly.
-AMPLE_ENTRIES_PER_COMPONENT, MIN_ENTRIES_PER_COMPONENT = 50, 8
+#: Rows with so many entries for each component need no prior.
+AMPLE_ENTRIES_PER_COMPONENT = 50
+#: Where no entry is missing, so many are enough.
+MIN_ENTRIES_PER_COMPONENT = 8
 #: Rounds in which the variances are estimated.
 EM_ROUNDS = 5
 #: Leverages are not above this, which leaves something of a residual.

@@ -27,20 +27,33 @@ from robustcp.noise.resolution import Resolution
 from robustcp.optimize.row_prior import Prior, RowPosterior, RowPrior
 from robustcp.optimize.units import Units
 
-#: With a larger share of outliers than this there is no telling what the noise is; up to that
-#: share there is, if its peak is twice as high as the floor of outliers.
-MAX_OUTLIER_SHARE, MAX_OUTLIER_SHARE_WITH_PEAK, MAX_OUTLIER_FLOOR = 0.5, 0.75, 0.5
-#: With fewer clean entries than this the 1-norm, which is led by medians, leads astray.
-MIN_CLEAN_SHARE = 0.55
-#: A level that raises the share of rejected entries, and lowers that of clean ones, by so much has
-#: gone astray: to a bounded loss, giving up entries may be cheaper than a penalty.
-MAX_REJECTION_RISE = 0.05
-#: Changes of the noise, as logarithms, at which a refinement ends: common, and entry by entry.
-COMMON_NOISE_TOL, HETEROSCEDASTIC_NOISE_TOL = 0.002, 0.005
-#: The same of starts, which only have to be told apart.
-START_NOISE_TOL = 0.02
-#: The kind of noise is chosen before the first levels of a refinement, then it stays.
-NOISE_KIND_LEVELS = 2
+
+@dataclass(frozen=True)
+class RefinementSettings:
+    """The constants by which the noise leads a fit."""
+
+    #: With a larger share of outliers the noise cannot be estimated.
+    max_outlier_share: float = 0.5
+    #: With at most this share the noise can be estimated if its peak is high:
+    max_outlier_share_with_peak: float = 0.75
+    #: the floor of outliers, relative to the peak, is at most this.
+    max_outlier_floor: float = 0.5
+    #: With fewer clean entries the 1-norm, which is led by medians, misleads.
+    min_clean_share: float = 0.55
+    #: A level that raises the share of rejected entries, and lowers that of clean ones, by this is
+    #: undone: to a bounded loss, rejecting entries may be cheaper than a penalty.
+    max_rejection_rise: float = 0.05
+    #: The change of the logarithm of common noise at which a refinement ends;
+    common_noise_tol: float = 0.002
+    #: the same of heteroscedastic noise, entry by entry.
+    heteroscedastic_noise_tol: float = 0.005
+    #: The same of starts, which only have to be compared.
+    start_noise_tol: float = 0.02
+    #: The kind of noise is selected before the first levels of a refinement, then it stays.
+    noise_kind_levels: int = 2
+
+
+REFINEMENT = RefinementSettings()
 
 
 class Skip(Exception):  # noqa: N818 - not an error: the stage is not for this data
@@ -216,13 +229,19 @@ class Refinement(Schedule):
             before = replace(before, noise=None)
         residuals, posterior = self._estimate_residuals(engine, factors, before)
         old = None if before is None else before.noise
-        noise = self.noise.estimate(residuals, old if level >= NOISE_KIND_LEVELS else None)
+        noise = self.noise.estimate(
+            residuals, old if level >= REFINEMENT.noise_kind_levels else None
+        )
         self._check_noise(noise, old)
         frozen_noise = noise.with_signal(factors) if noise.kind.signal else noise
         fibres = find_outlying_fibres(engine, factors, frozen_noise)
         same_fibres = (fibres is None) == (before is None or before.fibres is None)
         if old is not None and noise.kind == old.kind and same_fibres:
-            tol = COMMON_NOISE_TOL if noise.kind == COMMON else HETEROSCEDASTIC_NOISE_TOL
+            tol = (
+                REFINEMENT.common_noise_tol
+                if noise.kind == COMMON
+                else REFINEMENT.heteroscedastic_noise_tol
+            )
             if rms_log_ratio(residuals, noise, old) < tol:
                 return None
         loss = Contaminated(noise.sigma, noise.above, noise.below)
@@ -259,8 +278,10 @@ class Refinement(Schedule):
 
     def _check_noise(self, noise: Noise, old: Noise | None) -> None:
         """Whether there is noise that can be told from the outliers."""
-        has_peak = max(noise.above, noise.below) < MAX_OUTLIER_FLOOR
-        if noise.rejected_share > (MAX_OUTLIER_SHARE_WITH_PEAK if has_peak else MAX_OUTLIER_SHARE):
+        has_peak = max(noise.above, noise.below) < REFINEMENT.max_outlier_floor
+        if noise.rejected_share > (
+            REFINEMENT.max_outlier_share_with_peak if has_peak else REFINEMENT.max_outlier_share
+        ):
             raise Skip(
                 f"refinement would reject {noise.rejected_share:.0%} of the entries: "
                 "the L1 fit is kept"
@@ -358,7 +379,7 @@ def most_are_outliers(engine: Engine, factors: Factors, resolution: Resolution) 
     """Whether less than half of the entries, or hardly more, are clean beside a model."""
     return (
         fit_contaminated_normal(engine.sample(factors).values, resolution.min_entry_sigma).clean
-        < MIN_CLEAN_SHARE
+        < REFINEMENT.min_clean_share
     )
 
 
@@ -370,8 +391,8 @@ def _clip_limits(noise: Noise) -> tuple[float, float]:
 def _rejects_more(before: Noise, now: Noise) -> bool:
     """Whether far more entries are rejected than before, and fewer are clean."""
     return (
-        now.clean < before.clean - MAX_REJECTION_RISE
-        and now.rejected_share > before.rejected_share + MAX_REJECTION_RISE
+        now.clean < before.clean - REFINEMENT.max_rejection_rise
+        and now.rejected_share > before.rejected_share + REFINEMENT.max_rejection_rise
     )
 
 
@@ -409,7 +430,7 @@ class CauchyContinuation(Schedule):
             return None
         noise = estimate_rough_noise(engine, factors, self.resolution)
         old = before.noise if before is not None and level > 0 else None
-        if old is not None and abs(math.log(noise.sigma / old.sigma)) < START_NOISE_TOL:
+        if old is not None and abs(math.log(noise.sigma / old.sigma)) < REFINEMENT.start_noise_tol:
             return None
         return Level(Cauchy(self.width * noise.sigma), noise)
 

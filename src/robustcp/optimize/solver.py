@@ -33,9 +33,12 @@ from robustcp.optimize.updates import MajorizeMinimize, SweepResult, UnsolvedRow
 
 #: Where rows are badly determined, sweeps go slowly along valleys: what ends a level, relatively.
 PRIOR_TOL_FACTOR = 0.01
-#: With so few entries, sweeps cost less than what may save some: it begins after that many in a
-#: level.
-CHEAP_SWEEP_ENTRIES, CHEAP_LEAST_SQUARES_ENTRIES, JOINT_STEP_AFTER_SWEEPS = 1 << 15, 1 << 18, 30
+#: With fewer entries a sweep costs less than a joint step,
+CHEAP_SWEEP_ENTRIES = 1 << 15
+#: with fewer than this one of least squares does;
+CHEAP_LEAST_SQUARES_ENTRIES = 1 << 18
+#: joint steps then begin after so many sweeps of a level.
+JOINT_STEP_AFTER_SWEEPS = 30
 #: The level of a state that has not begun.
 NOT_STARTED = -1
 

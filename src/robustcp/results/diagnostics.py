@@ -16,9 +16,12 @@ from robustcp.model.metrics import concentration
 from robustcp.noise import ResidualStructure
 from robustcp.optimize.row_prior import PriorDominatedRows
 
-#: A component lives on a part of the rows of a mode if this share of them holds that share of its
-#: squares, and that of an ordinary component is smaller.
-LOCALISED_ROW_SHARE, LOCALISED_ENERGY_SHARE, ORDINARY_ENERGY_SHARE = 0.25, 0.99, 0.9
+#: A component is localised if this share of the rows of a mode
+LOCALISED_ROW_SHARE = 0.25
+#: holds this share of its squares,
+LOCALISED_ENERGY_SHARE = 0.99
+#: and the median of the other components has a smaller share there.
+ORDINARY_ENERGY_SHARE = 0.9
 #: Rows that are spread over so many times as many are not those of a peak.
 SCATTER_RATIO = 2
 #: So large a share of the rows is few in any case.

@@ -37,8 +37,10 @@ MIN_RESIDUAL_DISTANCE = 0.5
 #: The most rounds of a constraint that solves for rows step by step.
 MAX_SOLVE_ROUNDS = 100
 
-REGULAR, GOOD_LEVERAGE = "regular", "good leverage"
-ORTHOGONAL, BAD_LEVERAGE = "orthogonal outlier", "bad leverage"
+REGULAR = "regular"
+GOOD_LEVERAGE = "good leverage"
+ORTHOGONAL = "orthogonal outlier"
+BAD_LEVERAGE = "bad leverage"
 NO_DATA = "no data"
 
 

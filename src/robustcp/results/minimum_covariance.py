@@ -16,8 +16,10 @@ import numpy as np
 
 #: The share of Gaussian points that are not far.
 QUANTILE_LEVEL = 0.975
-#: Small subsets that a search begins with, and how many of their ends go on.
-STARTING_SUBSETS, CONTINUED_SUBSETS = 500, 30
+#: Small subsets that a search begins with.
+STARTING_SUBSETS = 500
+#: How many of them are concentrated to the end.
+CONTINUED_SUBSETS = 30
 #: Determinants are lower if their logarithm is, by this.
 MIN_LOG_DECREASE = 1e-10
 #: So many points at the edge of a subset, on either side, may be exchanged.

@@ -21,8 +21,9 @@ class SearchSettings:
     large_epsilon_share: float = 1.0
     #: Starts are fitted down to this share, loosely.
     lowest_epsilon_share: float = 1e-4
-    #: If more than this share of the entries is positive, the first starts have another order.
+    #: If more than this share of the entries is positive,
     mostly_positive_share: float = 0.9
+    #: the first proposals are fitted in this order.
     positive_data_order: tuple[int, ...] = (3, 1, 2, 0)
     #: Starts for data of which most entries are outliers: initialization and quantile.
     quantile_starts: tuple[tuple[str, float], ...] = (

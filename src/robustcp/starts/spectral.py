@@ -29,8 +29,10 @@ MAX_CORE_DATA_ENTRIES = 1 << 20
 BLOCK_ENTRIES = 1 << 20
 #: Cores of more entries, times the rank, are not fitted.
 MAX_CORE_SIZE = 1 << 18
-#: Starts of the fit of a core, and their sweeps.
-CORE_STARTS, CORE_SWEEPS = 5, 100
+#: Starts of the fit of a core.
+CORE_STARTS = 5
+#: Sweeps of each.
+CORE_SWEEPS = 100
 
 
 def spectral_factors(engine: Engine, rank: int, rng: np.random.Generator) -> Factors:
