@@ -1,4 +1,4 @@
-"""On a GPU: `pytest -m gpu`. What the kernels compute is tested in test_triton_pass.py, without one."""
+"""On a GPU: `pytest -m gpu`. test_triton_pass.py tests what the kernels compute, without one."""
 
 import math
 

@@ -533,12 +533,13 @@ class TestAFitThatCannotBeWritten:
     def test_a_folder_that_vanished(self, sources, tmp_path, kept, monkeypatch):
         out = tmp_path / "out" / "fit.npz"
         out.parent.mkdir()
+        cpals = robustcp.cpals
 
         def vanishing(*arguments, **options):
             out.parent.rmdir()
-            return robustcp.cpals(*arguments, **options)
+            return cpals(*arguments, **options)
 
-        monkeypatch.setattr("robustcp.estimators.cpals", vanishing)
+        monkeypatch.setattr("robustcp.cpals", vanishing)
         done = run("fit", sources["x"], *FIT, "--out", out)
         self.kept_fit(done, out, kept, "No such file or directory")
 
@@ -581,7 +582,7 @@ def test_not_enough_memory(sources, tmp_path, monkeypatch):
     def exhausted(*arguments, **options):
         raise MemoryError("Unable to allocate 8.00 TiB")
 
-    monkeypatch.setattr("robustcp.estimators.cpals", exhausted)
+    monkeypatch.setattr("robustcp.cpals", exhausted)
     done = run("fit", sources["x"], *FIT, "--out", tmp_path / "fit.npz")
     assert done.exit_code == 4
     assert done.stderr == "robustcp: not enough memory (Unable to allocate 8.00 TiB)\n"

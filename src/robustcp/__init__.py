@@ -14,7 +14,9 @@ from robustcp import baselines, eem, plot
 from robustcp._util.version import __version__ as __version__
 from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
 from robustcp.engines import Observed, as_engine
-from robustcp.estimators import cp, cpal1, cpals
+from robustcp.estimators.cp import cp
+from robustcp.estimators.cpal1 import cpal1
+from robustcp.estimators.cpals import cpals
 from robustcp.inference.batch import Fits, cp_many
 from robustcp.inference.ensemble import Ensemble, ensemble
 from robustcp.inference.rank_profile import RankProfile, core_consistency, rank_profile

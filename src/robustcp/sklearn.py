@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 from robustcp._util import checks
 from robustcp.constraints import Constraint
 from robustcp.engines import LabelledTensor, as_array, axes_of, khatri_rao, to_host
-from robustcp.estimators import cp
+from robustcp.estimators.cp import cp
 from robustcp.losses import Loss
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from robustcp._util import checks
-from robustcp.estimators import cp
+from robustcp.estimators.cp import cp
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.optimize.regression import project
 from robustcp.optimize.solver import State

@@ -131,7 +131,7 @@ def fit(
 
     Example: robustcp fit aminoacids.mat --key X.data --rank 3 --out fit.npz
     """
-    from robustcp import estimators
+    import robustcp
     from robustcp.io.nifti import (
         check_mappable,
         check_maps,
@@ -180,7 +180,7 @@ def fit(
     with resources.start_workers():
         loaded = resources.limit_memory(loaded)
         estimate, seconds = fit_with_progress(
-            getattr(estimators, method),
+            getattr(robustcp, method),
             loaded,
             rank,
             options,

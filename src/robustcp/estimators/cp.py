@@ -35,7 +35,7 @@ def cp(
     entry_weights: Any = None,
     nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
-    fixed: Sequence[int] = (),
+    fixed: Sequence[int | str] = (),
     init: Any = "auto",
     starts: int | str = "auto",
     tol: float = 1e-5,
@@ -131,8 +131,8 @@ def cp(
     tol = checks.real_number("tol", tol, 0.0, below=1.0)
     user_stages = _stages_from_loss(loss, tol)
     if user_stages and not (isinstance(noise, str) and noise == "auto"):
-        raise ValueError("noise: is for the default loss of cp, and loss is given too")
-    if not isinstance(fixed, Sequence):
+        raise ValueError("noise: applies to the default loss only, but loss is given")
+    if not isinstance(fixed, Sequence) or isinstance(fixed, str):
         raise ValueError(f"fixed: must be a list of modes, got {fixed!r}")
     if cases is not None and (user_stages or len(fixed)):
         raise ValueError("cases: cannot be asked for together with loss or fixed")
@@ -166,7 +166,7 @@ class _ScreenedStarts(Method):
 
 @dataclass(frozen=True, eq=False)
 class RefinedL1(_ScreenedStarts):
-    """The 1-norm to where the noise shows, then the likelihood of the noise with outliers."""
+    """The 1-norm down to the noise level, then the contaminated normal likelihood."""
 
     tol: float
     noise: Any = "auto"
@@ -189,7 +189,7 @@ class GivenStages(_ScreenedStarts):
 
 
 def _describe_noise(noise: Any) -> Any:
-    """A noise as checkpoints compare it; standard deviations are told by the objective."""
+    """The noise as checkpoints compare it; known values show in the objective."""
     if not is_kind(noise):
         return "given"
     items = noise if isinstance(noise, list | tuple) else [noise]

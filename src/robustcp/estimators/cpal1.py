@@ -45,7 +45,7 @@ def cpal1(
     callback: Callback | None = None,
     checkpoint: CheckpointArgument = None,
 ) -> Fit:
-    """CP by the smoothed 1-norm, which gross errors cannot pull away (Chi & Kolda 2010).
+    """CP by the smoothed 1-norm, robust to gross errors (Chi & Kolda 2010).
 
     Minimises sum_i sqrt(r_i^2 + epsilon) + mu/2 sum_n |A_n|^2 over the factors A_n, where r is
     the residual, by majorization-minimization: in turn for each factor, each row solves a small
@@ -65,8 +65,8 @@ def cpal1(
         Smoothing of the 1-norm, and the weight of the factors' norms. With continuation they
         are relative to the data's scale, so that a fit of c * X is c times the fit of X.
     smoothing : {"continuation", "fixed"}
-        "continuation" begins with a large epsilon and comes down to the one asked for; sweeps
-        are carried on beyond their end when that lowers the objective. "fixed" is the algorithm
+        "continuation" begins with a large epsilon and comes down to the one asked for; sweeps are
+        extrapolated when that lowers the objective. "fixed" is the algorithm
         as published, with epsilon and mu in the data's raw units.
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the

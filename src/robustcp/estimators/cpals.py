@@ -39,10 +39,10 @@ def cpals(
     callback: Callback | None = None,
     checkpoint: CheckpointArgument = None,
 ) -> Fit:
-    """CP by alternating least squares: what everybody uses, and what gross errors break.
+    """CP by alternating least squares: the standard method, not robust to gross errors.
 
     Minimises sum_i r_i^2 / 2 + mu/2 sum_n |A_n|^2. The parameters are those of `cpal1`. Where
-    entries are missing, a start may run off to infinity there; it is then begun anew at random.
+    entries are missing, a start may diverge there; a random one then replaces it.
 
     Examples
     --------

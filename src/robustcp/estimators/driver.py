@@ -47,7 +47,7 @@ from robustcp.starts.start import Start, StartingPoint, zero_unobserved_rows
 
 LOG = logging.getLogger(__name__)
 
-#: A component that is so many times larger than any entry of the data has run off.
+#: A component this many times larger than the largest entry has diverged.
 DIVERGENCE_RATIO = 100.0
 #: Costs per entry that differ by less are the same.
 SAME_COST_TOL = 1e-3
@@ -55,7 +55,7 @@ SAME_COST_TOL = 1e-3
 EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
-#: That one start alone reached the best model is reported if there were so many.
+#: With at least this many starts, one that alone reached the best model is reported.
 MIN_STARTS_TO_WARN = 6
 
 Callback = Callable[[State], bool | None]
@@ -94,7 +94,7 @@ class _Run:
         return self.cost_without(None)
 
     def cost_without(self, fibres: Fibres | None) -> float:
-        """The same of data without some fibres."""
+        """The cost on data without some fibres."""
         problem, state = self.solver.problem, self.state
         rest = (
             problem
@@ -114,7 +114,7 @@ def estimate(
     callback: Callback | None = None,
     checkpoint: CheckpointRequest | None = None,
 ) -> Fit:
-    """Follow each start of a plan through its stages and keep the lowest objective."""
+    """Follow each start of a plan through its stages and keep the best model."""
     rank, max_sweeps, generator = spec.rank, spec.max_sweeps, checks.generator(rng)
     if callback is not None and not callable(callback):
         raise ValueError(f"callback: must be a function of a State, got {callback!r}")
@@ -157,7 +157,7 @@ def _label_fit(fit: Fit, axes: Axes) -> Fit:
 
 
 def _transfer_callback(callback: Callback | None, engine: Engine) -> Callback | None:
-    """A callback that is told of arrays where the data was given."""
+    """A callback that gets arrays in the library and on the device of X."""
     if callback is None:
         return None
     return lambda state: callback(
@@ -217,7 +217,7 @@ class _FitDriver:
         return fit
 
     def find_starting_point(self, start: Start, number: int, rank: int) -> StartingPoint:
-        """Where a start begins, by a search or from what is known of it."""
+        """The starting point, from the checkpoint or else by a search."""
         plan, saved = self.plan, self.record.saved_run(number)
         if saved:
             return saved.starting_point
@@ -383,7 +383,7 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
         engine = engine.without_fibres(state.fibres)
     model = _canonical_model(solver, state)
     loss = units.loss_of_data(state.loss)
-    # Where there was no refinement nobody has asked yet what the noise depends on.
+    # Without refinement the kind of noise was not selected: it is taken as common.
     noise_estimated = state.noise is not None
     kind = state.noise.kind if state.noise is not None else COMMON
     noise = estimate_model_noise(
@@ -413,7 +413,7 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
 def _warnings(
     run: _Run, model: KruskalTensor, noise: Noise, sufficient_rank: int | None
 ) -> list[FitWarning]:
-    """Reasons to doubt the model of a run, but for those that other runs give."""
+    """Warnings from one run; those from comparing runs are in `_start_warnings`."""
     state, level_data, rank = run.state, run.solver.objective_of(run.state).engine, model.rank
     cases = None if run.case_diagnostics is None else run.case_diagnostics.mode
     axes = run.axes
@@ -456,9 +456,8 @@ def _notes(run: _Run) -> list[str]:
 def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     """The run that costs least in the end, and what is known of all starts.
 
-    They are compared without the fibres that any of them leaves out: no model can buy itself a
-    low cost by a component for those. Of those that cost the same, it is the one that most starts
-    agree with.
+    They are compared without the fibres that any of them leaves out, so that a component fitted to
+    these does not lower the cost. Ties go to the run that most starts agree with.
     """
     starts = runs[0].starting_point.starts
     assert starts is not None
@@ -522,8 +521,7 @@ def _located_outcome(run: _Run, loss: Loss) -> Outcome:
 def _explained_share(problem: Problem, state: State) -> float:
     """The share of the data that the model explains: of squares for least squares, else of |x|.
 
-    Of small counts also that of squares: their means are no medians, and may leave more of |x|
-    than zeros do.
+    Squares for small counts too: at their mean the sum of |residuals| may exceed that at 0.
     """
     tiny = L1(max((1e-6 * problem.scale) ** 2, 1e-300))
     squares = state.loss.quadratic or problem.resolution.small_counts
@@ -536,7 +534,7 @@ def _explained_share(problem: Problem, state: State) -> float:
 
 
 def _rejected_row_notes(engine: Engine, state: State, axes: Axes) -> list[str]:
-    """Rows that a loss which rejects outliers leaves where the stage before it put them."""
+    """Notes on rows with all entries rejected: they keep their previous values."""
     if not np.isfinite(state.loss.rejects):
         return []
     notes = []

@@ -66,14 +66,15 @@ class FitSpec:
 
     def __post_init__(self) -> None:
         for name in ("starts", "rank", "max_sweeps"):
-            if (number := getattr(self, name)) is not None:
-                object.__setattr__(self, name, checks.whole_number(name, number, 1))
+            if name != "starts" or self.starts is not None:
+                number = checks.whole_number(name, getattr(self, name), 1)
+                object.__setattr__(self, name, number)
         if isinstance(self.init, str):
             checks.choice("init", self.init, ("auto", "nvecs", "random"))
 
 
 def plan(spec: FitSpec, engine: Engine) -> Plan:
-    """What a specification comes to for some data."""
+    """The plan of a specification for some data."""
     axes, order = engine.view.axes, engine.order
     constraints = add_nonnegative(
         constraints_by_mode(spec.constraints, axes.modes, order), spec.nonnegative, axes
@@ -92,7 +93,7 @@ def plan(spec: FitSpec, engine: Engine) -> Plan:
 
 
 def align_init(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:
-    """A fit to begin with, its modes and indices in the order of the data's; else as it is.
+    """A `Fit` with modes and indices ordered as the data's; other `init` unchanged.
 
     Modes that are not fixed may have other labels.
     """
@@ -109,7 +110,7 @@ def align_init(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:
 def add_nonnegative(
     constraints: Constraints, nonnegative: bool | Sequence[bool] | Sequence[int | str], axes: Axes
 ) -> Constraints:
-    """Constraints, and `Nonnegative` for the free ones of the modes that must be so."""
+    """Constraints, with `Nonnegative` in place of `Free` in the flagged modes."""
     flags = _nonnegative_flags(nonnegative, axes, len(constraints))
     for mode, (constraint, flag) in enumerate(zip(constraints, flags, strict=True)):
         if flag and constraint.signed and constraint != Free():

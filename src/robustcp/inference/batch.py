@@ -16,7 +16,7 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp.engines import axes_of, host_data, is_on_host, to_host
-from robustcp.estimators import cp
+from robustcp.estimators.cp import cp
 from robustcp.inference.parallel import GuardedWork, Progress, run_parallel
 from robustcp.persist.errors import FileError
 from robustcp.persist.fits import load, save

@@ -13,7 +13,7 @@ import numpy as np
 from robustcp._util import checks
 from robustcp.engines import LabelledTensor, as_labelled, axes_of, host_data
 from robustcp.engines.axes import Axes as Names
-from robustcp.estimators import cp
+from robustcp.estimators.cp import cp
 from robustcp.inference.batch import cp_many, refuse_single_fit_options
 from robustcp.inference.parallel import Progress
 from robustcp.model.kruskal import KruskalTensor

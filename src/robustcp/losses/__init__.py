@@ -1,4 +1,4 @@
-"""Losses: what a residual costs, each in a file of its own with its compiled formulas."""
+"""Loss functions of residuals, one per module, with formulas for compiled code."""
 
 from robustcp.losses.base import Loss, RescaledLoss, Tail, UserLoss, as_loss, loss_types
 from robustcp.losses.cauchy import Cauchy

@@ -1,4 +1,4 @@
-"""What a loss is: a small frozen value that says what a residual costs.
+"""The interface of losses: immutable functions of a residual.
 
 A loss offers, elementwise on an array of residuals r = x - m,
 
@@ -7,12 +7,12 @@ A loss offers, elementwise on an array of residuals r = x - m,
 - ``curvature(r)``: the second derivative of a parabola that touches the loss at r and lies
   above it everywhere. For a symmetric loss that is concave in r^2, curvature = slope / r.
 
-and declares its traits (see `Loss`), so that nobody needs to know its type. An object that has
-nothing but the three methods is a loss too: `as_loss` wraps it, once, at the front door.
+and declares its properties (see `Loss`), so that no code tests its type. An object with only the
+three methods is accepted too: `as_loss` wraps it.
 
 A loss that names its formulas for compiled code (`numba_formula`, `triton_formula`) gets compiled
-passes; a frozen dataclass of numbers is kept in files and checkpoints. Nothing else in the package
-needs to know of it.
+passes; a frozen dataclass of numbers is kept in files and checkpoints. No other file lists the
+losses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBERS = (int, float, "int", "float")
 
 @dataclass(frozen=True)
 class Tail:
-    """How a loss grows far out: below |r| for negative r, above r for positive, plus log log|r|.
+    """Asymptotic growth: below |r| for r < 0, above r for r > 0, each plus `log` times log |r|.
 
     `below` and `above` are the slopes at minus and plus infinity, as magnitudes. A tail of zeros
     is that of a bounded loss.
@@ -47,7 +47,7 @@ class Tail:
         return self.below == self.above == self.log == 0
 
     def excess(self, x: Array, limit: float) -> Array:
-        """By how much entries cost more than if they were cut to a limit, if that is far out."""
+        """The loss of entries minus that of entries clipped at a limit in the tail."""
         xp = array_namespace(x)
         magnitude = xp.abs(x)
         slope = self.above
@@ -66,18 +66,18 @@ class Loss:
     Attributes
     ----------
     degree : int
-        The power of a factor of the data by which the loss grows: rescaled(c).value(c r) =
+        The degree of homogeneity: rescaled(c).value(c r) =
         c^degree value(r).
     quadratic : bool
         Whether it is r^2 / 2: all rows of a factor then share one Gram matrix.
     likelihood : bool
-        Whether its values have no natural zero, so that a fall can only be judged per entry.
+        Whether values have no natural zero (log likelihoods): decreases are taken per entry.
     tail : Tail or None
         How it grows far out; None if faster than linearly, or if that is not known.
     reach : float
         The residual from which on the tail holds.
     rejects : float
-        The residual beyond which an entry has next to no influence; infinity if there is none.
+        The rejection point: larger residuals have almost no influence; infinity if none.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class Loss:
     likelihood: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """A class that changes one of the three methods does not inherit the three together."""
+        """A subclass that overrides one of the three methods inherits no `majorize` or formulas."""
         if {"value", "slope", "curvature"} & vars(cls).keys():
             for name in ("majorize", "numba_formula", "triton_formula"):
                 if name not in vars(cls):
@@ -161,7 +161,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class RescaledLoss(Loss):
-    """A loss that knows only its own units, for data that was multiplied by a factor."""
+    """A loss without a `rescaled` of its own, for data multiplied by a factor."""
 
     loss: Loss
     factor: float

@@ -47,7 +47,7 @@ def _triton_unequal(r, n, FAST):  # type: ignore[no-untyped-def]
     above = r >= 0
     floor = tl.where(above, n[1], n[2])
     total, distance = e + floor, n[6] + tl.abs(r)
-    both = reciprocal(total * distance, FAST)  # one inverse for two: they take longest
+    both = reciprocal(total * distance, FAST)  # one division for both reciprocals
     inverse, inverse_distance = distance * both, total * both
     clean = e * inverse
     value = n[5] * log2((1.0 + floor) * inverse, FAST)
@@ -60,12 +60,12 @@ def _triton_unequal(r, n, FAST):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Contaminated(Loss):
-    """Minus the log likelihood of Gaussian noise on a flat floor of outliers, times sigma^2.
+    """Negative log likelihood, times sigma^2, of Gaussian noise with uniform outliers.
 
-    sigma^2 log((1 + k) / (exp(-r^2 / (2 sigma^2)) + k), with k the height of the floor beside
-    the peak of the Gaussian: `above` for positive residuals, `below` for negative ones. The
-    slope is r times the probability that the entry is clean. Where outliers are one-sided this
-    takes away the bias that a symmetric loss has.
+    sigma^2 log((1 + k) / (exp(-r^2 / (2 sigma^2)) + k)), with k the floor, which is the density of
+    the outliers relative to the peak of the Gaussian: `above` for positive residuals, `below` for
+    negative ones. The slope is r times the probability that the entry is clean. Where outliers are
+    one-sided this takes away the bias that a symmetric loss has.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class Contaminated(Loss):
 
     @property
     def rejects(self) -> float:
-        """From there on the probability of being clean is below 0.15."""
+        """Beyond it, the probability that an entry is clean is below 0.15."""
         height = min(self.above, self.below)
         return self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
 

@@ -40,7 +40,7 @@ class Formula:
 
 
 def bind(function: Callable[..., Any], names: Mapping[str, Any]) -> FunctionType:
-    """A copy of a function that finds some further names among its globals."""
+    """A copy of a function with additional globals."""
     assert isinstance(function, FunctionType)
     bound = FunctionType(function.__code__, {**names, **function.__globals__}, function.__name__)
     bound.__qualname__ = function.__qualname__

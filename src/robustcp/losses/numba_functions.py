@@ -44,9 +44,9 @@ def exp_negative(t, most):
 
 
 def max_exponent(r: Any) -> float:
-    """The largest t for which exp(-t) is an ordinary number in the type of r.
+    """The largest t for which exp(-t) is a normal number in the type of r.
 
-    Those that are smaller take a hundred times as long.
+    Subnormal numbers are a hundred times slower.
     """
     return 700.0 if r.itemsize == 8 else 80.0
 

@@ -22,7 +22,7 @@ def log2(x, FAST: tl.constexpr):
 
 @triton.jit
 def reciprocal(x, FAST: tl.constexpr):
-    """Of a positive number."""
+    """1 / x for x > 0."""
     if FAST:
         root = tl.rsqrt(x)
         result = root * root

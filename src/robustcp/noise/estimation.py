@@ -1,4 +1,4 @@
-"""The noise that residuals show: its kind chosen by them, its numbers estimated robustly.
+"""Noise from residuals: selection of its kind, robust estimates of its parameters.
 
 The model of a residual r_i is a Gaussian of standard deviation s_i on a floor of outliers, with
 s_i^2 = (a + b |m_i| + c m_i^2) times the squares of the scales of its slabs. It is fitted as
@@ -192,7 +192,7 @@ def estimate_noise(
     initial: Noise | None = None,
     slabs: Sequence[np.ndarray | None] = (),
 ) -> Noise:
-    """The noise that residuals show: of a kind, or of the kind that they show.
+    """The noise of residuals, of a given or else a selected kind.
 
     `initial` is what it was before, if that is known, and `slabs` the scales that are known.
     """
@@ -215,8 +215,8 @@ def estimate_model_noise(
 ) -> Noise:
     """The noise that the residuals of a model show, corrected for the degrees of freedom.
 
-    Known standard deviations, which are the engine's scales, are what they are. Those are in the
-    units of the data, all else is in those of the fit.
+    Known standard deviations (the engine's scales, in the units of the data) are not estimated. All
+    else is in the units of the fit.
     """
     residuals = Residuals.of(engine, factors, resolution)
     known_scales = engine.view.scales
@@ -232,9 +232,8 @@ def select_kind(residuals: Residuals) -> tuple[Kind, Noise]:
     """The kind of noise that some of the residuals show, and what they say of it.
 
     Kinds grow by the mode whose slabs differ most, with and without a part by signal, as long as
-    there is a difference; the best is that of the highest likelihood, less a price for each
-    number. The noise of small counts grows with the signal: their shape differs from slab to
-    slab as much as their scale, and no scale would be the better for it.
+    there is a difference; the best is that of the highest likelihood, penalised by the number of
+    parameters. The noise of small counts grows with the signal.
     """
     sample = residuals.subsample(residuals.settings.kind_entries)
     if sample.resolution.small_counts and sample.values.size >= sample.settings.min_residuals:
@@ -407,7 +406,7 @@ def estimate_common_noise(residuals: Residuals, sigma: float | None = None) -> N
 
 
 def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
-    """Noise with a scale for each slab, by medians; common for an engine without scales."""
+    """Noise with a scale per slab, by main effects; common for an engine without scales."""
     residuals = Residuals.of(engine, factors, resolution)
     residuals = residuals.subsample(residuals.settings.rough_entries)
     if not engine.takes_scales:
@@ -549,8 +548,7 @@ def residual_entropy(residuals: Residuals) -> float:
     """The entropy of residuals, per entry, of any shape but of scales as slabs have them.
 
     The mean of log s plus the entropy of r / s, from a histogram with bins that grow beyond the
-    noise. No entry counts more than another, so that nothing large, no slab and no leverage can
-    buy a low value: it is lowest where most residuals are most alike.
+    noise. Entries count equally, so that large entries, slabs or leverage cannot dominate it.
     """
     settings = residuals.settings
     noise, z = _standardize_by_main_effects(residuals, residuals.scalable_modes)
@@ -703,7 +701,7 @@ class _NoiseEstimator:
                 self.variance = (self.variance[0] * mean_scale**2, 0.0, 0.0)
 
     def _clean_probabilities(self) -> tuple[np.ndarray, np.ndarray]:
-        """The probability of each residual to be clean, and it in standard deviations."""
+        """The probability of each residual to be clean, and the standardized residuals."""
         s = self.entry_sigmas()
         mixture = self._fit_mixture(s)
         z = self.residuals.values / s
@@ -743,7 +741,7 @@ class _NoiseEstimator:
     def _fit_variance(self, squares: np.ndarray, count: np.ndarray) -> None:
         """The variance function that explains the mean squares of the groups.
 
-        None of its numbers is negative. Relative errors count, as they do for variances.
+        Its coefficients are nonnegative, and groups weighted by inverse fitted variances.
         """
         terms, floor = self.residuals.group_means, self.residuals.resolution.min_entry_sigma**2
         nonempty = count > 0
@@ -776,7 +774,7 @@ def _shrink_scales(
 def _shrink_log_scales(
     logs: np.ndarray, count: np.ndarray, sampling_variance: float
 ) -> tuple[np.ndarray, float]:
-    """The logarithms of those scales, and of that mean."""
+    """Log scales of slabs, shrunk, of mean 0; and the log of their mean."""
     count = np.maximum(count, 1e-9)
     weights = np.minimum(count, median(count))
     mean = float(logs @ weights / weights.sum())

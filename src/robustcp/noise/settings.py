@@ -22,11 +22,11 @@ class MixtureSettings:
     #: A quantile of magnitudes: low enough if most residuals are outliers, and high enough not to
     #: be that of the few residuals that a model can fit exactly.
     low_share: float = 0.35
-    #: A narrow peak within a wide one is narrower by this,
+    #: The most that the sigma of a narrow peak is of that of the wide one.
     narrow_ratio: float = 0.6
-    #: holds at least this share of the residuals,
+    #: The least share of the residuals in a narrow peak.
     min_narrow_share: float = 0.36
-    #: and the floor beside it, relative to its height, is below this.
+    #: The highest floor beside a narrow peak, relative to its height.
     max_floor_height: float = 0.5
 
     @cached_property
@@ -41,7 +41,7 @@ class MixtureSettings:
 
     @cached_property
     def truncated_variance(self) -> float:
-        """Its mean square there."""
+        """The variance of a standard normal variable truncated there."""
         c = self.truncation
         density = math.exp(-c * c / 2) / math.sqrt(2 * math.pi)
         return 1 - 2 * c * density / self.truncated_probability
@@ -110,11 +110,11 @@ class FibreSettings:
 
     #: Residuals are clipped at so many standard deviations: one entry makes no outlying fibre.
     clip_limit: float = 3.0
-    #: How far an outlying fibre is from the others of its mode, in robust standard deviations,
+    #: The least distance of an outlying fibre from the median, in robust standard deviations.
     min_distance: float = 5.0
-    #: and how large its mean
+    #: The least mean of an outlying fibre in absolute value,
     min_mean: float = 0.5
-    #: or its mean square is at least.
+    #: or else its least mean square.
     min_mean_square: float = 2.0
     #: Fibres with fewer entries cannot be outlying,
     min_entries: int = 4
@@ -126,7 +126,7 @@ class FibreSettings:
     max_outlying_share: float = 0.5
     #: Fibres with fewer entries may be constant by chance.
     min_constant_entries: int = 6
-    #: With a larger share of constant fibres, that is how the data is.
+    #: With a larger share, constant fibres are taken as regular data.
     max_constant_share: float = 0.5
     #: The share of other entries that equal the one before along the mode is at most this.
     max_tie_share: float = 0.01

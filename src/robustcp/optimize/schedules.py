@@ -199,7 +199,7 @@ class Refinement(Schedule):
     ----------
     resolution : Resolution
         What is too small to be seen.
-    noise : Asked
+    noise : NoiseSpec
         What is known of the noise.
     row_prior : RowPrior
         Which rows have a prior, where they have few entries.

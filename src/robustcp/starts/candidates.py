@@ -1,4 +1,4 @@
-"""Where starts ended, and the one rule by which they agree."""
+"""Where starts ended, and when two models are the same."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Candidate:
 class Candidates(Generic[C]):
     """The ends of the starts of a multistart, round by round.
 
-    They agree as far as they are the same model as the one of lowest cost.
+    A candidate agrees with the best if both are the same model.
     """
 
     def __init__(
@@ -148,10 +148,8 @@ class Candidates(Generic[C]):
         )
 
     def select(self) -> list[C]:
-        """The best two of each round, the best of all first, and of those that agree the best.
-
-        With further rounds none of them drops out that has a chance, so that what is best in the
-        end does not become worse.
+        """The two best of each round, by cost, without duplicates and far costlier ones. Each round
+        keeps its two, so that further rounds do not displace good candidates.
         """
         leading = [
             candidate

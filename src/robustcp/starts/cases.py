@@ -1,9 +1,9 @@
 """Samples that are bad as a whole, and agree with each other: found by subsets of samples.
 
-A fifth of the samples with one foreign component is a component like any other to a criterion of
-entries. If one mode is known to hold samples, most of which are good, some small subset of them is
-good throughout; the factors of its fit describe most samples well, and those of others do not.
-So models of random subsets are compared by how well they describe the best of all samples.
+A component shared by a fifth of the samples is not outlying entry by entry. If one mode holds
+samples, most of which are good, some small subset of them is good throughout; the factors of its
+fit describe most samples well, and those of other subsets do not. So models of random subsets are
+compared by how well they describe the samples that they describe best.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class CaseDiagnostics:
     ----------
     mode : int
     weights : float64 array (I,)
-        0 for bad samples, which have no say in the other factors; else 1.
+        0 for bad samples, which do not influence the other factors; else 1.
     distances : float64 array (I,)
         The residual distance of each sample: the median magnitude of its residuals in units of
         the noise, times 1.4826: about 1 where there is nothing but noise. NaN without entries.
@@ -142,7 +142,7 @@ def diagnose_cases(
     if noise is None:
         noise = estimate_rough_noise(engine, factors, problem.resolution)
     slabs = tuple(None if n == mode else v for n, v in enumerate(noise.slabs))
-    noise = replace(noise, slabs=slabs)  # bad samples do not hide behind their own spread
+    noise = replace(noise, slabs=slabs)  # a sample's own scale would mask its distance
     if not noise.known and not noise.homoscedastic:
         engine = engine.standardized(noise.scales(engine.shape))
     size = engine.shape[mode]
@@ -183,7 +183,7 @@ def _flag_large_distances(distances: np.ndarray, counts: np.ndarray, mode: int) 
 
 
 def exclude_cases(problem: Problem, mode: int, bad: np.ndarray) -> Problem:
-    """The same data without bad samples; their rows are not missed."""
+    """The same data without bad samples; no warning for their rows."""
     if not bad.any():
         return problem
     rows = np.flatnonzero(bad)

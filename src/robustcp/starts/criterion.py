@@ -36,7 +36,7 @@ class Criterion:
     def needs_row_prior(self, rank: int) -> bool:
         """Whether some rows have few entries, so that models need a prior.
 
-        Not if there are hardly more entries than parameters: then there is no telling anyway.
+        Not if there are hardly more entries than parameters: then a prior cannot be estimated.
         """
         engine = self.problem.engine
         if (
@@ -48,8 +48,8 @@ class Criterion:
         return RowPrior.of(self.constraints, range(engine.order)).is_needed(engine, rank)
 
     def cost(self, factors: Factors, noise: Noise | None = None) -> float:
-        """What a model costs: the entropy of its residuals; or, if rows have few entries, minus
-        its log evidence, in which it has a price that they can be fitted to anything.
+        """The cost of a model: the entropy of its residuals; or, if rows have few entries, minus
+        its log evidence, which penalises the flexibility of such rows.
 
         The evidence is given the noise of each entry, where that is known.
         """
@@ -66,7 +66,7 @@ class Criterion:
         )
 
     def entropy(self, factors: Factors) -> float:
-        """That of the residuals."""
+        """The entropy of the residuals, per entry."""
         return model_entropy(self.problem.engine, factors, self.problem.resolution)
 
     @cached_property
@@ -82,7 +82,7 @@ class Criterion:
         return self.settings.cost_per_parameter * sum(engine.shape) / max(engine.count, 1)
 
     def redundant_components(self, factors: Factors, entropy: float) -> list[int]:
-        """Components that would not be missed, as they are; given what the model costs."""
+        """Components whose removal raises the entropy by less than `component_cost`."""
         if factors[0].shape[1] == 1 or self.problem.engine.max_abs == 0:
             return []
         limit = entropy + self.component_cost

@@ -101,11 +101,11 @@ class StartFitter:
         return self.search_log.run(solver, lambda: solver.start(factors), max_sweeps)
 
     def fit_cauchy(self, factors: Factors) -> Factors:
-        """Where factors lead by a loss to which outliers mean nothing."""
+        """Factors after minimising Cauchy's loss."""
         return self.run_stages([self.cauchy_stage], factors)
 
     def fit_standardized_l1(self, factors: Factors, fibres: Fibres | None = None) -> Factors:
-        """Follow good factors to where they lead."""
+        """Factors after minimising the standardized 1-norm, if it suits the data."""
         (stage,) = self._l1_solver(self.settings.small_epsilon_share, 1e-5).stages
         schedule = StandardizedL1(cast(Continuation, stage.schedule), self.problem.resolution)
         warm_schedule = schedule.for_warm_start(self.problem.engine, factors)
@@ -136,14 +136,14 @@ class StartFitter:
         fibres: Fibres | None = None,
         max_sweeps: int = 100,
     ) -> Factors:
-        """Where stages lead, with so many sweeps at most."""
+        """Factors after the stages, with so many sweeps at most."""
         solver = Solver(self.problem, stages, constraints=self.constraints)
         return self.search_log.run(
             solver, lambda: solver.start(initial_factors, fibres=fibres), max_sweeps
         )
 
     def prune_component(self, factors: Factors) -> Candidate:
-        """Without the component that is missed least."""
+        """The model without the component whose removal raises the entropy least."""
         return self._best_candidate(self.leave_one_out(factors))
 
     def _best_candidate(self, models: Iterable[Factors]) -> Candidate:
@@ -152,9 +152,8 @@ class StartFitter:
         return min(candidates, key=lambda candidate: candidate.cost)
 
     def find_artifact_fibres(self, candidate: Candidate) -> Fibres | None:
-        """Fibres that are outlying beside the components of an end that live on many slabs.
-
-        Those that live on a few may be spent on such fibres. None if there is nothing of that.
+        """Fibres outlying from a candidate's model without its localised components, which may fit
+        such fibres. None without localised components or such fibres.
         """
         localised = localised_components(candidate.factors, self.settings)
         remaining = [r for r in range(candidate.factors[0].shape[1]) if r not in localised]
@@ -169,10 +168,8 @@ class StartFitter:
         )
 
     def replace_redundant_component(self, candidate: Candidate) -> Candidate:
-        """With a component that is not missed spent on what is left, if that is better.
-
-        So a component that lives on a few slabs is found, which is nothing but outliers to those
-        that are everywhere.
+        """The candidate with a redundant component replaced by a new one, if that is better. This
+        finds localised components, whose entries look like outliers to the others.
         """
         if candidate.factors[0].shape[1] == 1:
             return candidate
@@ -205,7 +202,7 @@ class StartFitter:
         )
 
     def eliminate_components(self, candidate: Candidate) -> Factors:
-        """The model of an end with as few components as fit as well."""
+        """The model of a candidate without components that are redundant."""
         factors, cost = candidate.factors, self.criterion.entropy(candidate.factors)
         while factors[0].shape[1] > 1:
             reduced_models = sorted(self.leave_one_out(factors), key=self.criterion.entropy)[:2]

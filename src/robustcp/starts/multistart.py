@@ -31,7 +31,7 @@ from robustcp.starts.subsamples import (
     restrict_constraints,
 )
 
-#: Where the search says, at the level INFO, why it goes on.
+#: Reports at level INFO why the search continues.
 LOG = logging.getLogger("robustcp.search")
 
 
@@ -204,7 +204,7 @@ class _Search:
                 self.add_starts_without_artifacts(candidates)
             yield
             if block == settings.fallback_after_block and not last:
-                LOG.info("starts disagree; looking at outliers that are most of the entries")
+                LOG.info("starts disagree; trying starts for a majority of outliers")
                 kinds = settings.quantile_starts
                 quantile_proposals = [QuantileProposal(*kind) for kind in kinds]
                 candidates.add(
@@ -212,7 +212,7 @@ class _Search:
                 )
                 yield
                 if self.rank <= settings.max_component_search_rank:
-                    LOG.info("starts disagree; looking for fibres that are outlying")
+                    LOG.info("starts disagree; running component searches")
                     rngs = self.rng.spawn(settings.component_searches)
                     additions = settings.max_fallback_additions
                     candidates.add(
@@ -221,7 +221,7 @@ class _Search:
                         )
                     )
                     yield
-            LOG.info("%d starts, and none to rely on yet", len(candidates))
+            LOG.info("%d starts, no agreement yet", len(candidates))
 
     def add_block(
         self, candidates: Candidates[Candidate], proposals: Iterable[Proposal], count: int
@@ -235,7 +235,7 @@ class _Search:
         if fibres is None:
             return
         description = fibres.describe(self.fitter.problem.engine.view.axes)
-        LOG.info("a component lives on a few slabs; starting without %s", description)
+        LOG.info("a component is localised on a few slabs; starting without %s", description)
         proposals = (replace(proposal, excluded=fibres) for proposal in self.proposals())
         self.add_block(candidates, proposals, 2)
 
@@ -248,7 +248,7 @@ class _Search:
 
     def add_components_of_thin_rows(self, candidates: Candidates[Candidate]) -> None:
         """Component searches, where rows have few entries."""
-        LOG.info("rows with few entries; components come and go until two chains agree")
+        LOG.info("rows with few entries; running component searches until two agree")
         settings, count = self.settings, self.fitter.problem.engine.count
         max_additions = min(settings.max_additions, int(settings.max_addition_entries / count))
         rngs = self.rng.spawn(self.component_search_count)
@@ -262,10 +262,9 @@ class _Search:
         return self.settings.component_searches if count is None else max(1, count - 2)
 
     def agree(self, candidates: Candidates[Candidate]) -> bool:
-        """Whether two candidates agree with the best, and it looks right; or many agree.
-
-        It looks right if nothing but noise is left, and not much of that, unless there were many
-        starts; and if no component is localised on a few slabs, as those for artifacts are.
+        """Whether another candidate agrees with the best, and that is plausible; or many agree.
+        Plausible: residuals are noise, no component is localised, and with few starts the entropy
+        is far below that of the data.
         """
         best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
         many, same_count = len(candidates) >= settings.many_starts, candidates.count_same()
@@ -309,7 +308,9 @@ def _starting_point(
     if subsample is not None:
         if engine.count > fitter.settings.max_full_search_entries:
             factors = fitter.fit_standardized_l1(factors, fibres)  # cheap beside the whole data
-        factors = extend_factors(problem, subsample, factors, constraints, fitter.search_log)
+        factors = extend_factors(
+            problem, subsample, factors, constraints, fitter.search_log, fitter.settings
+        )
         if fibres is not None:
             noise = estimate_rough_noise(engine, factors, problem.resolution)
             fibres = find_outlying_fibres(engine, factors, noise)

@@ -1,4 +1,4 @@
-"""Proposals: how a start begins, and which losses lead it."""
+"""Proposals: initial factors of a start, and the losses that it minimises."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Proposal(ABC):
 
     @abstractmethod
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
-        """Where it ends."""
+        """The fitted candidate."""
 
 
 @dataclass(frozen=True, eq=False)
 class L1Proposal(Proposal):
-    """A start that the 1-norm leads, and then Cauchy's loss.
+    """A start that minimises the 1-norm, then Cauchy's loss.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class L1Proposal(Proposal):
         Whether residuals are in units of the spread of their slabs. Components that are localised
         on a few slabs are found by the plain 1-norm only.
     extra_component : bool
-        Whether it begins with a component too many, of which the least needed is taken away.
+        Whether it starts at rank + 1 and the component of least effect is removed.
     excluded : Fibres, optional
         Fibres that are left out of the data.
     """
@@ -57,8 +57,8 @@ class L1Proposal(Proposal):
 
     @classmethod
     def numbered(cls, number: int, kind: str, epsilon_share: float) -> L1Proposal:
-        """One of a sequence: every other one is led by the plain 1-norm, every third and all
-        late ones have an extra component."""
+        """One of a sequence: every other one uses the plain 1-norm, every third and all late ones
+        have an extra component."""
         return cls(kind, epsilon_share, number % 2 == 0, number % 3 == 2 or number >= 6)
 
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
@@ -78,7 +78,7 @@ class L1Proposal(Proposal):
 
 @dataclass(frozen=True)
 class QuantileProposal(Proposal):
-    """A start that a quantile leads, and then a narrow loss: for data with many outliers."""
+    """A start that minimises a quantile loss, then a narrow one: for many outliers."""
 
     kind: str
     tau: float
@@ -103,8 +103,8 @@ def l1_proposals(
 ) -> Iterator[L1Proposal]:
     """Proposals for some data, best guesses first, without end.
 
-    For data that is mostly positive, and if `reorder` allows it, those from positive factors that
-    the plain 1-norm leads are first: they end at the same model most often.
+    For data that is mostly positive, and if `reorder` allows it, those from positive factors by the
+    plain 1-norm are first: they end at the same model most often.
     """
     kinds = _initializations(engine, init, settings)
     proposals = (L1Proposal.numbered(number, *kind) for number, kind in enumerate(kinds))

@@ -31,7 +31,7 @@ class SearchRuns:
 
     Parameters
     ----------
-    runs : dict from str to Noted, optional
+    runs : dict from str to LoggedRun, optional
         Those of a search that was interrupted. Without it nothing is kept.
     on_change : function, optional
         Called when there is something new.

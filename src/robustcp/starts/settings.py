@@ -12,14 +12,14 @@ class SearchSettings:
     # Rounds of starts
     #: How many starts are fitted at once: more only if those before do not agree.
     block_sizes: tuple[int, ...] = (2, 2, 2, 6, 8)
-    #: After this block, if starts disagree, families for many outliers and for outlying fibres.
+    #: After this block, if starts disagree, quantile starts and component searches run.
     fallback_after_block: int = 1
     #: The smoothing of a start begins with this share of the data's size, squared: where strong
     #: artifacts lead astray a small one is better,
     small_epsilon_share: float = 0.03
     #: for sparse data a large one; so both are tried.
     large_epsilon_share: float = 1.0
-    #: Starts are fitted down to this share, loosely.
+    #: The last epsilon of fits to subsamples, in the same units.
     lowest_epsilon_share: float = 1e-4
     #: If more than this share of the entries is positive,
     mostly_positive_share: float = 0.9
@@ -44,7 +44,7 @@ class SearchSettings:
     sufficient_same_starts: int = 6
     #: From so many starts on, redundant components are left out when models are compared.
     many_starts: int = 8
-    #: A component is redundant if the cost per entry rises by less than this without it, for each
+    #: Without a redundant component the cost, summed over entries, rises by less than this for each
     #: of its parameters.
     cost_per_parameter: float = 2.0
     #: By how much a model should lower the entropy of the data.
@@ -57,7 +57,7 @@ class SearchSettings:
     localised_energy_share: float = 0.9
     #: The cosine from which two columns are alike.
     similar_cosine: float = 0.8
-    #: The size of a new component, beside that of one which describes the data.
+    #: Each factor of a new component is multiplied by this.
     new_component_size: float = 0.1
 
     # What is fitted to the end

@@ -32,11 +32,11 @@ class StartingPoint:
     warm_start : bool
         Whether they may be good already, so that stages begin near them.
     starts : Starts, optional
-        The trials that they are one of, and
+        The costs of all starts.
     start_number : int
-        which of them.
+        The position of this one among them.
     alternatives : tuple of StartingPoint
-        Where else it is worth to begin: what is best in the end decides.
+        Other starting points to run; the best final fit is kept.
     fibres : Fibres, optional
         What is to be left out of the data to begin with.
     bad_samples : array of bool, optional
@@ -113,7 +113,7 @@ class Initialization(Start):
             factors = initial_factors.random_factors(engine, rank, rng)
             if self.kind == "positive":
                 factors = tuple(engine.xp.abs(A) for A in factors)
-        elif self.kind == "spectral":  # there is nothing left of their size that misleads
+        elif self.kind == "spectral":  # clipped at the median: large entries have no leverage
             factors = spectral_factors(
                 engine.clipped(median_magnitude(engine.sample().values)), rank, rng
             )
@@ -138,7 +138,7 @@ def zero_unobserved_rows(
 ) -> Factors:
     """Rows to be solved for of which no entry was observed are set to zero, with a warning.
 
-    Not so where they follow from other rows; and without a warning where that was meant.
+    Not if the constraint couples rows; no warning for excluded slabs.
     """
     engine = problem.engine
     if engine.complete:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.estimators import cp, cpal1, cpals
+from robustcp.estimators.cp import cp
+from robustcp.estimators.cpal1 import cpal1
+from robustcp.estimators.cpals import cpals
 from robustcp.model.metrics import best_pairing, congruence, factor_match_score
 from robustcp.model.simulation import Simulation, simulate
 from robustcp.results.fit import Fit

@@ -14,7 +14,9 @@ import numpy as np
 
 from robustcp import baselines
 from robustcp.engines import as_engine
-from robustcp.estimators import cp, cpal1, cpals
+from robustcp.estimators.cp import cp
+from robustcp.estimators.cpal1 import cpal1
+from robustcp.estimators.cpals import cpals
 from robustcp.losses import L1
 from robustcp.model.metrics import factor_match_score
 from robustcp.model.simulation import Simulation, simulate

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp.constraints import Nonnegative
-from robustcp.estimators import cp, cpal1, cpals
+from robustcp.estimators.cp import cp
+from robustcp.estimators.cpal1 import cpal1
+from robustcp.estimators.cpals import cpals
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.metrics import factor_match_score
 from robustcp.persist.writing import make_folder
