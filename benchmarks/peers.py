@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import robustcp
-from robustcp.starts.initial_factors import nvecs
+from robustcp.starts.svd import nvecs
 
 Start = Sequence[np.ndarray]
 Model = robustcp.KruskalTensor

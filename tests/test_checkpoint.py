@@ -299,7 +299,7 @@ def test_an_interrupt_before_the_first_sweep_leaves_no_file(path, monkeypatch):
     def begin(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(robustcp.starts.start.Initialization, "__call__", begin)
+    monkeypatch.setattr(robustcp.starts.initial_factors.Initialization, "__call__", begin)
     with pytest.raises(KeyboardInterrupt):
         cpals(X, 2, checkpoint=Checkpoint(path, every=0))
     assert not path.exists()

@@ -457,7 +457,7 @@ def test_seed_and_starts_are_reported():
 def test_starts_are_not_the_numbers_of_the_data():
     """With one seed for both, a random start must not be the truth."""
     truth = simulate((20, 20, 20), 3, eta=0, gamma=0, noise=0, rng=0).truth
-    start = robustcp.starts.initial_factors.random_factors(
+    start = robustcp.starts.random.random_factors(
         robustcp.as_engine(np.ones((20, 20, 20))), 3, robustcp._util.checks.generator(0)
     )
     positive = KruskalTensor.from_factors([np.abs(A) for A in start])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import robustcp
-import robustcp.starts.initial_factors
+import robustcp.starts.svd
 from robustcp import KruskalTensor, Observed, as_engine, factor_match_score
-from robustcp.starts.initial_factors import hollow_gram_eigenvectors
 from robustcp.starts.spectral import _core_tensor, spectral_factors
+from robustcp.starts.svd import hollow_gram_eigenvectors
 
 
 def few(shape, rank, count, seed=0, outliers=0.1):
@@ -28,7 +28,7 @@ def few(shape, rank, count, seed=0, outliers=0.1):
 @pytest.mark.parametrize("limit", [5, 1024], ids=["by products", "by the matrix"])
 @pytest.mark.parametrize("listed", [True, False])
 def test_eigenvectors_of_the_gram_matrix_without_its_diagonal(monkeypatch, listed, limit):
-    monkeypatch.setattr(robustcp.starts.initial_factors, "GRAM_LIMIT", limit)
+    monkeypatch.setattr(robustcp.starts.svd, "GRAM_LIMIT", limit)
     data, gaps, _ = few((30, 20, 25), 2, 3000, outliers=0.0)
     engine, X = as_engine(data if listed else gaps), np.nan_to_num(gaps)
     for mode, letters in enumerate(("iab,jab->ij", "aib,ajb->ij", "abi,abj->ij")):

@@ -45,7 +45,7 @@ from robustcp.results.distances import Distances
 from robustcp.results.fit import Fit
 from robustcp.results.outliers import Outliers
 from robustcp.starts.cases import Cases
-from robustcp.starts.initial_factors import nvecs
+from robustcp.starts.svd import nvecs
 
 if TYPE_CHECKING:
     from robustcp.sklearn import RobustCP as RobustCP

@@ -21,8 +21,9 @@ from robustcp.optimize.stages import cp_stages
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases, SubsetStart
+from robustcp.starts.initial_factors import GivenStart
 from robustcp.starts.multistart import Multistart
-from robustcp.starts.start import GivenStart, Start
+from robustcp.starts.start import Start
 
 
 def cp(

@@ -22,8 +22,9 @@ from robustcp.optimize.updates import MajorizeMinimize
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases
+from robustcp.starts.initial_factors import make_starts
 from robustcp.starts.multistart import SubsampleStart
-from robustcp.starts.start import Start, make_starts
+from robustcp.starts.start import Start
 
 
 def cpal1(

@@ -18,7 +18,8 @@ from robustcp.optimize.schedules import Single
 from robustcp.optimize.solver import Stage
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
-from robustcp.starts.start import Initialization, Start
+from robustcp.starts.initial_factors import Initialization
+from robustcp.starts.start import Start
 
 #: How many starts are replaced, if they diverge where entries are missing.
 MAX_RESTARTS = 5

@@ -41,9 +41,10 @@ from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
 from robustcp.starts.criterion import Criterion
+from robustcp.starts.initial_factors import zero_unobserved_rows
 from robustcp.starts.plan import Plan
 from robustcp.starts.settings import CASE_SETTINGS
-from robustcp.starts.start import Start, StartingPoint, zero_unobserved_rows
+from robustcp.starts.start import Start, StartingPoint
 
 LOG = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from robustcp.optimize.posterior import Entries, Posterior
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, multistart
 from robustcp.starts.component_search import search_components
-from robustcp.starts.fitting import StartFitter, serial_map
+from robustcp.starts.loose_fits import StartFitter, serial_map
 from robustcp.starts.proposals import L1Proposal
 
 #: Starts at each rank: their kinds, and their first smoothing.
@@ -123,7 +123,7 @@ def _run_starts(
         return
     for number, start_rng in enumerate(rngs):
         kind = START_KINDS[number % len(START_KINDS)]
-        yield L1Proposal.numbered(number, *kind).fit(fitter, rank, start_rng).factors
+        yield L1Proposal.from_number(number, *kind).fit(fitter, rank, start_rng).factors
 
 
 def _posterior_means(fitter: StartFitter, factors: Factors) -> Factors:

@@ -17,7 +17,7 @@ from robustcp.noise import NoiseSpec
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.optimize.stages import cp_stages, l1_continuation
-from robustcp.starts.start import zero_unobserved_rows
+from robustcp.starts.initial_factors import zero_unobserved_rows
 
 
 def l1_regression(

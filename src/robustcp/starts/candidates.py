@@ -1,4 +1,4 @@
-"""Where starts ended, and when two models are the same."""
+"""Candidates: fitted starts, the rule for when two of them agree, and the multistart loop."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 
 
 class Starts(tuple[float, ...]):
-    """What the starts of a fit ended at: objectives in the data's units; or, where starts were
-    tried before some were followed to the end, what they cost then (see `cp`).
+    """The final objective of each start, in the units of the data.
 
-    If few of many reached the best, there may be a better one still.
+    Where a multistart fits starts loosely and only some of them to convergence, as in `cp`, the
+    numbers are the costs after the loose fit. If few of many starts reached the best model, there
+    may be a better one.
 
     Attributes
     ----------
     reached : int
-        How many ended at the best model; where models were not compared, within 0.5% of the best.
+        The number of starts that ended at the best model; within 0.5% of the best objective, where
+        models were not compared.
     final : tuple of (float or None), one for each start
-        What those that were followed to the end cost there, on the same scale; else None.
+        The cost at convergence, on the same scale; None for starts that were not fitted that far.
     models : tuple of KruskalTensor, one for each start
-        Where it ended; empty for a fit that was read from a file. Of large data, starts are tried
-        on a part, and their models are of that part.
+        The model of each start; empty for a fit that was read from a file. For large data, starts
+        are fitted to a subsample, and these are models of the subsample.
     """
 
     reached: int
@@ -58,7 +60,7 @@ class Starts(tuple[float, ...]):
         return f"Starts({self.reached} of {len(self)} reached the best, {best})"
 
     def with_final(self, number: int, value: float, model: KruskalTensor) -> Starts:
-        """With what a start cost that was followed to the end, and where it ended."""
+        """A copy with the cost and model at convergence of one start."""
         final = (*self.final[:number], value, *self.final[number + 1 :])
         models = self.models
         if models and models[number].shape == model.shape:
@@ -66,7 +68,7 @@ class Starts(tuple[float, ...]):
         return Starts(self, self.reached, final, models)
 
     def recount_reached(self, number: int) -> Starts:
-        """With the number of starts whose models are the same as that of one of them."""
+        """A copy in which `reached` counts the starts whose model is that of start `number`."""
         if not self.models:
             return self
         reached = sum(is_same_model(model, self.models[number]) for model in self.models)
@@ -85,7 +87,7 @@ def is_same_model(
 
 
 class Solution(Protocol):
-    """What the agreement rule needs to know of the end of a start."""
+    """What the agreement rule needs of a fitted start."""
 
     @property
     def cost(self) -> float: ...
@@ -99,7 +101,7 @@ C = TypeVar("C", bound=Solution)
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Where a start ended: its factors, what they cost, and fibres that are left out there.
+    """A fitted start: its factors, their cost, and the fibres that its fit left out.
 
     The cost is the entropy of the residuals; where rows have few entries, minus the log evidence.
     """
@@ -114,7 +116,7 @@ class Candidate:
 
 
 class Candidates(Generic[C]):
-    """The ends of the starts of a multistart, round by round.
+    """The fitted starts of a multistart, round by round.
 
     A candidate agrees with the best if both are the same model.
     """
@@ -131,16 +133,16 @@ class Candidates(Generic[C]):
         return sum(map(len, self.rounds))
 
     def add(self, candidates: Iterable[C]) -> None:
-        """One more round."""
+        """Append one round."""
         self.rounds.append(list(candidates))
 
     @property
     def best(self) -> C:
-        """The one of lowest cost."""
+        """The candidate of lowest cost."""
         return min(self, key=lambda candidate: candidate.cost)
 
     def count_same(self, best: C | None = None) -> int:
-        """How many are the same model as the best of them, or as another one."""
+        """How many candidates have the model of `best`, by default the candidate of lowest cost."""
         best = self.best if best is None else best
         return sum(
             candidate is best or is_same_model(candidate.model, best.model, self._settings)
@@ -148,8 +150,9 @@ class Candidates(Generic[C]):
         )
 
     def select(self) -> list[C]:
-        """The two best of each round, by cost, without duplicates and far costlier ones. Each round
-        keeps its two, so that further rounds do not displace good candidates.
+        """The two cheapest candidates of each round, without duplicates and without candidates
+        whose cost is far above the lowest. Two of each round, so that later rounds do not displace
+        good candidates.
         """
         leading = [
             candidate
@@ -171,12 +174,12 @@ def multistart(
     agree: Callable[[Candidates[C]], bool],
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> tuple[Candidates[C], bool]:
-    """Fit one round of starts after the other, until they agree; and whether they do.
+    """Fit rounds of starts until candidates agree. Returns all candidates, and whether they agree.
 
     Parameters
     ----------
     rounds : function of the candidates so far
-        It adds candidates, and yields each time when they are to be compared.
+        A generator that adds candidates, and yields whenever agreement is to be tested.
     agree : function of the candidates so far
     """
     candidates = Candidates[C](settings=settings)

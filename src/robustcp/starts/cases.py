@@ -1,9 +1,10 @@
-"""Samples that are bad as a whole, and agree with each other: found by subsets of samples.
+"""Bad samples that agree with each other, found by fits of random subsets of the samples.
 
-A component shared by a fifth of the samples is not outlying entry by entry. If one mode holds
-samples, most of which are good, some small subset of them is good throughout; the factors of its
-fit describe most samples well, and those of other subsets do not. So models of random subsets are
-compared by how well they describe the samples that they describe best.
+The entries of a component that a fifth of the samples share are not outlying one by one. If most
+samples of a mode are good, some small random subset has good samples only; the factors fitted to it
+have small residuals on most samples, and those of other subsets do not. So subsets are compared by
+the residuals of the 60% of the samples that their model fits best, after concentration steps, in
+which these samples are fitted again (as in FAST-MCD and FAST-LTS).
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from robustcp.optimize.solver import Solver, Stage
 from robustcp.optimize.stages import cp_stages
 from robustcp.results.diagnostics import abbreviate_indices
 from robustcp.starts.candidates import Candidates, Starts
-from robustcp.starts.fitting import StartFitter
+from robustcp.starts.initial_factors import Initialization
+from robustcp.starts.loose_fits import StartFitter
 from robustcp.starts.proposals import L1Proposal
 from robustcp.starts.search_log import SearchLog
 from robustcp.starts.settings import CASE_SETTINGS
-from robustcp.starts.start import Initialization, Start, StartingPoint
+from robustcp.starts.start import Start, StartingPoint
 from robustcp.starts.subsamples import draw_indices, extend_factors, restrict_constraints
 
 LOG = logging.getLogger(__name__)
@@ -45,10 +47,10 @@ class Cases:
     Attributes
     ----------
     mode : int or str
-        Its number or its name.
+        The mode, by number or name.
     share : float
-        The share of the samples that may be bad. Up to 0.4 can be found; a larger share takes
-        more subsets.
+        The largest share of bad samples to be prepared for, at most 0.4. A larger share takes more
+        subsets.
 
     Examples
     --------
@@ -64,7 +66,7 @@ class Cases:
         checks.real_number("cases: share", self.share, 0.0, maximum=1 - CASE_SETTINGS.good_share)
 
     def check(self, size: int, rank: int) -> None:
-        """Complain if there are too few samples."""
+        """Raise an error if there are too few samples."""
         if math.floor(CASE_SETTINGS.good_share * size) < rank + 1:
             raise checks.ArgumentError(
                 "cases",
@@ -73,7 +75,7 @@ class Cases:
             )
 
     def subsets(self, rank: int) -> int:
-        """How many subsets it takes that one of them is good throughout, almost surely."""
+        """The number of random subsets of which one has no bad sample, with probability 0.999."""
         chance = (1 - self.share) ** (rank + CASE_SETTINGS.extra_subset_samples)
         return (
             max(1, math.ceil(math.log(CASE_SETTINGS.max_failure_probability) / math.log1p(-chance)))
@@ -83,7 +85,7 @@ class Cases:
 
 
 def as_cases(given: object, names: Sequence[str], order: int) -> Cases | None:
-    """What `cp` takes as cases, with the mode as a number."""
+    """The argument `cases` of `cp`, with the mode as a number."""
     if given is None:
         return None
     cases = given if isinstance(given, Cases) else Cases(given)  # type: ignore[arg-type]
@@ -92,20 +94,20 @@ def as_cases(given: object, names: Sequence[str], order: int) -> Cases | None:
 
 @dataclass(frozen=True, eq=False)
 class CaseDiagnostics:
-    """What is known of the samples of a fit with `cases`.
+    """The diagnostics of the samples of a fit with `cases`.
 
     Attributes
     ----------
     mode : int
     weights : float64 array (I,)
-        0 for bad samples, which do not influence the other factors; else 1.
+        0 for bad samples, which have no influence on the other factors; else 1.
     distances : float64 array (I,)
         The residual distance of each sample: the median magnitude of its residuals in units of
-        the noise, times 1.4826: about 1 where there is nothing but noise. NaN without entries.
+        the noise, times 1.4826: about 1 for Gaussian noise. NaN for samples without entries.
     cutoffs : float64 array (I,)
-        The distance from which each is bad; higher for those with few entries.
+        The distance above which each sample is bad; higher for samples with few entries.
 
-    If more than 40% of the samples are bad there is no majority to go by, and a warning says so.
+    If more than 40% of the samples are bad, a warning says that no majority is left to go by.
     """
 
     mode: int
@@ -119,13 +121,13 @@ class CaseDiagnostics:
         return np.asarray(self.weights == 0)
 
     def reorder(self, arrangement: Arrangement) -> CaseDiagnostics:
-        """Of the same samples where modes and indices are in another order."""
+        """A copy for data whose modes and rows are in another order."""
         mode = arrangement.order.index(self.mode)
         rows = slice(None) if (indices := arrangement.rows[mode]) is None else indices
         return CaseDiagnostics(mode, self.weights[rows], self.distances[rows], self.cutoffs[rows])
 
     def describe(self, axes: Axes) -> str:
-        """How many samples are bad, and which."""
+        """The number of bad samples, and which they are, in words."""
         bad = np.flatnonzero(self.flagged).tolist()
         shown = f" ({abbreviate_indices(bad)})" if bad else ""
         return f"{len(bad)} of {self.weights.size} samples of {axes.mode_name(self.mode)}{shown}"
@@ -137,7 +139,7 @@ class CaseDiagnostics:
 def diagnose_cases(
     problem: Problem, factors: Factors, noise: Noise | None, mode: int
 ) -> CaseDiagnostics:
-    """The samples of a mode, all of which are described by some factors."""
+    """The diagnostics of the samples of a mode, given factors with a row for each sample."""
     engine = problem.engine
     if noise is None:
         noise = estimate_rough_noise(engine, factors, problem.resolution)
@@ -158,7 +160,7 @@ def diagnose_cases(
 
 
 def _flag_large_distances(distances: np.ndarray, counts: np.ndarray, mode: int) -> CaseDiagnostics:
-    """Which distances are too large, beside the others."""
+    """The diagnostics of some distances: samples that are outlying among the others are bad."""
     finite = np.isfinite(distances)
     logs = np.log(np.maximum(distances, CASE_SETTINGS.min_distance))
     center = float(np.median(logs[finite])) if finite.any() else 0.0
@@ -183,7 +185,7 @@ def _flag_large_distances(distances: np.ndarray, counts: np.ndarray, mode: int) 
 
 
 def exclude_cases(problem: Problem, mode: int, bad: np.ndarray) -> Problem:
-    """The same data without bad samples; no warning for their rows."""
+    """A problem without the bad samples; their rows give no warning."""
     if not bad.any():
         return problem
     rows = np.flatnonzero(bad)
@@ -202,7 +204,7 @@ def estimate_bad_scores(
     tol: float,
     search_log: SearchLog,
 ) -> Factors:
-    """The factors with rows for bad samples: their scores, the other factors held."""
+    """The factors with scores of bad samples, estimated with the other factors fixed."""
     rows = np.flatnonzero(bad)
     if not rows.size:
         return factors
@@ -225,7 +227,7 @@ def estimate_bad_scores(
 
 @dataclass(frozen=True, eq=False)
 class _SubsetFit:
-    """A model of a part of the data: of all samples, fitted to some.
+    """A model fitted to a subset of the samples, with scores for all samples.
 
     Attributes
     ----------
@@ -239,7 +241,7 @@ class _SubsetFit:
 
     @property
     def closest_samples(self) -> np.ndarray:
-        """The samples that it describes best."""
+        """The 60% of the samples with the smallest distances."""
         count = math.floor(CASE_SETTINGS.good_share * self.distances.size)
         return np.sort(np.argsort(self.distances, kind="stable")[:count])
 
@@ -249,13 +251,13 @@ class _SubsetFit:
 
     @property
     def cost(self) -> float:
-        """The mean log distance of those."""
+        """The mean log distance of the closest samples."""
         return float(np.mean(np.log(np.maximum(self.distances[self.closest_samples], 1e-300))))
 
 
 @dataclass(frozen=True)
 class SubsetStart(Start):
-    """Factors that describe most samples of a mode, from fits of small subsets of them."""
+    """Factors that fit most samples of a mode, from fits of small random subsets of samples."""
 
     cases: Cases
     count: int | None = None
@@ -288,7 +290,7 @@ class SubsetStart(Start):
         parallel_map = subproblem.engine.executor.map_tasks
         fits = parallel_map(search.fit_subset, list(enumerate(rng.spawn(count))))
         best_fits = sorted(fits, key=lambda fit: fit.cost)[: CASE_SETTINGS.best_subsets]
-        best_fits = parallel_map(search.concentrate_more, list(enumerate(best_fits)))
+        best_fits = parallel_map(search.run_final_concentration_steps, list(enumerate(best_fits)))
         best_fit = min(best_fits, key=lambda fit: fit.cost)
         starts = Starts([fit.cost for fit in fits], Candidates([fits]).count_same(best_fit))
         bad = np.ones(size, dtype=bool)
@@ -300,7 +302,7 @@ class SubsetStart(Start):
     def _draw_subsample(
         self, engine: Engine, mode: int, rank: int, rng: np.random.Generator
     ) -> list[np.ndarray | None]:
-        """Some indices of the other modes, and all samples."""
+        """Random indices of the other modes, and all samples."""
         others = tuple(size for n, size in enumerate(engine.shape) if n != mode)
         entry_limit = max(CASE_SETTINGS.subset_fit_entries // engine.shape[mode], 1)
         if not engine.complete:
@@ -311,7 +313,7 @@ class SubsetStart(Start):
 
 @dataclass(frozen=True)
 class _SubsetSearch:
-    """Fits of samples, on a part of the data."""
+    """Fits of subsets of the samples, on a subsample of the other modes."""
 
     problem: Problem
     constraints: Constraints
@@ -322,15 +324,15 @@ class _SubsetSearch:
     def _section(self, name: str) -> _SubsetSearch:
         return replace(self, search_log=self.search_log.section(name))
 
-    def concentrate_more(self, numbered: tuple[int, _SubsetFit]) -> _SubsetFit:
-        """After more rounds."""
+    def run_final_concentration_steps(self, numbered: tuple[int, _SubsetFit]) -> _SubsetFit:
+        """Run the final concentration steps on one of the best fits."""
         number, candidate = numbered
         return self._section(f"best {number + 1}").concentrate(
             candidate, CASE_SETTINGS.final_concentration_steps
         )
 
     def fit_subset(self, numbered: tuple[int, np.random.Generator]) -> _SubsetFit:
-        """The model of a random subset, after some rounds."""
+        """Fit a random subset of samples, and run the first concentration steps."""
         number, rng = numbered
         size = self.problem.engine.shape[self.mode]
         samples = np.sort(rng.permutation(size)[: self.rank + CASE_SETTINGS.extra_subset_samples])
@@ -343,7 +345,7 @@ class _SubsetSearch:
         )
 
     def concentrate(self, candidate: _SubsetFit, rounds: int) -> _SubsetFit:
-        """After rounds in which the samples that are described best are fitted again."""
+        """Run concentration steps: fit the closest samples again, while that lowers the cost."""
         for _ in range(rounds):
             samples = candidate.closest_samples
             xp = self.problem.engine.xp
@@ -367,7 +369,7 @@ class _SubsetSearch:
         )
 
     def _fit_all_samples(self, factors: Factors) -> _SubsetFit:
-        """All samples, described by the other modes' factors."""
+        """Scores and distances of all samples, with the factors of the other modes fixed."""
         problem, mode = self.problem, self.mode
         engine = problem.engine
         zeros = engine.asarray(np.zeros((engine.shape[mode], factors[0].shape[1])))

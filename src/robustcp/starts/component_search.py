@@ -14,7 +14,7 @@ from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import fit_contaminated_normal, flag_outlying_fibres
 from robustcp.optimize.posterior import Entries, Posterior
 from robustcp.starts.candidates import Candidate, is_same_model
-from robustcp.starts.fitting import ParallelMap, StartFitter
+from robustcp.starts.loose_fits import ParallelMap, StartFitter
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 from robustcp.starts.subsamples import draw_indices, restrict_constraints
 
@@ -29,7 +29,7 @@ class ComponentSearch:
     rng : Generator
     proposals : int
     last_improvement : int
-        How many proposals there were when the last one was accepted.
+        The number of proposals when the last one was accepted.
     """
 
     best: Posterior
@@ -48,20 +48,20 @@ class ComponentSearch:
         rng: np.random.Generator,
         settings: SearchSettings = SEARCH_SETTINGS,
     ) -> ComponentSearch:
-        """With all components new."""
+        """Begin with random components only."""
         null_model = Posterior.null_model(entries, constraints, rank, min_scale)
         initial = null_model.with_random_components(range(rank), rng)
         return cls(_fit_candidate(initial, settings), rng, settings=settings)
 
     def run(self, proposals: int) -> ComponentSearch:
-        """After some more proposals."""
+        """The search after some more proposals."""
         search = self
         for _ in range(proposals):
             search = search.propose()
         return search
 
     def propose(self) -> ComponentSearch:
-        """After one more proposal."""
+        """The search after one more proposal."""
         best, rng, settings = self.best, self.rng, self.settings
         replaced = list(best.pruned_components)
         active = np.setdiff1d(np.arange(best.rank), replaced)
@@ -75,7 +75,7 @@ class ComponentSearch:
 
 
 def _fit_candidate(initial: Posterior, settings: SearchSettings) -> Posterior:
-    """A model with new components, fitted, without outlying fibres."""
+    """Fit a model with new components, without outlying fibres."""
     posterior = initial.sweep_with_fixed_noise().fit()
     for _ in range(settings.fibre_rounds):
         fibres = flag_fibres_of_posterior(posterior)
@@ -92,7 +92,7 @@ def extend_to_all_data(
     subset: Sequence[np.ndarray | None],
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Posterior:
-    """A model that was found on a part of the data, after some sweeps on all of it."""
+    """Extend a model of a subsample to all data by some sweeps."""
     modes, sweeps = range(engine.order), settings.extension_sweeps
     mode_subsets = [
         [None if m == mode else index for m, index in enumerate(subset)] for mode in modes
@@ -123,7 +123,7 @@ def search_components(
     max_additions: int,
     parallel_map: ParallelMap,
 ) -> list[Candidate]:
-    """The candidates of component searches: when two agree, or after so many proposals."""
+    """The candidates of component searches that end when two agree, or after `max_additions`."""
     problem, constraints, settings = fitter.problem, fitter.constraints, fitter.settings
     engine, subsample = problem.engine, None
     if (
@@ -151,7 +151,7 @@ def search_components(
 def _candidate_from_posterior(
     fitter: StartFitter, posterior: Posterior, subsample: list[np.ndarray | None] | None
 ) -> Candidate:
-    """The end of a search, which may be on a part of the data."""
+    """The candidate of a search, which may be of a subsample."""
     engine = fitter.problem.engine
     if subsample is not None:
         posterior = extend_to_all_data(posterior, engine, subsample, fitter.settings)
@@ -161,9 +161,9 @@ def _candidate_from_posterior(
 
 
 def _have_converged(searches: Sequence[ComponentSearch], settings: SearchSettings) -> bool:
-    """Whether two of the searches are at the same model, and no other is at a better one.
+    """Whether another search has the model of the best one.
 
-    With pruned components they must have tried for a while.
+    If components were pruned, only after `min_additions_if_pruned` proposals.
     """
     best = min(searches, key=lambda search: search.best.cost).best
     if best.pruned_components.size and searches[0].proposals < settings.min_additions_if_pruned:

@@ -1,4 +1,4 @@
-"""What a model costs, on the scale on which starts are compared."""
+"""The criterion by which starts are compared: the entropy of residuals, or the evidence."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 
 @dataclass(frozen=True)
 class Criterion:
-    """The cost of models of some data under some constraints, and what follows from it."""
+    """The cost of models of some data, and tests of models that follow from it."""
 
     problem: Problem
     constraints: Constraints
     settings: SearchSettings = field(default=SEARCH_SETTINGS, repr=False)
 
     def needs_row_prior(self, rank: int) -> bool:
-        """Whether some rows have few entries, so that models need a prior.
+        """Whether some rows have so few entries that models need a prior of rows.
 
-        Not if there are hardly more entries than parameters: then a prior cannot be estimated.
+        False where there are hardly more entries than parameters: a prior cannot be estimated.
         """
         engine = self.problem.engine
         if (
@@ -48,10 +48,10 @@ class Criterion:
         return RowPrior.of(self.constraints, range(engine.order)).is_needed(engine, rank)
 
     def cost(self, factors: Factors, noise: Noise | None = None) -> float:
-        """The cost of a model: the entropy of its residuals; or, if rows have few entries, minus
-        its log evidence, which penalises the flexibility of such rows.
+        """The cost of a model per entry: the entropy of its residuals; or, where rows have few
+        entries, minus its log evidence, which penalises the flexibility of such rows.
 
-        The evidence is given the noise of each entry, where that is known.
+        The evidence uses the scale of each entry's noise, where `noise` has scales.
         """
         engine = self.problem.engine
         if not self.needs_row_prior(factors[0].shape[1]):
@@ -71,13 +71,13 @@ class Criterion:
 
     @cached_property
     def null_entropy(self) -> float:
-        """The entropy of the data, as residuals of a model that is zero."""
+        """The entropy of the data: of the residuals of the null model."""
         engine = self.problem.engine
         return self.entropy(tuple(engine.asarray(np.zeros((n, 1))) for n in engine.shape))
 
     @property
     def component_cost(self) -> float:
-        """By how much the cost per entry must fall for one more component."""
+        """By how much one more component must lower the cost per entry."""
         engine = self.problem.engine
         return self.settings.cost_per_parameter * sum(engine.shape) / max(engine.count, 1)
 
@@ -90,7 +90,7 @@ class Criterion:
         return [r for r, reduced in enumerate(reduced_models) if self.entropy(reduced) < limit]
 
     def is_noise(self, factors: Factors, fibres: Fibres | None = None) -> bool:
-        """Whether the residuals there are nothing but noise, and perhaps outlying fibres."""
+        """Whether the residuals of a model are noise, apart from outlying fibres."""
         engine = self.problem.engine
         if fibres is None:
             if self._is_only_noise(engine, factors):
@@ -107,7 +107,7 @@ class Criterion:
 
 
 def leave_one_component_out(xp: Any, factors: Factors) -> list[Factors]:
-    """The models without one of the components, for each of them."""
+    """For each component, the model without it."""
     rank = factors[0].shape[1]
     remaining = [[r for r in range(rank) if r != left_out] for left_out in range(rank)]
     return [
@@ -117,7 +117,7 @@ def leave_one_component_out(xp: Any, factors: Factors) -> list[Factors]:
 
 
 def localised_components(factors: Factors, settings: SearchSettings = SEARCH_SETTINGS) -> list[int]:
-    """Components that live on a few rows of some mode."""
+    """Components that are concentrated on a few rows of some mode."""
     host = (np.asarray(to_host(A), dtype=np.float64) for A in factors)
     shares = [concentration(A, settings.localised_row_share) for A in host]
     localised = [share > settings.localised_energy_share for share in shares]
@@ -125,7 +125,7 @@ def localised_components(factors: Factors, settings: SearchSettings = SEARCH_SET
 
 
 def has_split_component(factors: Factors, settings: SearchSettings = SEARCH_SETTINGS) -> bool:
-    """Whether two components are alike in all modes but one: they may be one that was split."""
+    """Whether two components are alike in all modes but one, as the halves of a split one are."""
     similar_modes: Any = 0
     for A in factors:
         host = np.asarray(to_host(A), dtype=np.float64)

@@ -1,166 +1,118 @@
-"""Starting factors."""
+"""Initial factors: given ones, singular vectors, random, positive and spectral ones."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from robustcp._util import checks
-from robustcp._util.typing import Array, Factors
-from robustcp.engines import (
-    Engine,
-    as_array,
-    as_engine,
-    check_device,
-    single_blas_thread,
-    to_host,
-)
+from robustcp._util.typing import Factors
+from robustcp.constraints import Constraints
+from robustcp.engines import Engine, as_array, check_device, to_host
 from robustcp.model.kruskal import KruskalTensor
-from robustcp.optimize.problem import unit_exponent
+from robustcp.noise import median_magnitude
+from robustcp.optimize.problem import Problem
+from robustcp.starts.random import random_factors
+from robustcp.starts.search_log import SearchLog
+from robustcp.starts.spectral import spectral_factors
+from robustcp.starts.start import Start, StartingPoint
+from robustcp.starts.svd import nvecs
 
-#: Up to this size the smaller Gram matrix of an unfolding is formed; beyond it one iterates.
-GRAM_LIMIT = 1024
-#: Restarts of the iteration where noise is larger than what more of them bring.
-HOLLOW_GRAM_RESTARTS = 2
+
+@dataclass(frozen=True)
+class GivenStart(Start):
+    """Factors that the user gives: matrices, a KruskalTensor or a Fit, in the units of the data."""
+
+    init: Any
+
+    def __call__(
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        search_log: SearchLog | None = None,
+    ) -> StartingPoint:
+        factors = factors_from_init(problem.engine, rank, self.init)
+        return StartingPoint(problem.units.factors_of_fit(factors), warm_start=True)
 
 
-def nvecs(X: Any, mode: int, rank: int, *, rng: int | np.random.Generator | None = None) -> Array:
-    """The leading left singular vectors of the mode-n unfolding of X.
+@dataclass(frozen=True)
+class Initialization(Start):
+    """Initial factors by name: "nvecs" (or "auto"), "clipped", "spectral", "random", "positive".
 
-    They come from the smaller of the unfolding's two Gram matrices, or by subspace iteration
-    when both are large; X is never unfolded. Each column's entry of largest magnitude is
-    positive. Columns that the data does not determine (rank above the size of the mode, or
-    above the rank of the unfolding) are random, and orthogonal to the rest while there is room.
-
-    Parameters
-    ----------
-    X : array or Engine
-    mode : int or str
-        By number or name.
-    rank : int
-        How many vectors.
-    rng : seed or Generator, optional
-        For the random columns; without it they are the same in each call.
-
-    Returns
-    -------
-    array of shape (X.shape[mode], rank), in X's library and on its device
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from robustcp import nvecs
-    >>> nvecs(np.outer([3.0, 4.0], [1.0, 0.0, 2.0]), 0, 1).round(3)
-    array([[0.6],
-           [0.8]])
+    "nvecs" are singular vectors of the data, "clipped" those of the data clipped at the magnitude
+    of ordinary entries. "spectral" is for sparsely observed data, clipped at its median magnitude
+    (see `spectral_factors`). "positive" are the magnitudes of random factors.
     """
-    rank = checks.whole_number("rank", rank, 1)
-    engine = as_engine(X)
-    engine = engine.scaled(unit_exponent(engine, engine.max_abs))
-    mode = engine.view.axes.mode_number("mode", mode, engine.order)
-    size = engine.shape[mode]
-    columns = math.prod(engine.shape) // size
-    count = min(rank, size, columns)
-    generator = checks.generator(rng)
-    with single_blas_thread:
-        if min(size, columns) > GRAM_LIMIT:
-            U, spectrum = _block_krylov(partial(engine.gram, mode), size, count, generator)
-        elif size <= columns:
-            U, spectrum = _leading_eigenpairs(engine.gram(mode), count)
+
+    kind: str
+
+    def __call__(
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        search_log: SearchLog | None = None,
+    ) -> StartingPoint:
+        engine, order = problem.engine, problem.units.order
+        if self.kind in ("random", "positive"):
+            factors = random_factors(engine, rank, rng)
+            if self.kind == "positive":
+                factors = tuple(engine.xp.abs(A) for A in factors)
+        elif self.kind == "spectral":  # clipped at the median: large entries have no leverage
+            factors = spectral_factors(
+                engine.clipped(median_magnitude(engine.sample().values)), rank, rng
+            )
         else:
-            V, spectrum = _leading_eigenpairs(engine.cogram(mode), count)
-            U = engine.project(mode, V)
-        significant = spectrum > 1e-14 * max(spectrum[0], np.finfo(float).tiny)
-        U = np.linalg.qr(U[:, significant])[0]
-        top = U[np.abs(U).argmax(axis=0), np.arange(U.shape[1])]
-        U = U * np.where(top < 0, -1.0, 1.0)
-        return engine.asarray(_append_random_columns(U, rank, generator))
+            clipped = self.kind == "clipped"
+            source = engine.clipped(problem.ordinary_magnitude) if clipped else problem.clipped
+            factors = tuple(nvecs(source, n, rank, rng=rng) for n in range(order))
+        size = problem.scale if engine.max_abs > 0 else 0.0  # zeros: the model is zero at once
+        return StartingPoint(tuple(A * size ** (1 / order) for A in factors))
 
 
-def _leading_eigenpairs(gram: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The leading eigenvectors and eigenvalues of a symmetric matrix, largest first."""
-    values, vectors = np.linalg.eigh(gram)
-    return vectors[:, : -count - 1 : -1], values[: -count - 1 : -1]
+def make_starts(
+    init: Any, count: int, start_type: Callable[[str], Start] = Initialization
+) -> list[Start]:
+    """The requested start, followed by `count - 1` random ones."""
+    first = start_type(init) if isinstance(init, str) else GivenStart(init)
+    return [first, *(start_type("random") for _ in range(count - 1))]
 
 
-def hollow_gram_eigenvectors(
-    engine: Engine, mode: int, count: int, rng: np.random.Generator
-) -> np.ndarray:
-    """The leading eigenvectors of X_n X_n' without its diagonal, on the host.
+def zero_unobserved_rows(
+    problem: Problem, factors: Factors, modes: Sequence[int], constraints: Constraints
+) -> Factors:
+    """Set rows without observed entries to zero, in the modes to be fitted, with a warning.
 
-    Where few entries are known the diagonal says which rows have large or many entries, and
-    what is beside it how they go together.
+    Rows of a constraint that couples rows are left as they are. There is no warning for slabs that
+    the problem excludes.
     """
-    size = engine.shape[mode]
-    with single_blas_thread:
-        if size <= GRAM_LIMIT:
-            gram = engine.gram(mode)
-            np.fill_diagonal(gram, 0.0)
-            return _leading_eigenpairs(gram, count)[0]
-        squares = engine.slab_sums(lambda x: _zero_missing(engine.xp, x) ** 2)[mode][:, None]
-
-        def product(V: np.ndarray) -> np.ndarray:
-            return np.asarray(engine.gram(mode, V) - squares * V)
-
-        return _block_krylov(product, size, count, rng, HOLLOW_GRAM_RESTARTS)[0]
-
-
-def _zero_missing(xp: Any, x: Array) -> Array:
-    return xp.where(xp.isnan(x), xp.zeros_like(x), x)
-
-
-def _block_krylov(
-    product: Callable[[np.ndarray], np.ndarray],
-    size: int,
-    count: int,
-    rng: np.random.Generator,
-    restarts: int = 5,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Leading eigenvectors of a symmetric matrix from a restarted block Krylov space.
-
-    A few products with it span a space that holds the leading vectors to many digits when
-    the spectrum falls; vectors of a flat spectrum (noise) are as good as any and not waited for.
-    """
-    depth = 5
-    width = min(size // depth, count + 8)
-    Q = np.linalg.qr(rng.standard_normal((size, max(width, count))))[0]
-    for _ in range(restarts):
-        basis, images = Q, product(Q)
-        for _ in range(depth - 1):
-            new = images[:, -Q.shape[1] :]
-            for _ in range(2):  # twice is enough to be orthogonal to rounding
-                new = new - basis @ (basis.T @ new)
-                new = np.linalg.qr(new)[0]
-            basis = np.concatenate([basis, new], axis=1)
-            images = np.concatenate([images, product(new)], axis=1)
-        rotation, values = _leading_eigenpairs(basis.T @ images, Q.shape[1])
-        Q = np.linalg.qr(basis @ rotation)[0]
-        residual = np.linalg.norm(images @ rotation - (basis @ rotation) * values, axis=0)[:count]
-        if residual.max() <= 1e-8 * max(values[0], np.finfo(float).tiny):
-            break
-    return Q[:, :count], values[:count]
-
-
-def _append_random_columns(U: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
-    """Append random unit columns, orthogonal to the rest while there is room."""
-    size, count = U.shape
-    extra = rng.standard_normal((size, rank - count))
-    room = min(rank, size) - count
-    inside = extra[:, :room]
-    for _ in range(2):  # twice is enough to be orthogonal to rounding
-        inside = inside - U @ (U.T @ inside)
-    inside = np.linalg.qr(inside)[0]
-    outside = extra[:, room:] / np.maximum(np.linalg.norm(extra[:, room:], axis=0), 1e-300)
-    return np.concatenate([U, inside, outside], axis=1)
-
-
-def random_factors(engine: Engine, rank: int, rng: np.random.Generator) -> Factors:
-    """Standard normal factors, drawn on the host whatever the device."""
-    return tuple(engine.asarray(rng.standard_normal((size, rank))) for size in engine.shape)
+    engine = problem.engine
+    if engine.complete:
+        return factors
+    new_factors = []
+    for mode, A in enumerate(factors):
+        rows_independent = mode in modes and not constraints[mode].couples_rows
+        unobserved = (
+            np.flatnonzero(engine.slab_counts(mode) == 0) if rows_independent else np.array([])
+        )
+        if np.setdiff1d(unobserved, problem.excluded_slabs.get(mode, ())).size:
+            shown = ", ".join(map(str, unobserved[:5])) + (", ..." if unobserved.size > 5 else "")
+            checks.warn(
+                f"X: {unobserved.size} slabs of mode {mode} have no observed entry ({shown}); "
+                "their rows of the factor are 0"
+            )
+        if unobserved.size:
+            observed_mask = np.ones((engine.shape[mode], 1))
+            observed_mask[unobserved] = 0.0
+            A = A * engine.asarray(observed_mask)
+        new_factors.append(A)
+    return tuple(new_factors)
 
 
 def factors_from_init(engine: Engine, rank: int, init: Any) -> Factors:
@@ -203,7 +155,7 @@ def _array_order(array: Any) -> int:
 
 
 def _real_array(array: Any) -> np.ndarray:
-    """A matrix or vector on the host; complex numbers are refused, not cut."""
+    """A matrix or vector on the host; complex numbers are refused."""
     host = to_host(as_array(array))
     if host.dtype.kind not in "fiub":
         raise TypeError(f"dtype {host.dtype} is not one of real numbers")

@@ -1,4 +1,4 @@
-"""The search for a start of `cp`: rounds of proposals, until they agree."""
+"""The multistart of `cp`: rounds of proposals are fitted loosely until candidates agree."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, Starts, multistart
 from robustcp.starts.component_search import search_components
 from robustcp.starts.criterion import localised_components
-from robustcp.starts.fitting import ParallelMap, StartFitter, serial_map
+from robustcp.starts.initial_factors import Initialization
+from robustcp.starts.loose_fits import ParallelMap, StartFitter, serial_map
 from robustcp.starts.proposals import L1Proposal, Proposal, QuantileProposal, l1_proposals
 from robustcp.starts.search_log import SearchLog, transfer_factors
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
-from robustcp.starts.start import Initialization, Start, StartingPoint
+from robustcp.starts.start import Start, StartingPoint
 from robustcp.starts.subsamples import (
     Indices,
     draw_first_subsample,
@@ -37,7 +38,7 @@ LOG = logging.getLogger("robustcp.search")
 
 @dataclass(frozen=True)
 class SubsampleStart(Start):
-    """For a large tensor, the 1-norm fit of a part of it; for a small one as `Initialization`."""
+    """Large tensors: the 1-norm fit of a subsample. Small ones: the same as `Initialization`."""
 
     kind: str
 
@@ -54,7 +55,7 @@ class SubsampleStart(Start):
         if subsample is None:
             return initialization(problem, rank, rng, constraints)
         search_log = search_log or SearchLog()
-        fitter = fitter_of_part(problem, constraints, subsample, search_log)
+        fitter = make_fitter(problem, constraints, subsample, search_log)
         initial_factors = initialization(fitter.problem, rank, rng, constraints).factors
         share = fitter.settings.small_epsilon_share
         factors = fitter.fit_l1(initial_factors, share, 1e-5, 200)
@@ -63,14 +64,14 @@ class SubsampleStart(Start):
         )
 
 
-def fitter_of_part(
+def make_fitter(
     problem: Problem,
     constraints: Constraints,
     subsample: Indices | None,
     search_log: SearchLog,
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> StartFitter:
-    """The fitter for a part of the data, or for all of it."""
+    """The fitter for a subsample of the data, or for all of it."""
     engine = problem.engine
     if subsample is not None:
         engine = engine.subtensor(subsample)
@@ -80,14 +81,14 @@ def fitter_of_part(
 
 @dataclass(frozen=True)
 class Multistart(Start):
-    """The best of several starts, fitted just far enough to compare them.
+    """The best of several starts, each fitted just far enough to compare them.
 
-    They are led by the 1-norm and then by Cauchy's loss, of residuals in units of the spread of
-    their slabs, and compared by the entropy of their residuals: so a component for one large entry
-    or one slab does not pay.
+    A start minimises the 1-norm and then Cauchy's loss, of residuals divided by the scale of their
+    slab. Starts are compared by the entropy of their residuals, so that a component for one large
+    entry or one slab does not lower the cost.
 
-    Large tensors are searched on a random part, and the rows that the part leaves out are then
-    fitted by robust regression on its factors.
+    For large tensors the search uses a random subsample; the rows outside of it are then fitted by
+    robust regression on the factors of the subsample.
     """
 
     kind: str
@@ -111,12 +112,12 @@ class Multistart(Start):
             subsample = draw_first_subsample(engine, rank, rng, settings)
         if subsample is not None:
             log = search_log.section("first look")
-            fitter = fitter_of_part(problem, constraints, subsample, log, settings)
+            fitter = make_fitter(problem, constraints, subsample, log, settings)
             sizes = settings.block_sizes[: settings.fallback_after_block + 1]
             candidates, agree = self._search(fitter, rank, rng, sizes)
         if not agree:
             subsample = draw_subsample(engine, rank, rng, settings)
-            fitter = fitter_of_part(problem, constraints, subsample, search_log, settings)
+            fitter = make_fitter(problem, constraints, subsample, search_log, settings)
             sizes = settings.block_sizes if self.count is None else (self.count,)
             candidates, agree = self._search(fitter, rank, rng, sizes)
         max_final_fits = max(
@@ -145,14 +146,14 @@ class Multistart(Start):
     def _search(
         self, fitter: StartFitter, rank: int, rng: np.random.Generator, sizes: Sequence[int]
     ) -> tuple[Candidates[Candidate], bool]:
-        """The ends of starts, and whether they agree."""
+        """The candidates, and whether they agree."""
         search = _Search(self, fitter, rank, rng)
         if not fitter.criterion.needs_row_prior(rank):
             return multistart(
-                lambda candidates: search.rounds(candidates, sizes), search.agree, self.settings
+                lambda candidates: search.add_rounds(candidates, sizes), search.agree, self.settings
             )
         candidates, agree = multistart(
-            search.thin_row_rounds,
+            search.add_thin_row_round,
             lambda candidates: self.count is None and search.agree(candidates),
             self.settings,
         )
@@ -163,7 +164,7 @@ class Multistart(Start):
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """The rounds of one search, and when its candidates agree."""
+    """The rounds of proposals of one search, and its rule of agreement."""
 
     start: Multistart
     fitter: StartFitter
@@ -181,21 +182,22 @@ class _Search:
         return engine.executor.map_tasks if parallel else serial_map
 
     def proposals(self) -> Iterator[L1Proposal]:
-        """Starts that the 1-norm leads, best guesses first."""
+        """Starts that minimise the 1-norm, most promising first."""
         engine, reorder = self.fitter.problem.engine, self.start.count is None
         return l1_proposals(engine, self.start.kind, reorder, self.settings)
 
     def fit(
         self, name: str, proposals: Iterable[Proposal], count: int, parallel_map: ParallelMap
     ) -> list[Candidate]:
-        """The candidates of the first of some proposals."""
+        """The candidates of the first `count` proposals."""
         items = list(zip(proposals, self.rng.spawn(count), strict=False))
         return self.fitter.fit_starts(
             name, lambda fitter, item: item[0].fit(fitter, self.rank, item[1]), items, parallel_map
         )
 
-    def rounds(self, candidates: Candidates[Candidate], sizes: Sequence[int]) -> Iterator[None]:
-        """Blocks of starts of these sizes, and families for what may keep them from agreeing."""
+    def add_rounds(self, candidates: Candidates[Candidate], sizes: Sequence[int]) -> Iterator[None]:
+        """Add blocks of starts of these sizes, and after block `fallback_after_block` also quantile
+        starts and component searches. Yields whenever agreement is to be tested."""
         settings, proposals = self.settings, iter(self.proposals())
         for block, size in enumerate(sizes):
             last = block + 1 == len(sizes)
@@ -208,7 +210,7 @@ class _Search:
                 kinds = settings.quantile_starts
                 quantile_proposals = [QuantileProposal(*kind) for kind in kinds]
                 candidates.add(
-                    self.fit("beside", quantile_proposals, len(kinds), self.parallel_map)
+                    self.fit("quantile starts", quantile_proposals, len(kinds), self.parallel_map)
                 )
                 yield
                 if self.rank <= settings.max_component_search_rank:
@@ -230,7 +232,8 @@ class _Search:
         candidates.add(self.fit(name, proposals, count, self.parallel_map))
 
     def add_starts_without_artifacts(self, candidates: Candidates[Candidate]) -> None:
-        """Starts without fibres that the best so far may have spent a component on, if it has."""
+        """Add two starts without outlying fibres, if a localised component of the best candidate
+        may have fitted such fibres."""
         fibres = self.fitter.find_artifact_fibres(candidates.best)
         if fibres is None:
             return
@@ -239,15 +242,15 @@ class _Search:
         proposals = (replace(proposal, excluded=fibres) for proposal in self.proposals())
         self.add_block(candidates, proposals, 2)
 
-    def thin_row_rounds(self, candidates: Candidates[Candidate]) -> Iterator[None]:
-        """Some starts, where rows have few entries."""
+    def add_thin_row_round(self, candidates: Candidates[Candidate]) -> Iterator[None]:
+        """Add starts that minimise the 1-norm, for data whose rows have few entries."""
         count = self.start.count
         plain = 4 if count is None else min(2, count - self.component_search_count)
         candidates.add(self.fit("plain", self.proposals(), plain, serial_map))
         yield
 
     def add_components_of_thin_rows(self, candidates: Candidates[Candidate]) -> None:
-        """Component searches, where rows have few entries."""
+        """Add component searches, for data whose rows have few entries."""
         LOG.info("rows with few entries; running component searches until two agree")
         settings, count = self.settings, self.fitter.problem.engine.count
         max_additions = min(settings.max_additions, int(settings.max_addition_entries / count))
@@ -262,9 +265,9 @@ class _Search:
         return self.settings.component_searches if count is None else max(1, count - 2)
 
     def agree(self, candidates: Candidates[Candidate]) -> bool:
-        """Whether another candidate agrees with the best, and that is plausible; or many agree.
-        Plausible: residuals are noise, no component is localised, and with few starts the entropy
-        is far below that of the data.
+        """Whether the search may stop: enough candidates have the best model; or at least two do,
+        and its residuals are noise, no component of it is localised and, with few starts, its
+        entropy is far below the entropy of the data.
         """
         best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
         many, same_count = len(candidates) >= settings.many_starts, candidates.count_same()
@@ -281,7 +284,7 @@ class _Search:
         )
 
     def _count_same_reduced_model(self, candidates: Candidates[Candidate]) -> int:
-        """How many are the same as the best, but for redundant components."""
+        """How many candidates have the model of the best one without its redundant components."""
         best = candidates.best
         factors = self.fitter.eliminate_components(best)
         if factors[0].shape[1] == best.factors[0].shape[1]:
@@ -299,7 +302,7 @@ def _starting_point(
     candidate: Candidate,
     constraints: Constraints,
 ) -> StartingPoint:
-    """Where the fit of all data begins, given where a start ended."""
+    """The starting point of the fit of all data, from a candidate that may be of a subsample."""
     factors, fibres, engine = candidate.factors, candidate.fibres, problem.engine
     reliable = False
     if not fitter.criterion.needs_row_prior(factors[0].shape[1]):
@@ -307,7 +310,7 @@ def _starting_point(
         factors, reliable = refitted.factors, refitted is candidate
     if subsample is not None:
         if engine.count > fitter.settings.max_full_search_entries:
-            factors = fitter.fit_standardized_l1(factors, fibres)  # cheap beside the whole data
+            factors = fitter.fit_standardized_l1(factors, fibres)  # its cost is small
         factors = extend_factors(
             problem, subsample, factors, constraints, fitter.search_log, fitter.settings
         )
@@ -319,7 +322,7 @@ def _starting_point(
 
 
 def _starts_of_candidates(problem: Problem, candidates: Candidates[Candidate]) -> Starts:
-    """The costs and models of all starts, in the units of the data."""
+    """The costs and models of all candidates, in the units of the data."""
     units = problem.units
     models = (
         KruskalTensor.from_factors(units.factors_of_data(candidate.factors)).normalized()

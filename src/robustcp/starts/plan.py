@@ -1,4 +1,4 @@
-"""What an estimator does with some data."""
+"""A plan: problem, stages and starts of one fit."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from robustcp.starts.start import Start, StartingPoint
 
 @dataclass(frozen=True)
 class Plan:
-    """What an estimator does with some data.
+    """The problem, stages and starts of one fit.
 
     Attributes
     ----------
     problem : Problem
         The data in the units of the fit.
     stages : sequence of Stage
-        In those units.
+        In the units of the fit.
     starts : sequence of Start
-        Each is followed through all stages, and the lowest objective wins.
+        Each is fitted through all stages; the run of lowest objective is the result.
     modes : tuple of int
-        The modes that are solved for; all if empty.
+        The modes to be fitted; all if empty.
     constraints : tuple of Constraint, one for each mode; all are free if empty
     cases : Cases, optional
         Which mode holds samples.
     restarts : sequence of Start
-        Starts for those that run off to infinity where entries are missing.
+        Replacements for runs that diverge because entries are missing.
     """
 
     problem: Problem
@@ -49,13 +49,13 @@ class Plan:
         return self.constraints or (Free(),) * self.problem.units.order
 
     def without_samples(self, bad: np.ndarray | None) -> Plan:
-        """The same without some samples, where a mode holds such."""
+        """A plan for the data without bad samples; this plan if no mode holds samples."""
         if bad is None or self.cases is None:
             return self
         return replace(self, problem=exclude_cases(self.problem, int(self.cases.mode), bad))
 
     def solver(self, starting_point: StartingPoint) -> Solver:
-        """The solver for a fit that begins there."""
+        """The solver for a fit from a starting point."""
         stages = self.stages
         if starting_point.warm_start:
             stages = [

@@ -1,4 +1,7 @@
-"""Proposals: initial factors of a start, and the losses that it minimises."""
+"""Proposals of a multistart: which initial factors, and which losses are minimised from them.
+
+`l1_proposals` has the order in which kinds of initial factors are tried.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from robustcp.optimize.schedules import (
     StandardizedL1,
 )
 from robustcp.starts.candidates import Candidate
-from robustcp.starts.fitting import StartFitter
+from robustcp.starts.loose_fits import StartFitter
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 from robustcp.starts.subsamples import observed_share
 
 
 class Proposal(ABC):
-    """A start of a multistart."""
+    """One start of a multistart, not yet fitted."""
 
     @abstractmethod
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
-        """The fitted candidate."""
+        """Fit the start loosely; return the candidate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +40,14 @@ class L1Proposal(Proposal):
     Attributes
     ----------
     kind : str
-        How it begins, see `Initialization`.
+        The kind of initial factors, see `Initialization`.
     epsilon_share : float
-        The first smoothing, as a share of the data's size, squared.
+        The first epsilon, as a multiple of the squared magnitude of ordinary entries.
     standardized : bool
-        Whether residuals are in units of the spread of their slabs. Components that are localised
+        Whether residuals are divided by the scale of their slab. Components that are localised
         on a few slabs are found by the plain 1-norm only.
     extra_component : bool
-        Whether it starts at rank + 1 and the component of least effect is removed.
+        Whether the fit begins with rank + 1 components, and the one of least effect is removed.
     excluded : Fibres, optional
         Fibres that are left out of the data.
     """
@@ -56,9 +59,9 @@ class L1Proposal(Proposal):
     excluded: Fibres | None = None
 
     @classmethod
-    def numbered(cls, number: int, kind: str, epsilon_share: float) -> L1Proposal:
-        """One of a sequence: every other one uses the plain 1-norm, every third and all late ones
-        have an extra component."""
+    def from_number(cls, number: int, kind: str, epsilon_share: float) -> L1Proposal:
+        """A proposal of a sequence: every second one uses the plain 1-norm, every third one and
+        all from the seventh on have an extra component."""
         return cls(kind, epsilon_share, number % 2 == 0, number % 3 == 2 or number >= 6)
 
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
@@ -78,7 +81,8 @@ class L1Proposal(Proposal):
 
 @dataclass(frozen=True)
 class QuantileProposal(Proposal):
-    """A start that minimises a quantile loss, then a narrow one: for many outliers."""
+    """A start that minimises a quantile loss, then a narrow Welsch loss: for a majority of
+    outliers."""
 
     kind: str
     tau: float
@@ -101,13 +105,13 @@ def l1_proposals(
     reorder: bool,
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Iterator[L1Proposal]:
-    """Proposals for some data, best guesses first, without end.
+    """An endless sequence of proposals for some data, most promising first.
 
-    For data that is mostly positive, and if `reorder` allows it, those from positive factors by the
-    plain 1-norm are first: they end at the same model most often.
+    For data that is mostly positive, and if `reorder` allows it, starts from positive factors by
+    the plain 1-norm come first: they end at the same model most often.
     """
     kinds = _initializations(engine, init, settings)
-    proposals = (L1Proposal.numbered(number, *kind) for number, kind in enumerate(kinds))
+    proposals = (L1Proposal.from_number(number, *kind) for number, kind in enumerate(kinds))
     if init == "auto" and reorder and _is_mostly_positive(engine, settings):
         order = settings.positive_data_order
         first = list(itertools.islice(proposals, len(order)))
@@ -118,7 +122,7 @@ def l1_proposals(
 def _initializations(
     engine: Engine, init: str, settings: SearchSettings
 ) -> Iterator[tuple[str, float]]:
-    """Kinds of initial factors with their first smoothing."""
+    """Kinds of initial factors, each with the multiple for its first epsilon."""
     small, large = settings.small_epsilon_share, settings.large_epsilon_share
     if init == "auto" and observed_share(engine) > 0.4:
         yield from (("clipped", small), ("positive", large), ("nvecs", large))
@@ -131,7 +135,7 @@ def _initializations(
 
 
 def _is_mostly_positive(engine: Engine, settings: SearchSettings) -> bool:
-    """Whether most entries that are not 0 are positive, of data that is mostly observed."""
+    """Whether most nonzero entries are positive and most entries are observed."""
     if observed_share(engine) <= 0.4:
         return False
     values = engine.sample().values

@@ -1,7 +1,7 @@
-"""What a search for starts has done so far, so that it need not be done again.
+"""The log of a search for starts: its runs of the solver, for progress and checkpoints.
 
-A search is made of runs of the solver, each with a name, and is the same whenever it is done: so
-one that goes on takes the runs that are known as they are, and the others from where they were.
+A search is deterministic, and each of its runs has a name. A search that is resumed takes the
+results of the finished runs from the log, and continues the others from their last state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class LoggedRun:
-    """A run: where it ended; or, if it has not, where it is."""
+    """A run of the solver: its final factors, or the state of a run that is not finished."""
 
     factors: Factors
     state: State | None = None
@@ -32,9 +32,9 @@ class SearchRuns:
     Parameters
     ----------
     runs : dict from str to LoggedRun, optional
-        Those of a search that was interrupted. Without it nothing is kept.
+        The runs of an interrupted search. None: no run is recorded.
     on_change : function, optional
-        Called when there is something new.
+        Called after each change.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class SearchRuns:
         self.runs, self._on_change, self.throughput = runs, on_change, Throughput()
 
     def get(self, name: str) -> LoggedRun | None:
-        """What is known of a run."""
+        """The run of this name, or None."""
         return None if self.runs is None else self.runs.get(name)
 
     def put(self, name: str, run: LoggedRun) -> None:
-        """Remember where a run is."""
+        """Record a run."""
         if self.runs is not None:
             self.runs[name] = run
             if self._on_change is not None:
@@ -57,17 +57,17 @@ class SearchRuns:
 
 
 class SearchLog:
-    """A part of a search, whose runs follow one another: so they are told by their number."""
+    """A section of a search. Its runs follow one another and are named by their number."""
 
     def __init__(self, runs: SearchRuns | None = None, name: str = "search") -> None:
         self.runs, self.name, self._run_count = runs or SearchRuns(), name, 0
 
     def section(self, name: str) -> SearchLog:
-        """A part of this part."""
+        """A section of this section."""
         return SearchLog(self.runs, f"{self.name}, {name}")
 
     def run(self, solver: Solver, make_state: Callable[[], State], max_sweeps: int) -> Factors:
-        """Where a run ends: begun, gone on with, or known already."""
+        """The final factors of a run, which is taken from the log, resumed or started."""
         self._run_count += 1
         name, engine = f"{self.name}, run {self._run_count}", solver.problem.engine
         logged = self.runs.get(name)
@@ -90,7 +90,7 @@ class SearchLog:
 
 
 def _transfer_state(state: State | None, engine: Engine) -> State:
-    """A state that comes from a file, in the library and on the device of an engine."""
+    """A state read from a file, as arrays of the library and device of an engine."""
     assert state is not None
     before = None if state.before_stage is None else _transfer_state(state.before_stage, engine)
     return replace(
@@ -102,5 +102,5 @@ def _transfer_state(state: State | None, engine: Engine) -> State:
 
 
 def transfer_factors(engine: Engine, factors: Factors) -> Factors:
-    """Factors in the library and on the device of an engine."""
+    """Factors as arrays of the library and device of an engine."""
     return tuple(engine.asarray(to_host(A)) for A in factors)

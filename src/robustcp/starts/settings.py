@@ -10,100 +10,100 @@ class SearchSettings:
     """The constants of the search for starts."""
 
     # Rounds of starts
-    #: How many starts are fitted at once: more only if those before do not agree.
+    #: Numbers of starts in each block; a block is fitted only if those before do not agree.
     block_sizes: tuple[int, ...] = (2, 2, 2, 6, 8)
-    #: After this block, if starts disagree, quantile starts and component searches run.
+    #: The block after which quantile starts and component searches are added.
     fallback_after_block: int = 1
-    #: The smoothing of a start begins with this share of the data's size, squared: where strong
-    #: artifacts lead astray a small one is better,
+    #: First epsilon of a start, as a multiple of the squared magnitude of ordinary entries: a small
+    #: one, for data with strong artifacts.
     small_epsilon_share: float = 0.03
-    #: for sparse data a large one; so both are tried.
+    #: The same: a large one, for sparse factors.
     large_epsilon_share: float = 1.0
     #: The last epsilon of fits to subsamples, in the same units.
     lowest_epsilon_share: float = 1e-4
-    #: If more than this share of the entries is positive,
+    #: Data is mostly positive if more than this share of its nonzero entries is.
     mostly_positive_share: float = 0.9
-    #: the first proposals are fitted in this order.
+    #: The order of the first proposals for mostly positive data.
     positive_data_order: tuple[int, ...] = (3, 1, 2, 0)
-    #: Starts for data of which most entries are outliers: initialization and quantile.
+    #: Starts for data with a majority of outliers: kind of initial factors, and quantile.
     quantile_starts: tuple[tuple[str, float], ...] = (
         ("clipped", 0.2),
         ("clipped", 0.8),
         ("positive", 0.2),
         ("positive", 0.5),
     )
-    #: From so many entries on, starts are fitted side by side.
+    #: Starts are fitted in parallel if the data has at least this many entries.
     min_parallel_entries: int = 1 << 15
 
     # Agreement
-    #: The factor match score, without weights, from which two models are the same.
+    #: Two models are the same above this factor match score without weights.
     same_model_score: float = 0.95
-    #: Objectives this close to the lowest, relatively, are the same.
+    #: Relative difference below which two objectives are the same.
     same_objective_tol: float = 5e-3
-    #: If so many starts agree there is no better model to be found, whatever the residuals.
+    #: Number of agreeing starts that ends the search, whatever the residuals.
     sufficient_same_starts: int = 6
-    #: From so many starts on, redundant components are left out when models are compared.
+    #: Number of starts from which models are compared without redundant components.
     many_starts: int = 8
-    #: Without a redundant component the cost, summed over entries, rises by less than this for each
-    #: of its parameters.
+    #: A component is redundant if leaving it out raises the cost, summed over entries, by less
+    #: than this for each of its parameters.
     cost_per_parameter: float = 2.0
-    #: By how much a model should lower the entropy of the data.
+    #: A model of few starts is plausible if it lowers the entropy of the data by this much.
     large_entropy_drop: float = 1.0
-    #: A component is redundant to a candidate if the entropy without it rises by no more.
+    #: A component of a candidate is replaced if the entropy without it rises by no more than this.
     negligible_entropy_rise: float = 0.005
-    #: A component is localised if this share of the rows of a mode
+    #: A component is localised if few rows hold most of its squares: this share of the rows ...
     localised_row_share: float = 0.05
-    #: holds this share of its squares.
+    #: ... holds this share of the squares.
     localised_energy_share: float = 0.9
-    #: The cosine from which two columns are alike.
+    #: Two columns are alike above this cosine.
     similar_cosine: float = 0.8
-    #: Each factor of a new component is multiplied by this.
+    #: Multiplier of each factor of a new component.
     new_component_size: float = 0.1
 
     # What is fitted to the end
-    #: Candidates that cost more per entry than the best by this are dropped.
+    #: Candidates whose cost per entry exceeds the lowest by more than this are dropped.
     max_cost_gap: float = 0.05
-    #: So many entries, times candidates, are fitted to the end,
+    #: Largest product of entries and candidates that are fitted to convergence.
     max_final_fit_entries: int = 1 << 20
-    #: but at least so many candidates.
+    #: Smallest number of candidates that are fitted to convergence.
     min_final_fits: int = 3
 
     # Subsamples
-    #: Starts of tensors with more entries are fitted to a subsample
+    #: Starts of tensors with more entries than this are fitted to a subsample.
     max_full_search_entries: int = 1 << 20
-    #: of about so many.
+    #: Number of entries of such a subsample.
     subsample_entries: int = 1 << 17
-    #: Of tensors with more entries the first starts are fitted to a quarter.
+    #: The first starts of tensors with more entries than this are fitted to a quarter of them.
     min_first_subsample_entries: int = 1 << 16
 
     # Component search
-    #: How many component searches run, until two of them agree.
+    #: Number of component searches that run until two of them agree.
     component_searches: int = 2
-    #: Components that each proposes between comparisons.
+    #: Proposals of each search between two comparisons.
     additions_per_round: int = 4
-    #: Proposals before two searches with pruned components may agree.
+    #: Fewest proposals before searches with pruned components may agree.
     min_additions_if_pruned: int = 20
-    #: A search ends after so many proposals without improvement,
+    #: Number of proposals without improvement that ends a search.
     addition_patience: int = 32
-    #: or after so many in all.
+    #: Largest number of proposals of a search.
     max_additions: int = 80
-    #: The same, where rows have many entries and the search is a fallback.
+    #: Largest number of proposals of a search that is a fallback: rows have many entries.
     max_fallback_additions: int = 8
-    #: Entries, times proposals, that are worth it where rows have few entries.
+    #: Largest product of entries and proposals, where rows have few entries.
     max_addition_entries: int = 80 << 13
-    #: A fallback search of more entries runs on a subsample
+    #: A fallback search of more entries than this runs on a subsample.
     max_component_search_entries: int = 1 << 16
-    #: of so many,
+    #: Number of entries of that subsample.
     component_search_subsample: int = 1 << 14
-    #: and there is none for more components.
+    #: Largest rank of a fallback search.
     max_component_search_rank: int = 8
-    #: Below so many entries for each parameter a prior of rows cannot be estimated.
+    #: Fewest entries per parameter from which a prior of rows can be estimated.
     min_entries_per_parameter: int = 2
-    #: How often an active component is replaced while there are pruned ones.
+    #: Probability to replace an active component while there are pruned ones.
     replacement_probability: float = 0.3
-    #: A proposal is accepted if it lowers the cost per entry by this.
+    #: A proposal is accepted if it lowers the cost per entry by at least this.
     min_improvement: float = 1e-4
-    #: How often outlying fibres are looked for.
+    #: Largest number of times that outlying fibres are flagged anew.
     fibre_rounds: int = 3
     #: Sweeps on all data, for a model of a subsample.
     extension_sweeps: int = 10
@@ -116,41 +116,41 @@ SEARCH_SETTINGS = SearchSettings()
 class CaseSettings:
     """The constants of the search for bad samples."""
 
-    #: A subset has so many samples more than there are components.
+    #: Samples of a subset beyond the number of components.
     extra_subset_samples: int = 2
-    #: The probability to have no subset without bad samples,
+    #: Probability that every subset has a bad sample.
     max_failure_probability: float = 0.001
-    #: and the most subsets.
+    #: Largest number of subsets.
     max_subsets: int = 300
-    #: The share of the samples that must be good, and by which models are compared.
+    #: Share of the samples that must be good; models are compared by this share of the samples.
     good_share: float = 0.6
-    #: Rounds in which the closest samples are fitted again, for each subset;
+    #: Concentration steps of each subset.
     concentration_steps: int = 1
-    #: so many of the best subsets
+    #: Number of best subsets that get further concentration steps.
     best_subsets: int = 4
-    #: get so many more.
+    #: Further concentration steps of the best subsets.
     final_concentration_steps: int = 3
-    #: Subsets are compared on so many entries.
+    #: Number of entries on which subsets are compared.
     subset_fit_entries: int = 1 << 15
-    #: How subsets begin: initialization and first smoothing.
+    #: Starts of the subsets: kind of initial factors, and multiple for the first epsilon.
     subset_starts: tuple[tuple[str, float], ...] = (
         ("clipped", 0.03),
         ("positive", 1.0),
         ("random", 1.0),
         ("random", 0.03),
     )
-    #: A sample is bad if its log distance is larger than the median by so many robust standard
-    #: deviations,
+    #: A sample is bad if its log distance exceeds the median by three limits: this many robust
+    #: standard deviations of the log distances, ...
     cutoff_deviations: float = 4.0
-    #: by so many standard errors,
+    #: ... this many standard errors of a log distance, ...
     cutoff_standard_errors: float = 5.0
-    #: and its distance by this factor.
+    #: ... and the logarithm of this factor.
     min_cutoff_ratio: float = 1.3
-    #: The standard error of the logarithm of a median magnitude, times the root of the count.
+    #: Standard error of the logarithm of a median magnitude, times the square root of the count.
     log_median_standard_error: float = 1.17
-    #: Distances are not below this.
+    #: Smallest distance.
     min_distance: float = 1e-12
-    #: Rounds in which the model is fitted again without the bad samples.
+    #: Largest number of times that the model is fitted again without the bad samples.
     max_rounds: int = 5
 
 

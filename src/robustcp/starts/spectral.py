@@ -1,11 +1,11 @@
-"""A start for data of which few entries are known: eigenvectors of what they say in pairs.
+"""Initial factors for sparsely observed data: eigenvectors of hollow Gram matrices.
 
-The Gram matrix X_n X_n' of an unfolding, gaps taken as zero, has p times the true squares on its
-diagonal but p^2 times the true products beside it, where p is the share of entries that are known.
-So with few of them its eigenvectors are those of a nearly diagonal matrix. Without the diagonal
-they tell where the factors are as soon as there are some sqrt(prod(shape)) entries, where random
-factors lead nowhere. What the data is between these eigenvectors, its core, is as small as the
-rank, and fitting it takes no time.
+Let p be the share of observed entries. The Gram matrix X_n X_n' of an unfolding, with missing
+entries as zero, has p times the true squares on its diagonal but only p^2 times the true products
+off it, so for small p its eigenvectors are those of a nearly diagonal matrix. Without its diagonal
+the eigenvectors are informative from about sqrt(prod(shape)) observed entries on, where random
+factors do not lead to a solution. The data projected on these eigenvectors is a Tucker core of the
+size of the rank, to which a CP model is fitted at little cost.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from robustcp.losses import LeastSquares
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import Single
 from robustcp.optimize.solver import Solver, Stage
-from robustcp.starts.initial_factors import hollow_gram_eigenvectors, random_factors
+from robustcp.starts.random import random_factors
+from robustcp.starts.svd import hollow_gram_eigenvectors
 
-#: Of more entries, a sample makes the core.
+#: The core is computed from a sample of the entries if there are more than this.
 MAX_CORE_DATA_ENTRIES = 1 << 20
-#: Entries that are worked on at once, times the columns of their products.
+#: Numbers in one block of products of rows of the bases.
 BLOCK_ENTRIES = 1 << 20
-#: Cores of more entries, times the rank, are not fitted.
+#: Cores of more entries, times the rank, are not fitted: factors are random then.
 MAX_CORE_SIZE = 1 << 18
-#: Starts of the fit of a core.
+#: Random starts of the fit of a core.
 CORE_STARTS = 5
-#: Sweeps of each.
+#: Sweeps of each of these fits.
 CORE_SWEEPS = 100
 
 
 def spectral_factors(engine: Engine, rank: int, rng: np.random.Generator) -> Factors:
-    """Factors from the core of the data; random ones, if that would be large."""
+    """Factors from a CP model of the Tucker core; random factors where the core would be large."""
     sizes = [min(rank, size) for size in engine.shape]
     if rank * math.prod(sizes) > MAX_CORE_SIZE:
         return random_factors(engine, rank, rng)
@@ -55,7 +56,7 @@ def spectral_factors(engine: Engine, rank: int, rng: np.random.Generator) -> Fac
 
 
 def _core_tensor(engine: Engine, bases: Sequence[np.ndarray]) -> np.ndarray:
-    """What the data is between some vectors of each mode, from the entries that are known."""
+    """The data projected on some vectors of each mode, estimated from the observed entries."""
     sample = engine.entries() if engine.count <= MAX_CORE_DATA_ENTRIES else engine.sample()
     sizes = [U.shape[1] for U in bases]
     step = max(1, BLOCK_ENTRIES // math.prod(sizes[1:]))

@@ -23,7 +23,7 @@ Indices = list[np.ndarray | None]
 def draw_indices(
     shape: tuple[int, ...], entry_limit: int, rank: int, rng: np.random.Generator
 ) -> Indices | None:
-    """Random indices of each mode that make a part with not more entries; None for all."""
+    """Random indices of each mode that select at most `entry_limit` entries; None: take all."""
     if math.prod(shape) <= entry_limit:
         return None
     min_sizes = [min(size, max(20, 4 * rank)) for size in shape]
@@ -50,7 +50,7 @@ def draw_first_subsample(
     rng: np.random.Generator,
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Indices | None:
-    """Random indices of each mode that make a part for a first look, which may be all it takes."""
+    """Indices of a quarter of a tensor of middle size, which may be enough; else None."""
     count = math.prod(engine.shape)
     if not (
         settings.min_first_subsample_entries < count <= settings.max_full_search_entries
@@ -66,19 +66,19 @@ def draw_subsample(
     rng: np.random.Generator,
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Indices | None:
-    """Random indices of each mode that make a part small enough for trials."""
+    """Indices of a subsample of a large tensor for the search; None for smaller tensors."""
     if math.prod(engine.shape) <= settings.max_full_search_entries or observed_share(engine) <= 0.4:
         return None
     return draw_indices(engine.shape, settings.subsample_entries, rank, rng)
 
 
 def observed_share(engine: Engine) -> float:
-    """The share of the entries that are not missing."""
+    """The share of entries that are observed."""
     return 1.0 if engine.complete else engine.count / math.prod(engine.shape)
 
 
 def restrict_constraints(constraints: Constraints, subsample: Indices) -> Constraints:
-    """The constraints of a part."""
+    """The constraints of a subsample."""
     return tuple(
         constraint if indices is None else constraint.on(indices)
         for constraint, indices in zip(constraints, subsample, strict=True)
@@ -93,7 +93,8 @@ def extend_factors(
     search_log: SearchLog,
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Factors:
-    """Factors of the whole from those of a part: each mode by regression on the others' part."""
+    """Factors of all data from those of a subsample: the rows of a mode by robust regression on the
+    subsample of the others."""
     engine, full_factors = problem.engine, []
     factors = transfer_factors(engine, factors)
     mostly_outliers = most_are_outliers(engine.subtensor(subsample), factors, problem.resolution)

@@ -22,7 +22,7 @@ from robustcp.model.metrics import factor_match_score
 from robustcp.model.simulation import Simulation, simulate
 from robustcp.plot import truth_against_estimates
 from robustcp.results.fit import Fit
-from robustcp.starts.initial_factors import nvecs
+from robustcp.starts.svd import nvecs
 from robustcp.studies.figures import (
     METHOD_STYLES,
     add_legend,

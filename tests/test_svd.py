@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import robustcp.starts.initial_factors
+import robustcp.starts.svd
 from robustcp import nvecs, simulate
 from support.oracles import host
 
@@ -30,7 +30,7 @@ def test_equals_svd(xp, shape, order):
 
 
 def test_iterative_when_both_grams_are_large(monkeypatch):
-    monkeypatch.setattr(robustcp.starts.initial_factors, "GRAM_LIMIT", 10)
+    monkeypatch.setattr(robustcp.starts.svd, "GRAM_LIMIT", 10)
     X = simulate((40, 30, 20), 4, eta=0.1, gamma=0.5, rng=0).data
     for mode in range(3):
         assert_leading(nvecs(X, mode, 4), X, mode)

@@ -1,4 +1,4 @@
-"""Loose fits, which only have to tell starts apart."""
+"""Loose fits of starts: accurate enough to compare starts, and no more."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from robustcp.starts.criterion import (
     leave_one_component_out,
     localised_components,
 )
+from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.search_log import SearchLog
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
-from robustcp.starts.start import Initialization
 
-#: Does some work for each of several items, perhaps side by side.
+#: Applies a function to each of several items, perhaps in parallel.
 ParallelMap = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
 def serial_map(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """The results one after the other."""
+    """The results, computed one after the other."""
     return [work(item) for item in items]
 
 
 @dataclass(frozen=True)
 class StartFitter:
-    """Fits of some data from starts, by losses that resist outliers."""
+    """Loose fits of some data, by losses that resist outliers."""
 
     problem: Problem
     constraints: Constraints
@@ -48,20 +48,20 @@ class StartFitter:
 
     @cached_property
     def criterion(self) -> Criterion:
-        """What models of the data cost."""
+        """The criterion by which models of the data are compared."""
         return Criterion(self.problem, self.constraints, self.settings)
 
     def initialize(self, kind: str, rank: int, rng: np.random.Generator) -> Factors:
-        """Factors of a kind, see `Initialization`."""
+        """Initial factors of a kind, see `Initialization`."""
         return Initialization(kind)(self.problem, rank, rng, self.constraints).factors
 
     def without_fibres(self, fibres: Fibres) -> StartFitter:
-        """The same on the data without some fibres."""
+        """A fitter for the data without some fibres."""
         engine = self.problem.engine.without_fibres(fibres)
         return replace(self, problem=self.problem.with_engine(engine))
 
     def leave_one_out(self, factors: Factors) -> list[Factors]:
-        """The models without one of the components, for each of them."""
+        """For each component, the model without it."""
         return leave_one_component_out(self.problem.engine.xp, factors)
 
     def fit_starts(
@@ -71,7 +71,7 @@ class StartFitter:
         items: Sequence[Any],
         parallel_map: ParallelMap | None = None,
     ) -> list[Candidate]:
-        """The candidates of some starts, each with a part of the search log of its own."""
+        """The candidates of some starts, each recorded in a section of the search log."""
         tasks = [
             (replace(self, search_log=self.search_log.section(f"{name}, start {k + 1}")), item)
             for k, item in enumerate(items)
@@ -80,7 +80,7 @@ class StartFitter:
 
     @property
     def _lowest_loss(self) -> L1:
-        """Within a quantisation step residuals cannot be told apart."""
+        """The 1-norm of smallest epsilon: residuals within a quantisation step are alike."""
         half_step = self.problem.resolution.step / 2
         return L1(
             max(
@@ -96,7 +96,7 @@ class StartFitter:
         return Solver(self.problem, (stage,), constraints=self.constraints)
 
     def fit_l1(self, factors: Factors, share: float, tol: float, max_sweeps: int) -> Factors:
-        """Follow a start by the 1-norm for so many sweeps."""
+        """Factors after minimising the 1-norm for at most `max_sweeps` sweeps."""
         solver = self._l1_solver(share, tol)
         return self.search_log.run(solver, lambda: solver.start(factors), max_sweeps)
 
@@ -118,11 +118,11 @@ class StartFitter:
         return self.stage(CauchyContinuation(self.problem.resolution), 2)
 
     def stage(self, schedule: Schedule, degree: int) -> Stage:
-        """A loose stage with a schedule."""
+        """A stage with a loose tolerance."""
         return Stage("starts", schedule, 1e-3, self.problem.relative_mu(1e-8, degree), 10)
 
     def epsilon_range(self, share: float) -> tuple[float, float]:
-        """From a share of the data's size, squared, to where starts can be told apart."""
+        """The first epsilon, and the last one, at which starts can be compared."""
         size, min_epsilon = (
             self.problem.ordinary_magnitude**2,
             (self.problem.resolution.step / 2) ** 2,
@@ -136,7 +136,7 @@ class StartFitter:
         fibres: Fibres | None = None,
         max_sweeps: int = 100,
     ) -> Factors:
-        """Factors after the stages, with so many sweeps at most."""
+        """Factors after the stages, with at most `max_sweeps` sweeps in all."""
         solver = Solver(self.problem, stages, constraints=self.constraints)
         return self.search_log.run(
             solver, lambda: solver.start(initial_factors, fibres=fibres), max_sweeps
@@ -147,13 +147,13 @@ class StartFitter:
         return self._best_candidate(self.leave_one_out(factors))
 
     def _best_candidate(self, models: Iterable[Factors]) -> Candidate:
-        """The one of lowest entropy."""
+        """The model of lowest entropy."""
         candidates = (Candidate(factors, self.criterion.entropy(factors)) for factors in models)
         return min(candidates, key=lambda candidate: candidate.cost)
 
     def find_artifact_fibres(self, candidate: Candidate) -> Fibres | None:
-        """Fibres outlying from a candidate's model without its localised components, which may fit
-        such fibres. None without localised components or such fibres.
+        """The outlying fibres given a candidate's model without its localised components, which may
+        have fitted such fibres. None if there is no localised component or no such fibre.
         """
         localised = localised_components(candidate.factors, self.settings)
         remaining = [r for r in range(candidate.factors[0].shape[1]) if r not in localised]
@@ -168,8 +168,8 @@ class StartFitter:
         )
 
     def replace_redundant_component(self, candidate: Candidate) -> Candidate:
-        """The candidate with a redundant component replaced by a new one, if that is better. This
-        finds localised components, whose entries look like outliers to the others.
+        """The candidate with a redundant component replaced by a new one, if that lowers the cost.
+        This finds localised components, whose entries look like outliers given the others.
         """
         if candidate.factors[0].shape[1] == 1:
             return candidate
@@ -202,7 +202,7 @@ class StartFitter:
         )
 
     def eliminate_components(self, candidate: Candidate) -> Factors:
-        """The model of a candidate without components that are redundant."""
+        """The model of a candidate without its redundant components: backward elimination."""
         factors, cost = candidate.factors, self.criterion.entropy(candidate.factors)
         while factors[0].shape[1] > 1:
             reduced_models = sorted(self.leave_one_out(factors), key=self.criterion.entropy)[:2]
