@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from robustcp import KruskalTensor, cp, cpal1, cpals, simulate
 from robustcp.results.diagnostics import component_warnings
+from robustcp.results.view import FittedView
 from support.oracles import host
 
 
@@ -52,6 +53,36 @@ def test_repr_is_one_informative_line(fit):
 def test_repr_says_what_the_noise_depends_on(sim, noise, words):
     fit = cp(sim.data, 2, noise=noise, starts=1)
     assert f"{words}{fit.sweeps} sweeps" in repr(fit)
+
+
+def test_view_computes_what_its_parts_share_once(sim, fit, monkeypatch):
+    view = FittedView.of(fit, sim.data)
+    assert np.array_equal(view.outliers.mask, fit.outliers(sim.data).mask)
+    assert np.array_equal(view.distances(1).score, fit.distances(sim.data, 1).score)
+    assert np.array_equal(view.sigma(), fit.sigma(sim.data))
+    assert str(view.summary()) == str(fit.summary(sim.data))
+    monkeypatch.setattr("robustcp.results.view.estimate_model_noise", None)
+    assert view.outliers_at(0.05).share > view.outliers.share > 0
+    assert view.outliers is view.outliers
+
+
+def test_each_call_sees_the_data_as_it_is_then(sim, fit):
+    X = sim.data.copy()
+    before = fit.outliers(X).mask
+    X[3, 4, 5] += 1e3
+    after = fit.outliers(X).mask
+    assert after[3, 4, 5]
+    assert np.count_nonzero(before != after) <= 1
+
+
+def test_fit_does_not_hold_the_data(sim, fit):
+    X = sim.data.copy()
+    reference = weakref.ref(X)
+    fit.summary(X), fit.distances(X, 0), fit.sigma(X), fit.residuals(X)
+    del X
+    gc.collect()
+    assert reference() is None
+    assert len(pickle.dumps(fit)) < sim.data.nbytes
 
 
 def test_pickles(fit):

@@ -12,6 +12,7 @@ from robustcp.noise import Residuals, estimate_rough_noise, model_entropy
 from robustcp.noise.estimation import noise_from_main_effects, residual_entropy
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import CauchyContinuation, StandardizedL1
+from robustcp.results.view import FittedView
 from robustcp.starts.candidates import Candidate, Candidates, Starts, multistart
 from robustcp.starts.proposals import l1_proposals
 from robustcp.studies.kinds import KINDS
@@ -28,7 +29,7 @@ def scored(trial, fit):
 
 
 def factors_of(fit, X):
-    return fit._factors_for(as_engine(X))
+    return FittedView.of(fit, X).data_factors
 
 
 class TestEntropy:

@@ -385,6 +385,25 @@ def run(tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, list(map(str, arguments)))
 
 
+@pytest.mark.parametrize(
+    "options", [(), ("--report", "r.html"), ("--report", "r.html", "--plot", "p")]
+)
+def test_fit_estimates_noise_and_outliers_once(run, monkeypatch, options):
+    from robustcp.results import view
+
+    calls = []
+    for name in ("estimate_model_noise", "Outliers"):
+        original = getattr(view, name)
+        monkeypatch.setattr(
+            view,
+            name,
+            lambda *args, name=name, original=original: calls.append(name) or original(*args),
+        )
+    done = run("fit", "x <b>.npy", "--rank", 2, "--method", "cpal1", *options)
+    assert done.exit_code == 0, done.output
+    assert sorted(calls) == ["Outliers", "estimate_model_noise"]
+
+
 def test_commands(run, tmp_path):
     done = run("fit", "x <b>.npy", "--rank", 2, "--method", "cpal1", "--report", "r.html")
     assert done.exit_code == 0, done.output

@@ -45,7 +45,7 @@ LAYERS = (
     ("inference.covariance", "optimize.regression", "results.outliers", "results.distances",
      "results.summary", "inference.uncertainty"),
     ("persist.formats", "report"),
-    ("results.fit",),
+    ("results.fit", "results.view"),
     ("persist.checkpoint",),
     ("estimators",),
     ("baselines",),

@@ -9,6 +9,7 @@ from scipy.stats import t as student
 import robustcp
 from robustcp.engines import as_engine
 from robustcp.inference import covariance
+from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import RowPosterior, RowPrior
 
 
@@ -362,7 +363,7 @@ def test_drawn_slabs_are_slabs_repeated():
     X, _ = noisy((8, 7, 9), 2, 5)
     fit = robustcp.cpals(X, 2, tol=1e-12)
     counts = np.array([0, 3, 1, 1, 0, 2, 1, 0])
-    model = SlabRefitter(FitBasis.of(fit, as_engine(X)).make_refitter(), 0)(counts)
+    model = SlabRefitter(FitBasis.of(fit, Problem.of(as_engine(X))).make_refitter(), 0)(counts)
     absorbed = fit.model.absorbed()
     repeated = np.repeat(X, counts, axis=0)
     start = [np.repeat(absorbed[0], counts, axis=0), *absorbed[1:]]

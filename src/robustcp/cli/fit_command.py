@@ -46,7 +46,7 @@ from robustcp.persist.writing import Outputs, make_folder, write_figure
 if TYPE_CHECKING:
     from robustcp.io.reading import Loaded
     from robustcp.results.fit import Fit
-    from robustcp.results.outliers import Outliers
+    from robustcp.results.view import FittedView
 
 
 def fit(
@@ -139,6 +139,7 @@ def fit(
         read_weights,
         write_maps,
     )
+    from robustcp.results.view import FittedView
 
     fit_options = FitOptions(
         method,
@@ -192,11 +193,12 @@ def fit(
         with _mention_saved_fit(out):
             if maps is not None:
                 write_maps(estimate, loaded, maps)
+            view = FittedView.of(estimate, loaded)
             if plot is not None:
-                _draw_pictures(estimate, loaded, plot, picture)
+                _draw_pictures(view, plot, picture)
             if report is not None:
-                estimate.report(loaded, report, title=file.name, command=with_seed(ctx.obj, seed))
-            summary = summary_of(estimate, loaded, seconds)
+                view.report(report, title=file.name, command=with_seed(ctx.obj, seed))
+            summary = summary_of(view, seconds)
     if as_json:
         print_json(summary | {"out": str(out)})
     elif not quiet:
@@ -261,22 +263,21 @@ def _picture_files(order: int, suffix: str) -> list[str]:
     return [picture_file(name, suffix) for name in names]
 
 
-def _draw_pictures(fit: Fit, loaded: Loaded, folder: Path, suffix: str) -> None:
+def _draw_pictures(view: FittedView, folder: Path, suffix: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    outliers = fit.outliers(loaded)
     make_folder(folder)
-    pictures = _pictures(fit, outliers)
-    for name, axes in zip(_picture_files(len(fit.shape), suffix), pictures, strict=True):
+    names = _picture_files(len(view.fit.shape), suffix)
+    for name, axes in zip(names, _pictures(view), strict=True):
         first = axes if hasattr(axes, "figure") else next(iter(axes.flat))
         write_figure(folder / name, first.figure)
 
 
-def _pictures(fit: Fit, outliers: Outliers) -> Iterator[Any]:
+def _pictures(view: FittedView) -> Iterator[Any]:
     from robustcp import plot as pictures
 
-    yield pictures.components(fit)
-    yield pictures.convergence(fit)
-    for mode in range(len(fit.shape)):
-        yield pictures.outliers(outliers, mode)
+    yield pictures.components(view.fit)
+    yield pictures.convergence(view.fit)
+    for mode in range(len(view.fit.shape)):
+        yield pictures.outliers(view.outliers, mode)

@@ -6,16 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robustcp.io.reading import Loaded
     from robustcp.results.distances import Distances
-    from robustcp.results.fit import Fit
+    from robustcp.results.view import FittedView
 
 
-def summary_of(fit: Fit, loaded: Loaded, seconds: float) -> dict[str, Any]:
-    """What there is to say about a fit, and how long it took."""
+def summary_of(view: FittedView, seconds: float) -> dict[str, Any]:
+    """The content of a fit's summary, and how long the fit took."""
     from robustcp.engines.installed import compilation_seconds
 
-    return fit.summary(loaded).content | {
+    return view.summary().content | {
         "seconds": round(seconds, 3),
         "compiling": round(compilation_seconds(), 3),
     }

@@ -64,15 +64,16 @@ def report(
     """
     from robustcp.inference.rank_profile import rank_profile
     from robustcp.persist.fits import load
+    from robustcp.results.view import FittedView
 
     add_report(out, Outputs(file, fit_file, force=force), "out")
     loaded, fit = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    view = FittedView.of(fit, loaded)
     sample_mode: Any = None if mode is None else read_mode(mode, fit.modes)
     profile = intervals = None
     with ProgressDisplay().count_tasks() as show_progress:
         if uncertainty is not None:
-            intervals = fit.aligned_to(loaded).uncertainty(
-                loaded,
+            intervals = view.uncertainty(
                 uncertainty,
                 rng=seed,
                 jobs=jobs,
@@ -91,8 +92,7 @@ def report(
                 nonnegative=parse_modes(nonnegative, loaded.modes),
                 progress=lambda done, total: show_progress("rank", done, total),
             )
-    fit.report(
-        loaded,
+    view.report(
         out,
         mode=sample_mode,
         rank=profile,

@@ -123,14 +123,15 @@ class Uncertainty:
 
 def uncertainty(
     fit: Fit,
-    engine: Engine,
+    problem: Problem,
     method: str,
     mode: int | None,
-    n: int,
-    level: float,
-    rng: int | np.random.Generator | None,
-    jobs: int | None,
-    progress: Progress | None,
+    *,
+    n: int = 200,
+    level: float = 0.95,
+    rng: int | np.random.Generator | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> Uncertainty:
     """Intervals for a fit of some data; see `Fit.uncertainty`."""
     checks.choice("method", method, METHODS)
@@ -142,7 +143,7 @@ def uncertainty(
     if method == "jackknife" and mode is None:
         mode = 0
     with single_blas_thread:
-        view = FitBasis.of(fit, engine)
+        view = FitBasis.of(fit, problem)
         if method == "normal":
             return _normal_intervals(fit, view, level)
         refitter = view.make_refitter()
@@ -195,8 +196,7 @@ class FitBasis:
     inflation: float
 
     @classmethod
-    def of(cls, fit: Fit, engine: Engine) -> FitBasis:
-        problem = Problem.of(engine)
+    def of(cls, fit: Fit, problem: Problem) -> FitBasis:
         units, loss = problem.units, problem.units.loss_of_fit(as_loss(fit.loss))
         noise = fit.noise.scaled(1 / units.factor)
         factors = tuple(

@@ -1,4 +1,4 @@
-"""What a fit gives back."""
+"""The result of a fit."""
 
 from __future__ import annotations
 
@@ -10,28 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from robustcp._util import checks
 from robustcp._util.optional import import_optional
 from robustcp._util.typing import Array, Factors
 from robustcp.constraints import Constraints, Free, Nonnegative
-from robustcp.engines import Axes, Engine, as_array, as_engine, as_labelled, axes_of, to_host
+from robustcp.engines import Axes, Engine, as_array, as_engine, axes_of, to_host
 from robustcp.inference.parallel import Progress
-from robustcp.inference.uncertainty import Uncertainty, uncertainty
+from robustcp.inference.uncertainty import Uncertainty
 from robustcp.losses import Loss
 from robustcp.model.kruskal import KruskalTensor
-from robustcp.noise import Noise, NoiseSpec, estimate_model_noise
-from robustcp.noise.resolution import Resolution
+from robustcp.noise import Noise, NoiseSpec
 from robustcp.optimize.outcome import CONVERGED, Outcome
-from robustcp.optimize.problem import Problem
 from robustcp.optimize.regression import project
-from robustcp.optimize.units import Units
 from robustcp.persist.formats import save
-from robustcp.persist.writing import write_bytes
-from robustcp.report import ReportData, page
 from robustcp.results.diagnostics import FitWarning
-from robustcp.results.distances import Distances, compute_distances
-from robustcp.results.outliers import Outliers
+from robustcp.results.distances import Distances
+from robustcp.results.outliers import FLAG_RATE, Outliers
 from robustcp.results.summary import Summary
+from robustcp.results.view import FittedView
 from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics
 
@@ -49,7 +44,7 @@ class Fit:
     Attributes
     ----------
     model : KruskalTensor
-        In canonical form: unit columns, descending weights, fixed signs.
+        The model in canonical form: unit columns, descending weights, fixed signs.
     trace : float64 array
         The objective after each sweep, in the data's units.
     result : Outcome
@@ -58,7 +53,7 @@ class Fit:
         Reasons to doubt the model: each has a code, numbers, and a sentence that says what to
         try. Empty when all is well.
     notes : tuple of str
-        What else users should know, such as what was left out of the data.
+        Other remarks, such as what was left out of the data.
     loss : Loss
         The loss of the last level.
     stages : tuple of (name, sweeps)
@@ -68,19 +63,18 @@ class Fit:
     starts : Starts
         The objective that each start ended at; `starts.reached` says how many reached the best.
     noise : Noise
-        What the noise of each entry was found to be; see also `sigma`.
-    cases : Judged, optional
-        What is known of the samples, where `cp` was asked for `cases`: the weight, residual
-        distance and flag of each.
+        The standard deviation of each entry's noise; see also `sigma`.
+    cases : CaseDiagnostics, optional
+        The weight, residual distance and flag of each sample, for a fit with `cases`.
     modes : tuple of str
         Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
     labels : tuple of (list or None)
         Labels of each mode's indices: the data's coordinates, where it had any.
     units : tuple of str
-        What the labels of each mode are measured in: the `units` among the attributes of the
-        data's coordinates. "" where that is not known.
+        The unit of the labels of each mode: the `units` among the attributes of the data's
+        coordinates; "" where that is not known.
     constraints : tuple of Constraint
-        What each mode's factor was asked to be like.
+        The constraint on the factor of each mode.
 
     Examples
     --------
@@ -114,23 +108,22 @@ class Fit:
 
     def __post_init__(self) -> None:
         order = len(self.model.shape)
-        if not self.modes:
-            object.__setattr__(self, "modes", tuple(f"mode {n}" for n in range(order)))
-        if not self.labels:
-            object.__setattr__(self, "labels", (None,) * order)
-        if not self.units:
-            object.__setattr__(self, "units", ("",) * order)
-        if not self.constraints:
-            object.__setattr__(self, "constraints", (Free(),) * order)
+        defaults = {
+            "modes": tuple(f"mode {n}" for n in range(order)),
+            "labels": (None,) * order,
+            "units": ("",) * order,
+            "constraints": (Free(),) * order,
+        }
+        for name, default in defaults.items():
+            object.__setattr__(self, name, getattr(self, name) or default)
 
     @property
     def status(self) -> str:
         """How the fit ended, its warnings and its notes, in words."""
-        sentences = [warning.sentence for warning in self.warnings]
         text = self.result.sentence
-        if sentences:
-            text += f", with {'a warning' if len(sentences) == 1 else 'warnings'}"
-            return f"{text}: " + "; ".join((*sentences, *self.notes))
+        if self.warnings:
+            plural = "a warning" if len(self.warnings) == 1 else "warnings"
+            text += f", with {plural}: {'; '.join(map(str, self.warnings))}"
         return "; ".join((text, *self.notes))
 
     @property
@@ -197,7 +190,7 @@ class Fit:
         return 2
 
     def __getitem__(self, part: int) -> Any:
-        """As of TensorLy's pair: 0 for the weights, 1 for the list of factors."""
+        """The weights for 0, the list of factors for 1, as in TensorLy's pair."""
         return self.to_tensorly()[part]
 
     def __repr__(self) -> str:
@@ -216,16 +209,16 @@ class Fit:
         return self.summary()._repr_html_()
 
     def summary(self, X: Any = None) -> Summary:
-        """What there is to say about the fit: prints as text, shows as a table in notebooks.
+        """The fit in short: prints as text, shows as a table in notebooks.
 
         Shape, rank and how the fit ended; warnings with their codes; what each component
-        explains and where it is largest; the noise; the starts; bad samples, if `cases` were
-        asked for. `summary.as_dict()` has the same for programs.
+        explains and where it is largest; the noise; the starts; bad samples, for a fit with
+        `cases`. `summary.as_dict()` has the same content for programs.
 
         Parameters
         ----------
         X : array or Observed, optional
-            The data: the share of flagged entries is added, and the slabs with most of them.
+            The data: adds the share of flagged entries, and the slabs with most of them.
 
         Examples
         --------
@@ -246,13 +239,13 @@ class Fit:
           most flagged of mode 2: ...
         robustcp ...
         """
-        return Summary.of(self, None if X is None else self.outliers(X))
+        return Summary.of(self, None if X is None else FittedView.of(self, X).outliers)
 
     def aligned_to(self, X: Any, *, free: Collection[int] = ()) -> Fit:
-        """The same fit, with modes and indices in the order of some data's.
+        """The same fit, with modes and indices in the order of some data.
 
-        Modes go by name, indices by label, where both have them. All methods that take data do
-        this first, so that what they find is in the order of the data.
+        Modes are matched by name and indices by label, where both have them. All methods that take
+        data align the fit first, so that their results are in the order of the data.
 
         Parameters
         ----------
@@ -278,22 +271,17 @@ class Fit:
         arrangement = self.axes.arrangement_for(axes_of(X), free)
         if arrangement is None:
             return self
+        axes = Axes(arrangement.reorder(self.modes), arrangement.reorder(self.labels))
         xp = array_namespace(self.weights)
         factors = tuple(
             A if rows is None else xp.take(A, xp.asarray(rows, device=device(A)), axis=0)
             for A, rows in zip(arrangement.reorder(self.factors), arrangement.rows, strict=True)
         )
-        labels = tuple(
-            mode_labels if mode_labels is None or rows is None else [mode_labels[k] for k in rows]
-            for mode_labels, rows in zip(
-                arrangement.reorder(self.labels), arrangement.rows, strict=True
-            )
-        )
         return replace(
             self,
             model=KruskalTensor(self.weights, factors),
-            modes=arrangement.reorder(self.modes),
-            labels=labels,
+            modes=axes.modes,
+            labels=axes.subset(arrangement.rows).labels,
             units=arrangement.reorder(self.units),
             constraints=arrangement.reorder(self.constraints),
             noise=self.noise.arranged(arrangement),
@@ -322,8 +310,8 @@ class Fit:
         (5, 2)
         """
         pandas = import_optional("pandas", "to_frames")
-        frames = {}
         components = pandas.RangeIndex(self.rank, name="component")
+        frames = {}
         for name, labels, A in zip(self.modes, self.labels, self.factors, strict=True):
             rows = range(A.shape[0]) if labels is None else labels
             index = pandas.Index(rows, name=name, tupleize_cols=False)
@@ -336,19 +324,13 @@ class Fit:
         Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
         """
         xarray = import_optional("xarray", "to_xarray")
-
-        def coordinates(n: int) -> dict[str, Any]:
-            labels = self.labels[n]
-            if labels is None:
-                return {}
-            units = {"units": self.units[n]} if self.units[n] else {}
-            return {self.modes[n]: (self.modes[n], labels, units)}
-
         data: dict[str, Any] = {"weights": ("component", np.asarray(to_host(self.weights)))}
         coords: dict[str, Any] = {}
-        for n, A in enumerate(self.factors):
-            coords |= coordinates(n)
-            data[f"factor_{n}"] = ((self.modes[n], "component"), np.asarray(to_host(A)))
+        rows = zip(self.modes, self.labels, self.units, self.factors, strict=True)
+        for n, (name, labels, unit, A) in enumerate(rows):
+            data[f"factor_{n}"] = ((name, "component"), np.asarray(to_host(A)))
+            if labels is not None:
+                coords[name] = (name, labels, {"units": unit} if unit else {})
         return xarray.Dataset(data, coords=coords)
 
     def full(self) -> Array:
@@ -361,15 +343,12 @@ class Fit:
         A list of tuples may have labels in place of integers, which are positions.
         """
         if isinstance(indices, list | tuple):
-            indices = [self._index_positions(row) for row in indices]
+            indices = [self._positions_of_row(row) for row in indices]
         positions = np.asarray(to_host(as_array(indices)))
-        if (
-            positions.ndim != 2
-            or positions.shape[1] != len(self.shape)
-            or positions.dtype.kind not in "iu"
-        ):
+        order = len(self.shape)
+        if positions.shape[1:] != (order,) or positions.dtype.kind not in "iu":
             raise ValueError(
-                f"indices: must be integers of shape (count, {len(self.shape)}), "
+                f"indices: must be integers of shape (count, {order}), "
                 f"got {positions.dtype} of shape {positions.shape}"
             )
         outside = ((positions < 0) | (positions >= np.array(self.shape))).any(axis=1)
@@ -379,35 +358,20 @@ class Fit:
         xp = array_namespace(self.weights)
         return self.model.at(xp.asarray(positions.astype(np.int64), device=device(self.weights)))
 
-    def _index_positions(self, row: Any) -> Any:
+    def _positions_of_row(self, row: Any) -> Any:
+        """The row with positions in place of labels; other things than rows as they are."""
         if not isinstance(row, list | tuple) or len(row) != len(self.shape):
             return row
-        sizes = enumerate(zip(row, self.shape, strict=True))
         return [
-            k
-            if isinstance(k, int | np.integer)
-            else self.axes.index_position("indices", n, k, size)
-            for n, (k, size) in sizes
+            k if isinstance(k, int | np.integer) else self.axes.index_position("indices", n, k)
+            for n, k in enumerate(row)
         ]
 
     def residuals(self, X: Any) -> Array:
         """X minus the model, as an array of X's library; for Observed, one for each entry."""
-        fit, engine = self._align_to_data(X)
-        return engine.map_residuals(lambda r: r, fit._factors_for(engine))
+        return FittedView.of(self, X).residuals()
 
-    def _align_to_data(self, X: Any) -> tuple[Fit, Engine]:
-        """The fit in the order of some data, and the data."""
-        engine = as_engine(X)
-        fit = self.aligned_to(engine)
-        if engine.shape != fit.shape:
-            raise ValueError(f"X: has shape {engine.shape}, the model has shape {fit.shape}")
-        return fit, engine
-
-    def _factors_for(self, engine: Engine) -> Factors:
-        """The model's factors, weights and all, in the library and precision of an engine."""
-        return tuple(engine.asarray(to_host(A)) for A in self.model.absorbed())
-
-    def outliers(self, X: Any, *, rate: float = 1e-3, control: str = "each") -> Outliers:
+    def outliers(self, X: Any, *, rate: float = FLAG_RATE, control: str = "each") -> Outliers:
         """Which entries of X the model does not account for.
 
         Parameters
@@ -428,18 +392,7 @@ class Fit:
         >>> bool(found.mask[sim.artifacts].mean() > 0.9)
         True
         """
-        rate = checks.real_number("rate", rate, 0.0, strict=True, below=1.0)
-        checks.choice("control", control, ("each", "fdr"))
-        X = as_labelled(X)
-        fit, engine, units = self._align_and_scale(X)
-        factors = units.factors_of_fit(fit._factors_for(engine))
-        estimated_noise = fit._estimate_noise(engine, factors, units)
-        noise = estimated_noise.without_outlying_scales()
-        standardized = _standardize(engine, noise, factors)
-        outlying_slabs = estimated_noise.outlying_slabs()
-        return Outliers(
-            fit, X, standardized, factors, noise, units.factor, rate, control, outlying_slabs
-        )
+        return FittedView.of(self, X).outliers_at(rate, control)
 
     def distances(self, X: Any, mode: int | str) -> Distances:
         """How far each slab of a mode, such as a sample, is from the model, and within it.
@@ -466,18 +419,7 @@ class Fit:
         >>> found.bad.nonzero()[0], bool(found.only_cells[7])
         (array([3]), True)
         """
-        fit, engine = self._align_to_data(X)
-        mode = fit.axes.mode_number("mode", mode)
-        problem = Problem.of(engine)
-        engine, units = problem.engine, problem.units
-        factors = units.factors_of_fit(fit._factors_for(engine))
-        noise = fit._estimate_noise(engine, factors, units).without_slab_scales(mode)
-        standardized = _standardize(problem.clipped, noise, factors)
-        constraint = fit.constraints[mode].of_rows
-        name, labels = fit.modes[mode], fit.labels[mode]
-        return compute_distances(
-            standardized, factors, noise.sigma or 1.0, mode, constraint, name, labels
-        )
+        return FittedView.of(self, X).distances(mode)
 
     def sigma(self, X: Any) -> Array:
         """The standard deviation of the noise of each entry of X.
@@ -493,24 +435,7 @@ class Fit:
         >>> bool(abs(fit.sigma(sim.data)[0, 0, 0] / fit.scale - 1) < 1e-6)
         True
         """
-        fit, engine, units = self._align_and_scale(X)
-        factors = units.factors_of_fit(fit._factors_for(engine))
-        noise = fit._estimate_noise(engine, factors, units)
-        sigma = noise.sigma * units.factor
-        return sigma * _standardize(engine, noise, factors).entry_scales()
-
-    def _align_and_scale(self, X: Any) -> tuple[Fit, Engine, Units]:
-        """The fit in the order of data, and the data in units in which squares can be made."""
-        fit, engine = self._align_to_data(X)
-        problem = Problem.of(engine)
-        return fit, problem.engine, problem.units
-
-    def _estimate_noise(self, engine: Engine, factors: Factors, units: Units) -> Noise:
-        """The noise of data in some units, of the kind that the fit found or was told."""
-        if self.noise.known:
-            return self.noise.scaled(1 / units.factor)
-        kind = self.noise.kind if self.noise.kind_determined else None
-        return estimate_model_noise(engine, factors, Resolution.of(engine), units, kind)
+        return FittedView.of(self, X).sigma()
 
     def project(self, X: Any, mode: int | str = 0, *, nonnegative: bool | None = None) -> Array:
         """Robust scores of new data: its factor in one mode, the other modes' factors held.
@@ -631,14 +556,15 @@ class Fit:
         >>> bool(((found.low[0] <= A) & (A <= found.high[0])).mean() > 0.9)
         True
         """
-        mode_index = None if mode is None else self.axes.mode_number("mode", mode)
-        fit, engine = self._align_to_data(X)
-        if fit is not self:
+        view = FittedView.of(self, X)
+        if view.fit is not self:
             raise ValueError(
                 "X: its modes or labels are in another order than the fit's; "
                 "ask fit.aligned_to(X).uncertainty(X)"
             )
-        return uncertainty(self, engine, method, mode_index, n, level, rng, jobs, progress)
+        return view.uncertainty(
+            method, mode=mode, n=n, level=level, rng=rng, jobs=jobs, progress=progress
+        )
 
     def report(
         self,
@@ -687,30 +613,10 @@ class Fit:
         >>> path.read_text(encoding="utf-8")[:15]
         '<!DOCTYPE html>'
         """
-        outliers = self.outliers(X)
-        fit, engine = self._align_to_data(X)
-        if mode is None:
-            mode = 0 if fit.cases is None else fit.cases.mode
-        material = ReportData(
-            fit,
-            engine,
-            outliers,
-            fit.distances(X, mode),
-            rank,
-            uncertainty,
-            title=Path(path).stem if title is None else title,
-            command=command,
+        FittedView.of(self, X).report(
+            path, mode=mode, rank=rank, uncertainty=uncertainty, title=title, command=command
         )
-        write_bytes(path, page(material).encode())
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
         """The plain pair (weights, factors) that TensorLy's functions take."""
         return self.model.to_tensorly()
-
-
-def _standardize(engine: Engine, noise: Noise, factors: Factors) -> Engine:
-    """Data with residuals in units of the noise, where that differs between entries."""
-    if noise.homoscedastic:
-        return engine
-    host_factors = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
-    return engine.standardized(noise.scales(engine.shape, host_factors))

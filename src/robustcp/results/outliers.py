@@ -18,6 +18,9 @@ from robustcp.noise import Noise
 if TYPE_CHECKING:
     from robustcp.results.fit import Fit
 
+#: The usual share of clean entries that are flagged by chance.
+FLAG_RATE = 1e-3
+
 
 class Slab(tuple[int, float]):
     """A slab and its share of flagged entries: a pair (index, share).
@@ -52,15 +55,17 @@ class Slab(tuple[int, float]):
 
 @dataclass(frozen=True, eq=False)
 class Outliers:
-    """Residuals in units of their noise; arrays are computed when asked for.
+    """Scores of entries (residuals in units of their noise), and which entries are flagged.
+
+    Arrays are computed when they are read.
 
     Attributes
     ----------
     noise : Noise
-        That of clean entries. A slab whose scale is itself outlying has the median scale of its
-        mode, so that a bad sample does not hide behind its own spread. It is in units of
-        `unit`, in which the engine sees the data.
+        The noise of clean entries, in multiples of `unit`. A slab whose scale is itself outlying
+        gets the median scale of its mode, so that a bad sample does not hide behind its own spread.
     unit : float
+        The unit in which `engine` holds the data.
     rate : float
         With control "each", the share of clean entries that `mask` flags by chance; with "fdr",
         the share of the flagged entries that may be clean.
@@ -83,7 +88,6 @@ class Outliers:
     """
 
     fit: Fit = field(repr=False)
-    data: Any = field(repr=False)
     engine: Engine = field(repr=False)
     factors: Factors = field(repr=False)
     noise: Noise
