@@ -358,12 +358,12 @@ def test_jackknife_is_that_of_fits_without_each_slab():
 
 
 def test_drawn_slabs_are_slabs_repeated():
-    from robustcp.inference.uncertainty import FitBasis, SlabRefitter
+    from robustcp.inference.uncertainty import FitBasis
 
     X, _ = noisy((8, 7, 9), 2, 5)
     fit = robustcp.cpals(X, 2, tol=1e-12)
     counts = np.array([0, 3, 1, 1, 0, 2, 1, 0])
-    model = SlabRefitter(FitBasis.of(fit, Problem.of(as_engine(X))).make_refitter(), 0)(counts)
+    model = FitBasis.of(fit, Problem.of(as_engine(X))).make_refitter().refit_slabs(0, counts)
     absorbed = fit.model.absorbed()
     repeated = np.repeat(X, counts, axis=0)
     start = [np.repeat(absorbed[0], counts, axis=0), *absorbed[1:]]

@@ -462,7 +462,7 @@ class GeneralizedInverse:
         for x in self.undetermined_directions.T:
             steps = self.unknowns.merge(-self.T @ x, x)
             for n, (A, d) in enumerate(zip(factors, steps, strict=True)):
-                U, sizes = _normalize_columns(A)
+                U, sizes = normalize_columns(A)
                 moves[n] = np.maximum(moves[n], np.abs(d - U * np.sum(U * d, axis=0)) / sizes)
         largest = max(move.max() for move in moves)
         return [move > MIN_MOVEMENT * largest for move in moves]
@@ -525,7 +525,7 @@ def _joint_covariance(
     )
     variances, undetermined = [], inverse.undetermined_entries(weighted.factors)
     for n, A in enumerate(weighted.factors):
-        U, sizes = _normalize_columns(A)
+        U, sizes = normalize_columns(A)
         columns = []
         for r, u in enumerate(U.T):
             if n == unknowns.longest:
@@ -554,7 +554,8 @@ def _gauge_vectors(factors: Sequence[np.ndarray], unknowns: Unknowns, D: np.ndar
     return vectors
 
 
-def _normalize_columns(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def normalize_columns(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unit columns and the norms of the columns, with norm 1 for a column of zeros."""
     sizes = np.linalg.norm(A, axis=0)
     sizes = np.where(sizes > 0, sizes, 1.0)
     return A / sizes, sizes
@@ -576,7 +577,7 @@ def _rowwise_covariance(
         G, M = np.linalg.inv(H), M + unit * prior[mode][:, :, None] * eye
         smallest, trace = np.linalg.eigvalsh(H)[:, 0], np.trace(H, axis1=1, axis2=2)
         determined &= bool(np.all(smallest > UNDETERMINED_EIGENVALUE * trace))
-        U, sizes = _normalize_columns(A)
+        U, sizes = normalize_columns(A)
         V, square = np.einsum("irr->ir", G @ M @ G) / sizes**2, U * U
         V = V - 2 * square * V + square * np.sum(square * V, axis=0)
         variances.append(np.where(observed, np.maximum(V, 0.0), np.inf))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +20,16 @@ from robustcp.engines import (
     Weights,
     as_engine,
     single_blas_thread,
-    to_host,
 )
-from robustcp.inference.covariance import GeneralizedInverse, covariance, newton_inverse
+from robustcp.inference.covariance import (
+    GeneralizedInverse,
+    covariance,
+    newton_inverse,
+    normalize_columns,
+)
 from robustcp.inference.parallel import Progress, run_parallel
 from robustcp.losses import Loss, as_loss
-from robustcp.model.kruskal import component_name
+from robustcp.model.kruskal import component_name, host_factors
 from robustcp.model.metrics import best_pairing
 from robustcp.noise import degrees_of_freedom_correction, find_outlying_fibres
 from robustcp.noise.resolution import Magnitudes
@@ -38,27 +43,26 @@ if TYPE_CHECKING:
     from robustcp.results.fit import Fit
 
 METHODS = ("normal", "bootstrap", "jackknife")
-#: Resamples are fitted from where the fit is, and do not show it.
+#: Noted for bootstraps too: resamples are fitted from where the fit is, and do not show it.
 UNDETERMINED_NOTE = "the data does not determine all factors"
-#: The congruence from which a component of a resample is the same one.
+#: A component of a resample is paired with one of the fit from this congruence on.
 SAME_CONGRUENCE = 0.9
-#: A component that is the same in a smaller share of the resamples is noted.
+#: A component that is recovered in a smaller share of the resamples is noted.
 MIN_RECOVERED_SHARE = 0.95
 #: The fewest resamples for intervals.
 MIN_RESAMPLES = 20
 #: The fewest slabs beyond the rank for intervals.
 MIN_EXTRA_SLABS = 2
-#: Losses that bend within less than this many standard deviations of the residuals, such as the
-#: 1-norm, do so within as many when they are fitted again: else entries that are met jam.
+#: Refits widen a loss that bends within a smaller multiple of the standard deviation of the
+#: residuals, such as the 1-norm, to this multiple: else entries that are fitted exactly stay so.
 MIN_LOSS_WIDTH = 0.03
-#: A refit ends when a sweep lowers the objective by less than this many times its share of one
-#: entry,
+#: A refit ends when a sweep lowers the objective by less than this, per entry.
 REFIT_TOLERANCE = 1e-3
-#: or after so many sweeps.
+#: The most sweeps of a refit.
 MAX_REFIT_SWEEPS = 500
-#: With fewer entries than this in all resamples together, starting processes takes longer.
+#: With fewer entries in all resamples together, refits in sequence are faster than processes.
 MIN_PARALLEL_ENTRIES = 1 << 27
-#: With fewer of its entries than this share, a tensor is passed over as a list of entries.
+#: A resample with a smaller share of entries is fitted as a list of entries, else as an array.
 MIN_DENSE_SHARE = 0.1
 
 
@@ -72,17 +76,17 @@ class Uncertainty:
     mode : int, optional
         The mode whose slabs were resampled.
     level : float
-        The share of intervals that should hold the true entry.
+        The share of intervals that should contain the true entry.
     low, high : tuple of (float64 array (I_n, R) or None), one for each mode
         The ends of the intervals; None for the mode whose slabs were resampled.
     errors : tuple of (float64 array (I_n, R) or None)
-        Standard errors; infinite where there is no telling.
+        Standard errors; infinite where the data does not determine the entry.
     came_back : float64 array (R,)
-        The share of resamples in which each component came back.
+        The share of resamples in which each component was recovered.
     count, failed : int
         How many resamples there were, and how many could not be fitted.
     notes : tuple of str
-        What users should know.
+        Limits of the intervals.
 
     Examples
     --------
@@ -133,7 +137,7 @@ def uncertainty(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Uncertainty:
-    """Intervals for a fit of some data; see `Fit.uncertainty`."""
+    """Intervals for a fit to some data; see `Fit.uncertainty`."""
     checks.choice("method", method, METHODS)
     level = checks.real_number("level", level, 0.0, strict=True, below=1.0)
     n = checks.whole_number("n", n, MIN_RESAMPLES)
@@ -143,48 +147,45 @@ def uncertainty(
     if method == "jackknife" and mode is None:
         mode = 0
     with single_blas_thread:
-        view = FitBasis.of(fit, problem)
+        basis = FitBasis.of(fit, problem)
         if method == "normal":
-            return _normal_intervals(fit, view, level)
-        refitter = view.make_refitter()
+            return _normal_intervals(fit, basis, level)
+        refitter = basis.make_refitter()
         if mode is None:
-            residual_refitter = view.make_residual_refitter(refitter)
-            inverse = residual_refitter.refitter.inverse
-            notes = () if inverse is None or inverse.determined else (UNDETERMINED_NOTE,)
-            resampling = Resampling(residual_refitter, generator.spawn(n), notes=notes)
+            resampling = _bootstrap_residuals(basis, refitter, n, generator)
         elif method == "bootstrap":
-            resampling = _bootstrap_slabs(SlabRefitter(refitter, mode), n, generator)
+            resampling = _bootstrap_slabs(refitter, mode, n, generator)
         else:
-            resampling = _jackknife_slabs(SlabRefitter(refitter, mode), n)
+            resampling = _jackknife_slabs(refitter, mode, n)
     if jobs is None and len(resampling.items) * refitter.entries.values.size < MIN_PARALLEL_ENTRIES:
         jobs = 1
-    models = run_parallel(resampling.refitter, resampling.items, jobs=jobs, progress=progress)
-    return _resampled_intervals(
-        fit, method, mode, level, resampling, view.rows_with_data(refitter.entries), models
-    )
+    models = run_parallel(resampling.refit, resampling.items, jobs=jobs, progress=progress)
+    rows_with_data = basis.rows_with_data(refitter.entries)
+    return _resampled_intervals(fit, method, mode, level, resampling, rows_with_data, models)
 
 
-# What a fit was made of
+# The estimation problem that a fit solved
 
 
 @dataclass(frozen=True, eq=False)
 class FitBasis:
-    """All that a fit rests on, in units in which squares can be made.
+    """The data, loss and priors of a fit's last level, in units in which squares stay in range.
 
     Attributes
     ----------
     engine : Engine
-        The data without what the fit left out, residuals in units of their noise.
+        The data without what the fit left out, with residuals in units of their noise.
     factors : tuple of float64 array
-        On the host, weights and all.
+        The factors on the host, with the weights multiplied in.
     loss : Loss
     constraints : tuple of Constraint
     row_prior : RowPrior
-        Which modes have a prior, where some rows have few entries.
+        The modes with a prior; none unless some rows have few entries.
     unit : float
-        The loss is so many times a negative log likelihood, where there is a prior.
+        The ratio of the loss to a negative log likelihood, where there is a prior.
     inflation : float
-        What residuals are multiplied by, to be as large as the noise.
+        The ratio of the standard deviation of the noise to that of the residuals, which lack the
+        degrees of freedom of the model.
     """
 
     engine: Engine
@@ -199,18 +200,14 @@ class FitBasis:
     def of(cls, fit: Fit, problem: Problem) -> FitBasis:
         units, loss = problem.units, problem.units.loss_of_fit(as_loss(fit.loss))
         noise = fit.noise.scaled(1 / units.factor)
-        factors = tuple(
-            np.asarray(to_host(A), dtype=np.float64)
-            for A in units.factors_of_fit(fit.model.absorbed())
-        )
+        factors = tuple(host_factors(units.factors_of_fit(fit.model.absorbed())))
         if loss.tail is not None:
             problem = problem.without_gross_outliers
         if noise.kind_determined:
             problem = problem.without_constant_fibres
         engine = problem.clipped_for(loss)
         if fit.cases is not None and fit.cases.flagged.any():
-            flagged = np.flatnonzero(fit.cases.flagged)
-            engine = engine.without_slabs(fit.cases.mode, flagged)
+            engine = engine.without_slabs(fit.cases.mode, np.flatnonzero(fit.cases.flagged))
         engine_factors = tuple(engine.asarray(A) for A in factors)
         if noise.kind.signal:
             noise = noise.with_signal(factors)
@@ -232,23 +229,23 @@ class FitBasis:
         return cls(engine, factors, loss, constraints, row_prior, noise.sigma**2, inflation)
 
     @property
-    def residual_scale(self) -> float:
-        """The robust standard deviation of the residuals that are not rejected."""
+    def _residual_scale(self) -> float:
+        """The robust standard deviation of the residuals that the loss does not reject."""
         r = np.abs(self.engine.sample(self._engine_factors).values)
         accepted = r[r <= self.loss.rejects]
         return 1.4826 * float(np.median(accepted if accepted.size else r))
 
-    @property
+    @cached_property
     def smoothed_loss(self) -> Loss:
-        """The loss, bent within no less than a share of the spread."""
-        reach, min_width = self.loss.reach, MIN_LOSS_WIDTH * self.residual_scale
+        """The loss, with a reach of at least `MIN_LOSS_WIDTH` standard deviations of residuals."""
+        reach, min_width = self.loss.reach, MIN_LOSS_WIDTH * self._residual_scale
         if self.loss.tail is None or not 0 < reach < min_width:
             return self.loss
         return self.loss.rescaled(min_width / reach)
 
-    @property
+    @cached_property
     def row_posterior(self) -> RowPosterior:
-        """What is known of the rows, each mode by itself."""
+        """The posterior of the rows of each mode, given the other factors."""
         return self.row_prior.row_posterior(
             self.engine, self._engine_factors, self.smoothed_loss, self.unit, None
         )
@@ -258,7 +255,7 @@ class FitBasis:
         return tuple(self.engine.asarray(A) for A in self.factors)
 
     def make_refitter(self) -> Refitter:
-        """How resamples are fitted."""
+        """The function that fits resamples."""
         entries = self.engine.entries()
         host_entries = HostEntries(
             self.engine.shape,
@@ -268,47 +265,40 @@ class FitBasis:
             entries.weights,
             self.engine.machine_epsilon,
         )
-        prior = self.row_posterior.prior(self.unit) if self.row_prior.modes else None
         return Refitter(
             host_entries,
             self.factors,
             self.smoothed_loss,
             self.constraints,
-            prior,
+            self.row_posterior.prior(self.unit) if self.row_prior.modes else None,
             Magnitudes.of(self.engine),
         )
 
-    def make_residual_refitter(self, refitter: Refitter) -> ResidualRefitter:
-        """Resamples of the residuals."""
-        model, r = self._model_and_residuals(refitter.entries)
-        inverse = None
-        if not self.row_prior.modes:
-            inverse = newton_inverse(
-                self.engine, self.factors, self.smoothed_loss, self.row_posterior
-            )
-        accepted = np.abs(r) <= self.loss.rejects
-        return ResidualRefitter(
-            replace(refitter, inverse=inverse), model, self.inflation * r, accepted
-        )
+    def newton_inverse(self) -> GeneralizedInverse | None:
+        """The inverse of the second derivatives; None with a prior of rows, or if it is too large.
+
+        See `covariance.newton_inverse`.
+        """
+        if self.row_prior.modes:
+            return None
+        return newton_inverse(self.engine, self.factors, self.smoothed_loss, self.row_posterior)
 
     def rows_with_data(self, entries: HostEntries) -> list[np.ndarray]:
-        """Which rows of each mode have entries that are not rejected."""
-        accepted = np.abs(self._model_and_residuals(entries)[1]) <= self.loss.rejects
+        """For each mode, which rows have entries that the loss does not reject."""
+        accepted = self.accepts(entries.residuals(self.factors))
         return [
             np.bincount(index[accepted], minlength=size) > 0
             for index, size in zip(entries.indices, entries.shape, strict=True)
         ]
 
-    def _model_and_residuals(self, entries: HostEntries) -> tuple[np.ndarray, np.ndarray]:
-        """The model's entries, and the residuals in units of their noise."""
-        model = entries.model_entries(self.factors)
-        r = entries.values - model
-        return model, r if entries.scales is None else r / entries.scales
+    def accepts(self, residuals: np.ndarray) -> np.ndarray:
+        """Which residuals the loss does not reject."""
+        return np.asarray(np.abs(residuals) <= self.loss.rejects)
 
 
 @dataclass(frozen=True, eq=False)
 class HostEntries:
-    """Entries of a tensor on the host, and where they are.
+    """Entries of a tensor on the host, with their indices.
 
     Attributes
     ----------
@@ -318,7 +308,7 @@ class HostEntries:
     scales, weights : float64 array (count,), optional
         As in `Sample`.
     precision : float
-        The machine epsilon of the type that they are fitted in.
+        The machine epsilon of the type that refits compute in.
     """
 
     shape: tuple[int, ...]
@@ -329,26 +319,34 @@ class HostEntries:
     precision: float
 
     def to_engine(self) -> Engine:
+        """The entries as data of a fit: a list of entries if few are observed, else an array."""
         dtype = np.float64 if self.precision < 1e-10 else np.float32
+        sigmas: Weights | CoordinateWeights | None = None
+        weights = self.weights
         if self.values.size < MIN_DENSE_SHARE * math.prod(self.shape):
-            indices, values = np.stack(self.indices, axis=1), self.values.astype(dtype)
-            engine = as_engine(Observed(indices, values, self.shape))
-            scales = None if self.scales is None else Scales(CoordinateWeights(self.scales))
-            weights = self.weights
+            indices = np.stack(self.indices, axis=1)
+            engine = as_engine(Observed(indices, self.values.astype(dtype), self.shape))
+            if self.scales is not None:
+                sigmas = CoordinateWeights(self.scales)
         else:
             engine = as_engine(self._to_dense(self.values, math.nan).astype(dtype, copy=False))
-            scales = None
             if self.scales is not None:
                 array = self._to_dense(self.scales, 1.0)
-                scales = Scales(Weights(self.shape, (None,) * len(self.shape), array))
-            weights = None if self.weights is None else self._to_dense(self.weights, 0.0)
+                sigmas = Weights(self.shape, (None,) * len(self.shape), array)
+            if weights is not None:
+                weights = self._to_dense(weights, 0.0)
         engine = engine if weights is None else engine.weighted(weights)
-        return engine.standardized(scales)
+        return engine.standardized(None if sigmas is None else Scales(sigmas))
 
     def _to_dense(self, values: np.ndarray, missing: float) -> np.ndarray:
         array = np.full(self.shape, missing)
         array[self.indices] = values
         return array
+
+    def residuals(self, factors: Sequence[np.ndarray]) -> np.ndarray:
+        """The residuals of a model, in units of their noise."""
+        r = self.values - self.model_entries(factors)
+        return np.asarray(r if self.scales is None else r / self.scales)
 
     def model_entries(self, factors: Sequence[np.ndarray]) -> np.ndarray:
         """The entries of a model."""
@@ -358,26 +356,22 @@ class HostEntries:
         return np.asarray(product.sum(axis=1))
 
     def repeat_slabs(self, mode: int, counts: np.ndarray) -> HostEntries:
-        """The slabs of a mode, each counted so many times; those of count 0 are not there."""
-        new_index = np.cumsum(counts > 0) - 1
-        repeats = counts[self.indices[mode]]
-        repeated = repeats > 0
-        indices = [index[repeated] for index in self.indices]
-        indices[mode] = new_index[indices[mode]]
-        weights = (
-            repeats[repeated]
-            if self.weights is None
-            else repeats[repeated] * self.weights[repeated]
-        )
+        """The slabs of a mode, weighted by counts; without the slabs of count 0."""
+        slab_counts = counts[self.indices[mode]]
+        present = slab_counts > 0
+        indices = [index[present] for index in self.indices]
+        indices[mode] = (np.cumsum(counts > 0) - 1)[indices[mode]]
+        weights = slab_counts[present]
+        if self.weights is not None:
+            weights = weights * self.weights[present]
         shape = list(self.shape)
         shape[mode] = int(np.count_nonzero(counts))
-        scales = None if self.scales is None else self.scales[repeated]
         return replace(
             self,
             shape=tuple(shape),
             indices=tuple(indices),
-            values=self.values[repeated],
-            scales=scales,
+            values=self.values[present],
+            scales=None if self.scales is None else self.scales[present],
             weights=None if np.all(weights == 1) else weights.astype(np.float64),
         )
 
@@ -387,16 +381,16 @@ class HostEntries:
 
 @dataclass(frozen=True, eq=False)
 class Refitter:
-    """How a model is fitted to a resample: from where the fit is, its loss and noise held.
+    """Fits a model to a resample: from the factors of the fit, with its loss and noise held.
 
     Attributes
     ----------
-    entries : Cells
+    entries : HostEntries
         The data of the fit.
     factors, loss, constraints, prior, sizes
-        What the fit holds.
-    inverse : Inverse, optional
-        The inverse of its second derivatives.
+        Those of the fit.
+    inverse : GeneralizedInverse, optional
+        The inverse of the fit's second derivatives.
     """
 
     entries: HostEntries
@@ -408,11 +402,11 @@ class Refitter:
     inverse: GeneralizedInverse | None = None
 
     def __call__(
-        self, entries: HostEntries, mode: int | None = None, rows: np.ndarray | None = None
+        self, entries: HostEntries, mode: int | None = None, rows: Any = None
     ) -> tuple[np.ndarray, ...]:
-        """The factors of other cells, or of those of some rows of a mode."""
+        """The factors of other entries, which may be of some rows of a mode only."""
         factors, constraints = list(self.factors), list(self.constraints)
-        if mode is not None and rows is not None:
+        if mode is not None:
             factors[mode] = factors[mode][rows]
             constraints[mode] = constraints[mode].on(rows)
         with single_blas_thread:
@@ -426,123 +420,121 @@ class Refitter:
         return tuple(np.asarray(A, dtype=np.float64) for A in state.factors)
 
     def _try_newton_step(self, solver: Solver, state: State) -> State:
-        """The state after a step by the fit's second derivatives, if that is lower."""
+        """The state after a Newton step with the fit's second derivatives, if that is lower."""
         if self.inverse is None:
             return state
         engine = solver.problem.engine
         slopes = [
-            np.asarray(
-                engine.normal_equations(state.factors, mode, self.loss).gradient, dtype=np.float64
-            )
+            engine.normal_equations(state.factors, mode, self.loss).gradient
             for mode in range(engine.order)
         ]
-        steps = self.inverse.multiply(slopes)
-        new_state = solver.start(
-            tuple(A + engine.asarray(step) for A, step in zip(state.factors, steps, strict=True))
-        )
+        steps = map(engine.asarray, self.inverse.multiply(host_factors(slopes)))
+        new_state = solver.start(tuple(A + s for A, s in zip(state.factors, steps, strict=True)))
         return new_state if new_state.objective < state.objective else state
 
+    def refit_residuals(
+        self,
+        model: np.ndarray,
+        noise: np.ndarray,
+        accepted: np.ndarray,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, ...]:
+        """The factors of the model plus noise drawn with replacement.
 
-@dataclass(frozen=True, eq=False)
-class ResidualRefitter:
-    """A refit to the model plus residuals that are drawn among those that fit.
-
-    Outlying entries stay as they are: they may have their places, such as a bad slab.
-    """
-
-    refitter: Refitter
-    model: np.ndarray
-    residuals: np.ndarray
-    accepted: np.ndarray
-
-    def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        entries, pool, accepted = (
-            self.refitter.entries,
-            self.residuals[self.accepted],
-            self.accepted,
-        )
-        noise = pool[rng.integers(pool.size, size=pool.size)]
+        Entries that are not accepted keep their values: their places may have a meaning, such as a
+        bad slab.
+        """
+        entries = self.entries
+        drawn = noise[rng.integers(noise.size, size=noise.size)]
+        if entries.scales is not None:
+            drawn = drawn * entries.scales[accepted]
         values = entries.values.copy()
-        values[accepted] = self.model[accepted] + (
-            noise if entries.scales is None else noise * entries.scales[accepted]
-        )
-        return self.refitter(replace(entries, values=values))
+        values[accepted] = model[accepted] + drawn
+        return self(replace(entries, values=values))
 
-
-@dataclass(frozen=True, eq=False)
-class SlabRefitter:
-    """A refit to the slabs of a mode, each counted so many times."""
-
-    refitter: Refitter
-    mode: int
-
-    def __call__(self, counts: np.ndarray) -> tuple[np.ndarray, ...]:
-        entries = self.refitter.entries.repeat_slabs(self.mode, counts)
-        return self.refitter(entries, self.mode, np.flatnonzero(counts))
+    def refit_slabs(self, mode: int, counts: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The factors of the slabs of a mode, weighted by counts."""
+        return self(self.entries.repeat_slabs(mode, counts), mode, np.flatnonzero(counts))
 
 
 @dataclass(frozen=True, eq=False)
 class Resampling:
-    """Some resamples, and what their spread says.
+    """Resamples, and how their spread gives standard errors.
 
     Attributes
     ----------
-    refitter : function from an item to the factors of a resample
+    refit : function from an item to the factors of a resample
     items : sequence
     error_factor : float
-        By how much standard errors are larger than the spread of the resamples.
+        The ratio of standard errors to the standard deviation over the resamples.
     degrees_of_freedom : float
-        The degrees of freedom of that spread, as of Student's t.
+        The degrees of freedom of that standard deviation, as of Student's t.
     notes : tuple of str
-        What users should know.
+        Limits of the intervals.
     """
 
-    refitter: Callable[[Any], Any]
+    refit: Callable[[Any], Any]
     items: Sequence[Any]
     error_factor: float = 1.0
     degrees_of_freedom: float = math.inf
     notes: tuple[str, ...] = ()
 
 
-def _bootstrap_slabs(refitter: SlabRefitter, n: int, rng: np.random.Generator) -> Resampling:
-    """As many slabs as there are, with replacement."""
-    slabs, size = _slabs_with_data(refitter)
+def _bootstrap_residuals(
+    basis: FitBasis, refitter: Refitter, n: int, rng: np.random.Generator
+) -> Resampling:
+    """The model plus residuals that are drawn with replacement among those that are accepted."""
+    entries, inverse = refitter.entries, basis.newton_inverse()
+    r = entries.residuals(basis.factors)
+    accepted = basis.accepts(r)
+    refit = partial(
+        replace(refitter, inverse=inverse).refit_residuals,
+        entries.model_entries(basis.factors),
+        basis.inflation * r[accepted],
+        accepted,
+    )
+    notes = () if inverse is None or inverse.determined else (UNDETERMINED_NOTE,)
+    return Resampling(refit, rng.spawn(n), notes=notes)
+
+
+def _bootstrap_slabs(refitter: Refitter, mode: int, n: int, rng: np.random.Generator) -> Resampling:
+    """As many slabs as there are, drawn with replacement."""
+    slabs, size = _slabs_with_data(refitter, mode)
     items = [np.bincount(rng.choice(slabs, size=slabs.size), minlength=size) for _ in range(n)]
-    return Resampling(refitter, items, math.sqrt(slabs.size / (slabs.size - 1)), slabs.size - 1)
+    factor = math.sqrt(slabs.size / (slabs.size - 1))
+    return Resampling(partial(refitter.refit_slabs, mode), items, factor, slabs.size - 1)
 
 
-def _jackknife_slabs(refitter: SlabRefitter, n: int) -> Resampling:
-    """Without each slab in turn, or of many each of n groups of neighbours."""
-    slabs, size = _slabs_with_data(refitter)
+def _jackknife_slabs(refitter: Refitter, mode: int, n: int) -> Resampling:
+    """All slabs but one, or all but one of n groups of neighbours."""
+    slabs, size = _slabs_with_data(refitter, mode)
     groups = np.array_split(slabs, min(n, slabs.size))
     items = [np.isin(np.arange(size), np.setdiff1d(slabs, group)) for group in groups]
-    return Resampling(refitter, items, (len(groups) - 1) / math.sqrt(len(groups)), len(groups) - 1)
+    factor = (len(groups) - 1) / math.sqrt(len(groups))
+    return Resampling(partial(refitter.refit_slabs, mode), items, factor, len(groups) - 1)
 
 
-def _slabs_with_data(refitter: SlabRefitter) -> tuple[np.ndarray, int]:
-    """Which slabs of a mode hold anything, and how many there are in all."""
-    entries, rank, mode = (
-        refitter.refitter.entries,
-        refitter.refitter.factors[0].shape[1],
-        refitter.mode,
-    )
-    slabs = np.unique(entries.indices[mode])
+def _slabs_with_data(refitter: Refitter, mode: int) -> tuple[np.ndarray, int]:
+    """The slabs of a mode that have entries, and the number of all slabs."""
+    slabs = np.unique(refitter.entries.indices[mode])
+    rank = refitter.factors[0].shape[1]
     if slabs.size < rank + MIN_EXTRA_SLABS:
         raise checks.ArgumentError(
             "mode",
             f"must have at least {rank + MIN_EXTRA_SLABS} slabs with data for rank {rank}, "
             f"mode {mode} has {slabs.size}",
         )
-    return slabs, entries.shape[mode]
+    return slabs, refitter.entries.shape[mode]
 
 
 # Intervals
 
 
-def _normal_intervals(fit: Fit, view: FitBasis, level: float) -> Uncertainty:
+def _normal_intervals(fit: Fit, basis: FitBasis, level: float) -> Uncertainty:
+    """Intervals from the asymptotic covariance of the factors."""
     from scipy.special import ndtri
 
-    estimate = covariance(view.engine, view.factors, view.loss, view.row_posterior, view.unit)
+    estimate = covariance(basis.engine, basis.factors, basis.loss, basis.row_posterior, basis.unit)
     errors = tuple(np.sqrt(V) for V in estimate.variances)
     notes = []
     if not estimate.joint:
@@ -563,7 +555,7 @@ def _resampled_intervals(
     rows_with_data: Sequence[np.ndarray],
     results: Sequence[Any],
 ) -> Uncertainty:
-    """Intervals from the factors of resamples; the first error, if most could not be fitted."""
+    """Intervals from the factors of resamples; raises the first error if most refits failed."""
     from scipy.special import stdtrit
 
     models = [result for result in results if not isinstance(result, Exception)]
@@ -572,25 +564,28 @@ def _resampled_intervals(
         raise failed[0]
     columns, recovered = _match_resamples(fit, mode, rows_with_data, models)
     count = recovered.sum(axis=0)
-    errors = tuple(
-        None
-        if E is None
-        else np.where(
-            rows[:, None], resampling.error_factor * _resample_deviation(E, count), np.inf
-        )
-        for E, rows in zip(columns, rows_with_data, strict=True)
-    )
-    low, high = _interval_ends(
-        fit, errors, float(stdtrit(resampling.degrees_of_freedom, 0.5 + level / 2))
-    )
+    errors: list[np.ndarray | None] = [None] * len(fit.shape)
+    for n, values in columns.items():
+        deviation = resampling.error_factor * _resample_deviation(values, count)
+        errors[n] = np.where(rows_with_data[n][:, None], deviation, np.inf)
+    width = float(stdtrit(resampling.degrees_of_freedom, 0.5 + level / 2))
+    low, high = _interval_ends(fit, errors, width)
     share = count / len(models)
-    notes = [*resampling.notes]
-    notes += [
+    lost = [
         f"{component_name(int(r))} came back in {share[r]:.0%} of the resamples"
         for r in np.flatnonzero(share < MIN_RECOVERED_SHARE)
     ]
     return Uncertainty(
-        method, mode, level, low, high, errors, share, len(results), len(failed), tuple(notes)
+        method,
+        mode,
+        level,
+        low,
+        high,
+        tuple(errors),
+        share,
+        len(results),
+        len(failed),
+        (*resampling.notes, *lost),
     )
 
 
@@ -599,37 +594,38 @@ def _match_resamples(
     mode: int | None,
     rows_with_data: Sequence[np.ndarray],
     models: Sequence[Sequence[np.ndarray]],
-) -> tuple[list[np.ndarray | None], np.ndarray]:
-    """Columns (count, I_n, R) of resamples as the fit has them, and which components came back.
+) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """The columns of resamples in the order, signs and norms of the fit, and which are recovered.
 
-    Components are paired by their congruence in all modes but the one that was resampled, and
-    have the signs of the fit's. None for that mode. Rows without entries have no say: columns are
-    as large as the fit's in the others.
+    Components are paired by their congruence in all modes but the one that was resampled. Rows
+    without data count as 0. Returns, for each of these modes, an array (count, I_n, R), NaN where
+    the component is not recovered; and a boolean array (count, R).
     """
-    modes = [n for n in range(len(fit.shape)) if n != mode]
+    unit_factors = host_factors(fit.factors)
     fit_columns = {
-        n: _normalize_columns(A * rows_with_data[n][:, None])
-        for n, A in enumerate(_unit_factors(fit))
+        n: normalize_columns(A * rows_with_data[n][:, None])
+        for n, A in enumerate(unit_factors)
         if n != mode
     }
     columns_by_mode = {n: np.empty((len(models), *U.shape)) for n, (U, _) in fit_columns.items()}
     recovered = np.empty((len(models), fit.rank), dtype=bool)
     for k, model in enumerate(models):
-        units = {n: _normalize_columns(model[n] * rows_with_data[n][:, None])[0] for n in modes}
+        units = {
+            n: normalize_columns(model[n] * rows_with_data[n][:, None])[0] for n in fit_columns
+        }
         cosines = {n: U.T @ units[n] for n, (U, _) in fit_columns.items()}
         congruence = math.prod(np.abs(cosine) for cosine in cosines.values())
-        rows, columns = best_pairing(congruence)
-        recovered[k] = congruence[rows, columns] >= SAME_CONGRUENCE
-        for n, (_, sizes) in fit_columns.items():
-            signed_sizes = np.where(cosines[n][rows, columns] < 0, -sizes, sizes)
-            columns_by_mode[n][k] = np.where(
-                recovered[k], units[n][:, columns] * signed_sizes, np.nan
-            )
-    return [columns_by_mode.get(n) for n in range(len(fit.shape))], recovered
+        rows, partners = best_pairing(congruence)
+        recovered[k] = congruence[rows, partners] >= SAME_CONGRUENCE
+        for n, (_, norms) in fit_columns.items():
+            signed_norms = np.where(cosines[n][rows, partners] < 0, -norms, norms)
+            aligned = units[n][:, partners] * signed_norms
+            columns_by_mode[n][k] = np.where(recovered[k], aligned, np.nan)
+    return columns_by_mode, recovered
 
 
 def _resample_deviation(columns: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The standard deviation over the resamples in which components came back."""
+    """The standard deviation over the resamples in which a component is recovered."""
     mean = np.nansum(columns, axis=0) / np.maximum(count, 1)
     squares = np.nansum((columns - mean) ** 2, axis=0)
     return np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), np.inf)
@@ -638,20 +634,11 @@ def _resample_deviation(columns: np.ndarray, count: np.ndarray) -> np.ndarray:
 def _interval_ends(
     fit: Fit, errors: Sequence[np.ndarray | None], width: float
 ) -> tuple[tuple[np.ndarray | None, ...], tuple[np.ndarray | None, ...]]:
-    """So many errors below and above the fit, within what unit columns may hold."""
-    ends: list[list[np.ndarray | None]] = [[], []]
-    for A, e, constraint in zip(_unit_factors(fit), errors, fit.constraints, strict=True):
-        lower_bound = -1.0 if constraint.signed else 0.0
-        for side, end in zip((-1, 1), ends, strict=True):
-            end.append(None if e is None else np.clip(A + side * width * e, lower_bound, 1.0))
-    return tuple(ends[0]), tuple(ends[1])
-
-
-def _unit_factors(fit: Fit) -> list[np.ndarray]:
-    return [np.asarray(to_host(A), dtype=np.float64) for A in fit.factors]
-
-
-def _normalize_columns(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unit columns, and the sizes that they had."""
-    sizes = np.linalg.norm(A, axis=0)
-    return A / np.where(sizes > 0, sizes, 1.0), sizes
+    """The fit minus and plus `width` errors, within the range of entries of unit columns."""
+    low: list[np.ndarray | None] = []
+    high: list[np.ndarray | None] = []
+    for A, e, constraint in zip(host_factors(fit.factors), errors, fit.constraints, strict=True):
+        least = -1.0 if constraint.signed else 0.0
+        low.append(None if e is None else np.clip(A - width * e, least, 1.0))
+        high.append(None if e is None else np.clip(A + width * e, least, 1.0))
+    return tuple(low), tuple(high)

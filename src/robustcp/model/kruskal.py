@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 from robustcp._util.typing import Array, Factors
-from robustcp.engines import khatri_rao
+from robustcp.engines import khatri_rao, to_host
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +134,11 @@ class KruskalTensor:
         return KruskalTensor(
             xp.take(weights, order, axis=0), tuple(xp.take(A, order, axis=1) for A in factors)
         )
+
+
+def host_factors(factors: Sequence[Array]) -> list[np.ndarray]:
+    """Factors of any library as float64 matrices on the host, without a copy where they are."""
+    return [np.asarray(to_host(A), dtype=np.float64) for A in factors]
 
 
 def component_name(r: int) -> str:
