@@ -1,35 +1,41 @@
-"""Reasons to doubt a fit, as values: what was seen, in numbers, and what to try."""
+"""Reasons to doubt a fit, as values: a finding, its numbers, and what to try."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.engines import Axes, to_host
-from robustcp.model.kruskal import KruskalTensor, component_name
+from robustcp.engines import Axes
+from robustcp.model.kruskal import KruskalTensor, component_name, host_factors
 from robustcp.model.metrics import concentration
 from robustcp.noise import ResidualStructure
 from robustcp.optimize.row_prior import PriorDominatedRows
 
-#: A component is localised if this share of the rows of a mode
+#: A component may be localised if this share of the rows of a mode holds nearly all its squares.
 LOCALISED_ROW_SHARE = 0.25
-#: holds this share of its squares,
+#: Nearly all squares of a component.
 LOCALISED_ENERGY_SHARE = 0.99
-#: and the median of the other components has a smaller share there.
+#: Rows of a peak may hold the squares, unless the median of the other components has less there.
 ORDINARY_ENERGY_SHARE = 0.9
-#: Rows that are spread over so many times as many are not those of a peak.
+#: Rows are scattered, not those of a peak, if they span more than this multiple of their number.
 SCATTER_RATIO = 2
-#: So large a share of the rows is few in any case.
+#: A component on this share of the rows or less is localised, whatever the other components do.
 FEW_ROWS_SHARE = 0.05
 #: A model that lowers the entropy of the data by less explains little.
 MIN_ENTROPY_DROP = 0.25
-#: Indices that are named.
+#: The most indices that a sentence lists.
 MAX_INDICES_SHOWN = 5
+#: A component is empty if its weight is at most this share of the largest.
+EMPTY_WEIGHT_SHARE = 1e-9
+#: Components are collinear if an eigenvalue of their columns' Gram matrices is below this,
+COLLINEAR_EIGENVALUE = 0.01
+#: and have a loading of at least this share of the largest in its eigenvector.
+COLLINEAR_LOADING_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,12 @@ class FitWarning:
     Attributes
     ----------
     code : str
-        For programs: "one_start", "ambiguous", "structured", "narrow", "prior", "rejected",
+        Its kind: "one_start", "ambiguous", "structured", "narrow", "prior", "rejected",
         "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined", "unsolved".
     sentence : str
-        What was seen, and what to try.
+        The finding, and what to try.
     numbers : dict
-        What the sentence says, as numbers and lists of them.
+        The numbers of the sentence.
 
     Examples
     --------
@@ -65,67 +71,65 @@ class FitWarning:
 
 
 def component_warnings(model: KruskalTensor) -> list[FitWarning]:
-    """Empty and collinear components of a model in canonical form.
+    """Warnings of empty and of collinear components of a model in canonical form.
 
     Components are collinear when, for some mode, the other modes' columns are so close to
     linear dependence that the data cannot tell the components apart in that mode.
     """
-    w = np.asarray(to_host(model.weights), dtype=np.float64)
-    empty = np.flatnonzero(w <= 1e-9 * w.max(initial=0.0))
+    w, *factors = host_factors((model.weights, *model.factors))
+    empty = np.flatnonzero(w <= EMPTY_WEIGHT_SHARE * w.max(initial=0.0))
     nonempty = np.setdiff1d(np.arange(model.rank), empty)
-    overlaps = []
-    for A in model.factors:
-        B = np.asarray(to_host(A), dtype=np.float64)[:, nonempty]
-        overlaps.append(B.T @ B)
+    overlaps = [A[:, nonempty].T @ A[:, nonempty] for A in factors]
     collinear: set[int] = set()
-    for mode in range(len(overlaps)):
-        if nonempty.size < 2:
-            break
+    for mode in range(len(overlaps) if nonempty.size > 1 else 0):
         others = math.prod(G for m, G in enumerate(overlaps) if m != mode)
         values, vectors = np.linalg.eigh(others)
-        for vector in vectors[:, values < 0.01].T:
-            collinear.update(int(r) for r in nonempty[np.abs(vector) > 0.3 * np.abs(vector).max()])
-    warnings = []
-    if empty.size:
-        words = _describe_components(empty.tolist(), "is empty", "are empty")
-        rank = model.rank - empty.size
-        warnings.append(_lower_rank_warning("empty", words, rank, components=empty.tolist()))
-    if collinear:
-        components = sorted(collinear)
-        words = _describe_components(components, "is collinear", "are collinear")
-        warnings.append(
-            _lower_rank_warning("collinear", words, model.rank - 1, components=components)
-        )
-    return warnings
+        for vector in np.abs(vectors[:, values < COLLINEAR_EIGENVALUE]).T:
+            large = vector > COLLINEAR_LOADING_SHARE * vector.max()
+            collinear.update(nonempty[large].tolist())
+    return [
+        *_lower_rank_warnings(
+            "empty", empty.tolist(), "is empty", "are empty", model.rank - empty.size
+        ),
+        *_lower_rank_warnings(
+            "collinear", sorted(collinear), "is collinear", "are collinear", model.rank - 1
+        ),
+    ]
 
 
-def _lower_rank_warning(code: str, words: str, rank: int, **numbers: Any) -> FitWarning:
+def _lower_rank_warnings(
+    code: str, components: Sequence[int], singular: str, plural: str, rank: int
+) -> list[FitWarning]:
+    """A warning of components, with a lower rank to try; none without components."""
+    if not components:
+        return []
+    if len(components) == 1:
+        words = f"component {components[0] + 1} {singular}"
+    else:
+        *numbers, last = (str(r + 1) for r in components)
+        words = f"components {', '.join(numbers)} and {last} {plural}"
     tip = f"try rank {rank}" if rank else "the data is zero, or nothing but outliers"
-    return FitWarning(code, f"{words}: {tip}", numbers)
+    return [FitWarning(code, f"{words}: {tip}", {"components": list(components)})]
 
 
 def redundancy_warnings(
     redundant: Sequence[int], sufficient_rank: int | None, rank: int
 ) -> list[FitWarning]:
-    """Components that would not be missed; or fewer of them that fit as well."""
+    """A warning of components that the fit does not need, or of a lower rank that fits as well."""
     lower = rank - 1 if sufficient_rank is None else min(sufficient_rank, rank - 1)
-    if redundant:  # any of them; without one the others may be missed
-        words = _describe_components(
-            redundant, "would not be missed", "would not be missed, any of them"
-        )
-        return [_lower_rank_warning("idle", words, lower, components=list(redundant))]
-    if sufficient_rank is not None and sufficient_rank < rank:
-        words = "1 component fits" if sufficient_rank == 1 else f"{sufficient_rank} components fit"
-        sentence = f"{words} as well: try rank {sufficient_rank}"
-        return [FitWarning("idle", sentence, {"components": [], "rank": sufficient_rank})]
-    return []
+    if redundant or sufficient_rank is None or sufficient_rank >= rank:
+        words = "would not be missed"  # any of them; without one the others may be missed
+        return _lower_rank_warnings("idle", redundant, words, f"{words}, any of them", lower)
+    words = "1 component fits" if sufficient_rank == 1 else f"{sufficient_rank} components fit"
+    sentence = f"{words} as well: try rank {sufficient_rank}"
+    return [FitWarning("idle", sentence, {"components": [], "rank": sufficient_rank})]
 
 
 def localisation_warnings(
     factors: Factors, axes: Axes, cases: int | None = None
 ) -> list[FitWarning]:
-    """Components that live on a few entries, on one fibre, or on a part of the slabs of a mode."""
-    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+    """Warnings of components on a few entries, on one fibre, or on some of the slabs of a mode."""
+    host = host_factors(factors)
     energy_shares, warnings = [concentration(A, LOCALISED_ROW_SHARE) for A in host], []
     for r in range(host[0].shape[1]):
         localised_rows: dict[int, list[int]] = {}
@@ -133,8 +137,9 @@ def localisation_warnings(
             rows, others = _dominant_rows(A[:, r]), np.delete(shares, r)
             on_few_rows = len(rows) <= max(1, FEW_ROWS_SHARE * len(A))
             others_spread = not others.size or np.median(others) < ORDINARY_ENERGY_SHARE
+            scattered = rows[-1] - rows[0] + 1 > SCATTER_RATIO * len(rows)
             if shares[r] >= LOCALISED_ENERGY_SHARE and (
-                on_few_rows or (others_spread and _are_scattered(rows))
+                on_few_rows or (others_spread and scattered)
             ):
                 localised_rows[mode] = rows
         if localised_rows:
@@ -143,62 +148,56 @@ def localisation_warnings(
 
 
 def _dominant_rows(column: np.ndarray) -> list[int]:
-    """The largest entries that hold nearly all squares."""
+    """The fewest rows that hold nearly all squares of a column, ascending."""
     order = np.argsort(-np.abs(column), kind="stable")
     sums = np.cumsum(column[order] ** 2)
     return sorted(order[: int(np.sum(sums < LOCALISED_ENERGY_SHARE * sums[-1])) + 1].tolist())
 
 
-def _are_scattered(rows: list[int]) -> bool:
-    """Whether rows are not next to each other, as those of a peak are."""
-    return rows[-1] - rows[0] + 1 > SCATTER_RATIO * len(rows)
-
-
 def _localisation_warning(
     component: int, rows: dict[int, list[int]], order: int, axes: Axes, cases: int | None
 ) -> FitWarning:
-    numbers = {"component": component, "modes": list(rows), "rows": list(rows.values())}
+    """The warning of a component on some rows of some modes."""
     single = [mode for mode, indices in rows.items() if len(indices) == 1]
+    tip = "look at it, and try a lower rank"
     if len(single) == order:
-        location, tip = "one entry", "look at it, and try a lower rank"
+        location = "one entry"
     elif len(single) == order - 1:
-        fibre_mode = next(mode for mode in range(order) if mode not in single)
+        (fibre_mode,) = set(range(order)) - set(single)
         location = f"one fibre along {axes.mode_name(fibre_mode)}"
-        tip = "look at it, and try a lower rank"
     else:
         mode = min(rows, key=lambda n: len(rows[n]))
-        indices = rows[mode]
-        slabs = "1 slab" if len(indices) == 1 else f"{len(indices)} slabs"
-        location = f"{slabs} of {axes.mode_name(mode)} ({abbreviate_indices(indices)})"
+        indices = abbreviate_indices(rows[mode])
+        location = f"{_count_slabs(rows[mode])} of {axes.mode_name(mode)} ({indices})"
         tip = "look at them" if cases == mode else f"if these may be bad samples, try cases={mode}"
+    numbers = {"component": component, "modes": list(rows), "rows": list(rows.values())}
     return FitWarning("narrow", f"{component_name(component)} lives on {location}: {tip}", numbers)
 
 
 def noisy_slab_warnings(
-    outlying: dict[int, np.ndarray], axes: Axes, cases: int | None = None
+    outlying: Mapping[int, np.ndarray], axes: Axes, cases: int | None = None
 ) -> list[FitWarning]:
-    """Slabs with far more noise than the others of their mode: they have little say."""
-    warnings = []
-    for mode, indices in outlying.items():
-        slabs = "1 slab" if indices.size == 1 else f"{indices.size} slabs"
-        sentence = (
-            f"{slabs} of {axes.mode_name(mode)} with far more noise than the others "
-            f"({abbreviate_indices(indices)})"
+    """Warnings of slabs with far more noise than the others of their mode, which weigh little."""
+    tip = ": if they are bad samples, try cases={}" if cases is None else ""
+    return [
+        FitWarning(
+            "outlying",
+            f"{_count_slabs(indices)} of {axes.mode_name(mode)} with far more noise than the "
+            f"others ({abbreviate_indices(indices)}){tip.format(mode)}",
+            {"mode": mode, "slabs": indices.tolist()},
         )
-        if cases is None:
-            sentence += f": if they are bad samples, try cases={mode}"
-        warnings.append(FitWarning("outlying", sentence, {"mode": mode, "slabs": indices.tolist()}))
-    return warnings
+        for mode, indices in outlying.items()
+    ]
 
 
 def single_start_warnings(reached: int, count: int) -> list[FitWarning]:
-    """A model that no other start led to."""
+    """The warning that no other start led to the model."""
     sentence = f"only {reached} of {count} starts reached this model: try starts={3 * count}"
     return [FitWarning("one_start", sentence, {"reached": reached, "starts": count})]
 
 
 def ambiguity_warnings(score: float) -> list[FitWarning]:
-    """A different model that fits as well."""
+    """The warning that a different model fits as well."""
     sentence = (
         f"another model fits as well (factor match score {score:.2f} with this): try another rank, "
         "constraints, or more data"
@@ -207,7 +206,7 @@ def ambiguity_warnings(score: float) -> list[FitWarning]:
 
 
 def structure_warnings(structure: ResidualStructure, rank: int, axes: Axes) -> list[FitWarning]:
-    """Residuals that are not noise."""
+    """Warnings of residuals that are not noise."""
     tip = f"try rank {rank + 1}, more starts, or cases= if a mode holds samples"
     numbers = {
         "alike": list(structure.autocorrelations),
@@ -219,88 +218,69 @@ def structure_warnings(structure: ResidualStructure, rank: int, axes: Axes) -> l
 
 
 def prior_warnings(row_groups: Sequence[PriorDominatedRows], axes: Axes) -> list[FitWarning]:
-    """Rows that a prior decides."""
+    """Warnings of rows for which the prior outweighs the data."""
+    tip = "do not read much into them, or give more data to try"
     return [
         FitWarning(
-            "prior",
-            f"{group.describe(axes)}: do not read much into them, or give more data to try",
-            {"mode": group.mode, "rows": group.count},
+            "prior", f"{group.describe(axes)}: {tip}", {"mode": group.mode, "rows": group.count}
         )
         for group in row_groups
     ]
 
 
 def rejection_warnings(clean: float) -> list[FitWarning]:
-    """More outliers than entries that fit."""
-    if clean >= 0.5:
-        return []
+    """A warning if more entries are outliers than not."""
     sentence = (
         f"more entries are rejected than kept ({1 - clean:.0%}): check that the rest is what you "
         "mean, and try another rank"
     )
-    return [FitWarning("rejected", sentence, {"clean": clean})]
+    return [] if clean >= 0.5 else [FitWarning("rejected", sentence, {"clean": clean})]
 
 
 def skipped_stage_warnings(stages: Sequence[int]) -> list[FitWarning]:
-    """A refinement that was left out."""
-    if not stages:
-        return []
+    """A warning if a refinement was left out."""
     sentence = (
         "the noise could not be told from outliers, so that the 1-norm fit was kept: try another "
         "rank, or more starts"
     )
-    return [FitWarning("unrefined", sentence)]
+    return [FitWarning("unrefined", sentence)] if stages else []
 
 
 def weak_model_warnings(drop: float) -> list[FitWarning]:
-    """Residuals that are hardly smaller than the data, by the drop of their entropy."""
-    if drop > MIN_ENTROPY_DROP:
-        return []
+    """A warning if the model hardly lowers the entropy of the data."""
     ratio = math.exp(-drop)
     sentence = (
         f"residuals are {ratio:.0%} as large as the data: there may be no such components; try a "
         "lower rank, and see whether most entries are outliers"
     )
-    return [FitWarning("weak", sentence, {"ratio": ratio})]
+    return [] if drop > MIN_ENTROPY_DROP else [FitWarning("weak", sentence, {"ratio": ratio})]
 
 
 def bad_sample_warnings(bad: int, count: int, max_bad_share: float) -> list[FitWarning]:
-    """More bad samples than can be told from good ones."""
-    if bad <= max_bad_share * count:
-        return []
+    """A warning if too many samples are bad for a majority of good ones."""
     sentence = (
         f"{bad} of {count} samples are far from the model, which is not that of most of them: try "
         "another rank"
     )
-    return [FitWarning("outlying", sentence, {"bad": bad, "samples": count})]
+    numbers = {"bad": bad, "samples": count}
+    return [FitWarning("outlying", sentence, numbers)] if bad > max_bad_share * count else []
 
 
 def subset_count_warnings(count: int, needed: int) -> list[FitWarning]:
-    """Fewer subsets of samples than it takes."""
-    if count >= needed:
-        return []
+    """A warning if fewer subsets of samples were tried than a good one takes."""
     sentence = (
         f"{count} subsets of samples were tried, and {needed} would be needed to be sure of a good "
         f"one: try starts={needed}, or a smaller share of bad samples"
     )
-    return [FitWarning("subsets", sentence, {"subsets": count, "wanted": needed})]
+    numbers = {"subsets": count, "wanted": needed}
+    return [FitWarning("subsets", sentence, numbers)] if count < needed else []
 
 
-def describe_numbered(noun: str, numbers: Sequence[int], singular: str, plural: str) -> str:
-    """Some numbered things, and what they are."""
-    if len(numbers) == 1:
-        return f"{noun} {numbers[0]} {singular}"
-    *all_but_last, last = map(str, numbers)
-    return f"{noun}s {', '.join(all_but_last)} and {last} {plural}"
-
-
-def _describe_components(numbers: Sequence[int], singular: str, plural: str) -> str:
-    """Some components, which texts count from 1."""
-    return describe_numbered("component", [r + 1 for r in numbers], singular, plural)
+def _count_slabs(indices: Sequence[int] | np.ndarray) -> str:
+    return "1 slab" if len(indices) == 1 else f"{len(indices)} slabs"
 
 
 def abbreviate_indices(rows: Sequence[int] | np.ndarray) -> str:
-    """The first of some indices."""
-    return ", ".join(map(str, rows[:MAX_INDICES_SHOWN])) + (
-        ", ..." if len(rows) > MAX_INDICES_SHOWN else ""
-    )
+    """The first indices as text, with "..." in place of the others."""
+    more = ", ..." if len(rows) > MAX_INDICES_SHOWN else ""
+    return ", ".join(map(str, rows[:MAX_INDICES_SHOWN])) + more
