@@ -1,9 +1,9 @@
 """How far samples are from a model: outside of it, and within it.
 
-The samples are the slabs of one mode. With the other modes' factors held, each has scores: its
-weighted least-squares projection on the model. What is left is its residual distance; how far its
-scores are from those of the others is its score distance (as for robust principal components:
-Hubert, Rousseeuw & Vanden Branden 2005).
+The samples are the slabs of one mode. With the factors of the other modes held, the scores of a
+sample are its weighted least-squares projection on the model. Its residual distance is the size of
+what the projection leaves; its score distance is how far its scores are from those of the others
+(as for robust principal components: Hubert, Rousseeuw & Vanden Branden 2005).
 """
 
 from __future__ import annotations
@@ -17,24 +17,29 @@ from array_api_compat import array_namespace, device
 
 from robustcp._util.typing import Array, Factors
 from robustcp.constraints import Constraint, Free
-from robustcp.engines import Engine, to_host
+from robustcp.engines import Engine
 from robustcp.engines.normal_equations import NormalEquations, unpack_indices
 from robustcp.losses import LeastSquares, Loss
+from robustcp.model.kruskal import host_factors
 from robustcp.optimize.objective import Objective
-from robustcp.results import minimum_covariance
+from robustcp.results.minimum_covariance import (
+    QUANTILE_LEVEL,
+    chi2_quantile,
+    multivariate,
+    univariate,
+)
+from robustcp.results.outliers import FLAG_RATE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: The share of clean entries that are taken for bad ones by chance.
-FALSE_FLAG_RATE = 1e-3
-#: Of a sample with a larger share of bad entries nobody knows which are the good ones.
+#: Samples with a larger share of bad entries keep all: which ones are good is then unknown.
 MAX_BAD_SHARE = 0.5
-#: Standard deviations of scores below this, in units of their noise, are roundings.
+#: Smaller standard deviations of scores, in units of their noise, are rounding errors.
 MIN_SCORE_SPREAD = 0.1
-#: So are residual distances below this, where noise alone is 1 for each entry.
+#: Smaller residual distances, in units of the noise of an entry, are rounding errors.
 MIN_RESIDUAL_DISTANCE = 0.5
-#: The most rounds of a constraint that solves for rows step by step.
+#: The most rounds of a constraint that solves for rows iteratively.
 MAX_SOLVE_ROUNDS = 100
 
 REGULAR = "regular"
@@ -48,10 +53,9 @@ NO_DATA = "no data"
 class Distances:
     """The score and residual distance of each sample, with its bad entries and without them.
 
-    "Before" is with the data as they are. "After" is without bad entries, those with residuals
-    beyond 3.29 standard deviations of their noise, which count as missing; but if they are more
-    than half of a sample's entries, nobody knows which are the good ones, and all stay. Distances
-    are as for samples of which every entry was observed, NaN for those without any.
+    "Before" means all entries. "After" means without bad entries, those with residuals beyond 3.29
+    standard deviations of their noise; a sample of which more than half is bad keeps all entries.
+    Distances are scaled to completely observed samples, and NaN for samples without entries.
 
     Attributes
     ----------
@@ -59,17 +63,18 @@ class Distances:
     name : str
         The name of the mode.
     labels : list, optional
-        Those of the samples.
+        The labels of the samples.
     score, residual : float64 array (I,)
-        After.
+        The distances after.
     score_before, residual_before : float64 array (I,)
+        The distances before.
     score_cutoff, residual_cutoff : float
-        2.5% of many regular samples with Gaussian scores are beyond each; more of few, above all
-        beyond that of scores: some 8% of 50, and a fifth of 20.
+        Of many regular samples with Gaussian scores 2.5% are beyond each cutoff. Of few samples
+        more are, in particular beyond the cutoff of scores: some 8% of 50, and a fifth of 20.
     shares : float64 array (I,)
         The share of bad entries in each sample.
     note : str
-        What to know of the score distances where there are too few samples for a covariance.
+        How scores are compared where there are too few samples for a covariance.
 
     Examples
     --------
@@ -95,17 +100,17 @@ class Distances:
 
     @property
     def kinds(self) -> np.ndarray:
-        """What each sample is, without its bad entries.
+        """The kind of each sample, without its bad entries.
 
-        "regular"; "good leverage": scores far from the others', but as the model says;
-        "orthogonal outlier": ordinary scores, and something that the model does not describe;
-        "bad leverage": both; "no data".
+        "regular"; "good leverage": scores far from the others, and a small residual;
+        "orthogonal outlier": ordinary scores, and a large residual; "bad leverage": scores far from
+        the others, and a large residual; "no data".
         """
         return self._classify(self.score, self.residual)
 
     @property
     def kinds_before(self) -> np.ndarray:
-        """What each sample is, bad entries and all."""
+        """The kind of each sample, with its bad entries."""
         return self._classify(self.score_before, self.residual_before)
 
     def _classify(self, score: np.ndarray, residual: np.ndarray) -> np.ndarray:
@@ -115,37 +120,37 @@ class Distances:
 
     @property
     def bad(self) -> np.ndarray:
-        """True for samples that are bad as a whole: not for a few bad entries."""
+        """True for samples with large residuals even without their bad entries."""
         return np.asarray(self.residual > self.residual_cutoff)
 
     @property
     def only_cells(self) -> np.ndarray:
-        """True for samples that are bad for nothing but some of their entries."""
+        """True for samples with large residuals only because of some bad entries."""
         return np.asarray((self.residual_before > self.residual_cutoff) & ~self.bad)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of each sample, the most outlying first."""
+        """The numbers of each sample, the most outlying first."""
         ratios = np.stack([self.score / self.score_cutoff, self.residual / self.residual_cutoff])
         order = np.argsort(-np.nan_to_num(ratios.max(axis=0), nan=-1.0), kind="stable")
         kinds, cells = self.kinds, self.only_cells
+        numbers = {
+            "score": self.score,
+            "residual": self.residual,
+            "score_before": self.score_before,
+            "residual_before": self.residual_before,
+            "share": self.shares,
+        }
         return [
-            {
-                "index": int(k),
-                "label": int(k) if self.labels is None else self.labels[k],
-                "kind": str(kinds[k]),
-                "score": float(self.score[k]),
-                "residual": float(self.residual[k]),
-                "score_before": float(self.score_before[k]),
-                "residual_before": float(self.residual_before[k]),
-                "share": float(self.shares[k]),
-                "only_cells": bool(cells[k]),
-            }
-            for k in order
+            {"index": k, "label": k if self.labels is None else self.labels[k]}
+            | {"kind": str(kinds[k])}
+            | {name: float(values[k]) for name, values in numbers.items()}
+            | {"only_cells": bool(cells[k])}
+            for k in order.tolist()
         ]
 
     @property
     def words(self) -> str:
-        """How many samples are of which kind."""
+        """The number of samples of each kind."""
         kinds = self.kinds
         counts = [(name, int(np.sum(kinds == kind))) for kind, name in _PLURALS.items()]
         parts = [f"{count} {name}" for name, count in counts if count]
@@ -186,36 +191,35 @@ def compute_distances(
     Parameters
     ----------
     engine : Engine
-        The data, with residuals in units of their noise, times sigma.
+        The data, with residuals in units of their noise times `sigma`.
     factors : tuple of arrays
-        The robust model.
+        The factors of the robust fit, in the units of the engine.
     sigma : float
     mode : int
     constraint : Constraint
-        What single rows of the mode's factor must be like.
+        The constraint on single rows of the mode's factor.
     name, labels
-        Of the mode.
+        The name and the labels of the mode.
     """
     from scipy.special import ndtri
 
-    limit = float(-ndtri(FALSE_FLAG_RATE / 2)) * sigma
+    limit = float(-ndtri(FLAG_RATE / 2)) * sigma
     counts = np.asarray(engine.slab_counts(mode), dtype=np.float64)
     has_data = counts > 0
     shares = engine.count_large_residuals(factors, limit)[mode] / np.maximum(counts, 1)
     trimmed = (shares > 0) & (shares <= MAX_BAD_SHARE)
     before = _Projection.of(engine, factors, mode, LeastSquares(), constraint)
     after = _Projection.of(engine, factors, mode, _TrimmedSquares(limit), constraint)
-    after = after.merge(trimmed, before)
+    scores = np.where(trimmed[:, None], after.scores, before.scores)
+    squares = np.where(trimmed, after.squares, before.squares)
     slab_entries = math.prod(engine.shape) / engine.shape[mode]
-    squared_unit = np.where(has_data, counts, np.nan) * sigma**2 / slab_entries
-    variance_share = np.where(trimmed, (1 - shares) * _variance_within(limit / sigma), 1.0)
-    residual = np.sqrt(after.squares / (squared_unit * variance_share))
-    residual_before = np.sqrt(before.squares / squared_unit)
-    metric, note = _fit_score_metric(
-        after.scores[has_data], before.gram / sigma**2 / max(has_data.sum(), 1)
-    )
+    unit = np.where(has_data, counts, np.nan) * sigma**2 / slab_entries
+    share_of_variance = np.where(trimmed, (1 - shares) * _variance_within(limit / sigma), 1.0)
+    residual = np.sqrt(squares / (unit * share_of_variance))
+    precision = before.gram / sigma**2 / max(has_data.sum(), 1)
+    metric, note = _fit_score_metric(scores[has_data], precision)
     score, score_before = (
-        np.where(has_data, metric(part.scores), np.nan) for part in (after, before)
+        np.where(has_data, metric.distances(part), np.nan) for part in (scores, before.scores)
     )
     return Distances(
         mode,
@@ -224,8 +228,8 @@ def compute_distances(
         score,
         residual,
         score_before,
-        residual_before,
-        _score_cutoff(factors[0].shape[1]),
+        np.sqrt(before.squares / unit),
+        math.sqrt(chi2_quantile(QUANTILE_LEVEL, factors[0].shape[1])),
         _residual_cutoff(residual[has_data], slab_entries),
         shares,
         note,
@@ -237,7 +241,7 @@ def compute_distances(
 
 @dataclass(frozen=True)
 class _TrimmedSquares(Loss):
-    """Least squares without the entries that are far from the model."""
+    """Least squares without residuals beyond a limit."""
 
     degree: ClassVar[int] = 2
     limit: float
@@ -255,13 +259,13 @@ class _TrimmedSquares(Loss):
 
 @dataclass(frozen=True, eq=False)
 class _Projection:
-    """The slabs of a mode, projected on the model.
+    """The projections of the slabs of a mode on the model.
 
     Attributes
     ----------
     scores : float64 array (I, R)
     squares : float64 array (I,)
-        The sums of squares that are left.
+        The sums of squared residuals.
     gram : float64 array (R, R)
         The sum of the Gram matrices of all slabs.
     """
@@ -274,7 +278,7 @@ class _Projection:
     def of(
         cls, engine: Engine, factors: Factors, mode: int, loss: Loss, constraint: Constraint
     ) -> _Projection:
-        """By one step from the rows of the model: a quadratic is at its minimum after that."""
+        """The projections, by one Newton step from the rows of the model."""
         rank = factors[0].shape[1]
         constraints = tuple(constraint if n == mode else Free() for n in range(engine.order))
         objective = Objective(engine, loss, constraints, (mode,))
@@ -284,26 +288,23 @@ class _Projection:
             equations = objective.equations(factors, mode, rows)
             part_factors = tuple(A[rows, :] if n == mode else A for n, A in enumerate(factors))
             steps = _solve_steps(objective, equations, part_factors, mode)
-            gram, gradient = _host_array(equations.gram), _host_array(equations.gradient)
+            gram, gradient, start = host_factors(
+                (equations.gram, equations.gradient, part_factors[mode])
+            )
             G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank)
             curvature = np.sum((G @ steps[:, :, None])[:, :, 0] * steps, axis=1)
             squares[rows] += curvature - 2 * np.sum(gradient * steps, axis=1)
-            scores.append(_host_array(part_factors[mode]) + steps)
+            scores.append(start + steps)
             total += np.broadcast_to(G, (len(steps), rank, rank)).sum(axis=0)
         return cls(np.concatenate(scores), np.maximum(squares, 0.0), total)
-
-    def merge(self, mask: np.ndarray, other: _Projection) -> _Projection:
-        """These for some slabs, and others for the rest."""
-        scores = np.where(mask[:, None], self.scores, other.scores)
-        return _Projection(scores, np.where(mask, self.squares, other.squares), self.gram)
 
 
 def _solve_steps(
     objective: Objective, equations: NormalEquations, factors: Factors, mode: int
 ) -> np.ndarray:
-    """From some rows of the model to where the quadratic of their equations is least; host.
+    """The steps from rows of the model to the minimum of the quadratic of their equations; host.
 
-    A constraint may solve for rows step by step; the equations follow them.
+    A constraint may solve for rows iteratively, with the equations at the current rows.
     """
     xp, start = objective.engine.xp, factors[mode]
     rank = start.shape[1]
@@ -323,7 +324,8 @@ def _solve_steps(
         rows = new
         if largest_change <= 1e3 * objective.engine.machine_epsilon * float(xp.max(xp.abs(rows))):
             break
-    return np.asarray(_host_array(rows) - _host_array(start))
+    new_rows, old_rows = host_factors((rows, start))
+    return np.asarray(new_rows - old_rows)
 
 
 def _slab_squares(engine: Engine, factors: Factors, mode: int, loss: Loss) -> np.ndarray:
@@ -338,11 +340,7 @@ def _slab_squares(engine: Engine, factors: Factors, mode: int, loss: Loss) -> np
     return engine.slab_sums(squares, factors, **weights)[mode].astype(np.float64)
 
 
-def _host_array(array: Array) -> np.ndarray:
-    return np.asarray(to_host(array), dtype=np.float64)
-
-
-# What is far
+# Metrics and cutoffs
 
 
 def _variance_within(limit: float) -> float:
@@ -355,67 +353,64 @@ def _variance_within(limit: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _ScoreMetric:
-    """Where scores are, and how far others are from there.
+    """The Mahalanobis distances of scores.
 
     Attributes
     ----------
     centre : float64 array (R,)
     root : float64 array (R, R)
-        Scores times this have covariance 1.
+        A root of the inverse covariance: scores times the root have covariance 1.
     """
 
     centre: np.ndarray
     root: np.ndarray
 
-    def __call__(self, scores: np.ndarray) -> np.ndarray:
-        distances: np.ndarray = np.linalg.norm((scores - self.centre) @ self.root, axis=1)
-        return distances
+    def distances(self, scores: np.ndarray) -> np.ndarray:
+        """The distance of each row of scores."""
+        return np.asarray(np.linalg.norm((scores - self.centre) @ self.root, axis=1))
 
 
-def _fit_score_metric(scores: np.ndarray, gram: np.ndarray) -> tuple[_ScoreMetric, str]:
-    """The shape of most scores, and a note if correlations are ignored.
+def _fit_score_metric(scores: np.ndarray, precision: np.ndarray) -> tuple[_ScoreMetric, str]:
+    """The metric of most scores, and a note if it ignores correlations.
 
-    `gram` is the inverse of the covariance that the noise of the data gives them. In coordinates
-    where that is 1 no direction can have less, except for roundings.
+    `precision` is the inverse of the covariance that noise alone gives to scores. In coordinates in
+    which it is 1, a smaller variance in any direction is a rounding error.
     """
     count, rank = scores.shape
-    values, vectors = np.linalg.eigh(gram)
+    values, vectors = np.linalg.eigh(precision)
     whitening = vectors * np.sqrt(np.maximum(values, 0.0))
-    if count < 2 * (rank + 1):
-        return _componentwise_metric(scores, gram), (
-            f"{count} samples are too few for the covariance of {rank} scores: score distances "
-            "are by medians, without correlations"
-        )
-    scatter = _robust_scatter(scores @ whitening)
+    too_few = count < 2 * (rank + 1)
+    scatter = None if too_few else _robust_scatter(scores @ whitening)
     if scatter is None:
-        return _componentwise_metric(scores, gram), (
-            "the scores of most samples lie in a plane: score distances are by medians, without "
-            "correlations"
-        )
+        problem = "the scores of most samples lie in a plane"
+        if too_few:
+            problem = f"{count} samples are too few for the covariance of {rank} scores"
+        note = f"{problem}: score distances are by medians, without correlations"
+        return _componentwise_metric(scores, precision), note
     centre, covariance = scatter
     root = whitening @ np.linalg.inv(np.linalg.cholesky(covariance)).T
     return _ScoreMetric(np.linalg.lstsq(whitening.T, centre)[0], root), ""
 
 
 def _robust_scatter(points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The centre and covariance of most points, in units of their noise; None if it is flat."""
+    """The centre and covariance of most points, in units of their noise; None if singular."""
     if points.shape[1] == 1:
-        centre, spread = minimum_covariance.univariate(points[:, 0])
+        centre, spread = univariate(points[:, 0])
         return None if spread < MIN_SCORE_SPREAD else (np.array([centre]), np.array([[spread**2]]))
-    scatter = minimum_covariance.multivariate(points)
+    scatter = multivariate(points)
     if scatter is None or np.linalg.eigvalsh(scatter.covariance)[0] < MIN_SCORE_SPREAD**2:
         return None
     return scatter.centre, scatter.covariance
 
 
-def _componentwise_metric(scores: np.ndarray, gram: np.ndarray) -> _ScoreMetric:
-    """By the median and the median deviation of each component.
+def _componentwise_metric(scores: np.ndarray, precision: np.ndarray) -> _ScoreMetric:
+    """The metric by the median and the median absolute deviation of each component.
 
-    Where most scores are the same it is the mean deviation, and where all are, the noise.
+    Where most scores are equal it uses the mean absolute deviation, and where all are, the noise.
     """
     centre = np.median(scores, axis=0)
     deviations = np.abs(scores - centre)
-    noise = np.sqrt(np.maximum(np.diag(np.linalg.pinv(gram, hermitian=True)), 0.0))
+    noise = np.sqrt(np.maximum(np.diag(np.linalg.pinv(precision, hermitian=True)), 0.0))
     noise = np.where(noise > 0, noise, np.inf)
     spread = 1.4826 * np.median(deviations, axis=0)
     mean = math.sqrt(math.pi / 2) * np.mean(deviations, axis=0)
@@ -424,19 +419,13 @@ def _componentwise_metric(scores: np.ndarray, gram: np.ndarray) -> _ScoreMetric:
     return _ScoreMetric(centre, np.diag(1 / spread))
 
 
-def _score_cutoff(rank: int) -> float:
-    from scipy.special import gammaincinv
-
-    return math.sqrt(2 * float(gammaincinv(rank / 2, minimum_covariance.QUANTILE_LEVEL)))
-
-
 def _residual_cutoff(residual: np.ndarray, cells: float) -> float:
-    """By the approximation of Wilson and Hilferty: distances to the power 2/3 are Gaussian.
+    """The cutoff of residual distances by Wilson and Hilferty: to the power 2/3 they are Gaussian.
 
-    Distances that are far smaller than those of noise are roundings.
+    It is above rounding errors, which are far smaller than distances of noise.
     """
     from scipy.special import ndtri
 
-    centre, spread = minimum_covariance.univariate(residual ** (2 / 3))
-    cutoff = math.pow(centre + spread * float(ndtri(minimum_covariance.QUANTILE_LEVEL)), 1.5)
+    centre, spread = univariate(residual ** (2 / 3))
+    cutoff = math.pow(centre + spread * float(ndtri(QUANTILE_LEVEL)), 1.5)
     return max(cutoff * (1 + 1e-12), MIN_RESIDUAL_DISTANCE * math.sqrt(cells))

@@ -75,7 +75,7 @@ def univariate(x: np.ndarray) -> tuple[float, float]:
     centre, variance = float(best.mean()), float(best.var()) * _consistency_factor(h / n, 1)
     if variance == 0:
         return centre, 0.0
-    inliers = x[(x - centre) ** 2 / variance < _chi2_quantile(QUANTILE_LEVEL, 1)]
+    inliers = x[(x - centre) ** 2 / variance < chi2_quantile(QUANTILE_LEVEL, 1)]
     return float(inliers.mean()), float(inliers.std()) * math.sqrt(
         _consistency_factor(inliers.size / n, 1)
     )
@@ -139,7 +139,7 @@ def multivariate(points: np.ndarray) -> Scatter | None:
     raw = Scatter(centre, covariance, np.sort(subset))
     squares = raw.distances(points) ** 2
     inliers = points[
-        squares * _chi2_quantile(0.5, p) / np.median(squares) < _chi2_quantile(QUANTILE_LEVEL, p)
+        squares * chi2_quantile(0.5, p) / np.median(squares) < chi2_quantile(QUANTILE_LEVEL, p)
     ]
     centre, covariance = _moments(inliers)
     return Scatter(centre, covariance * _consistency_factor(QUANTILE_LEVEL, p), raw.subset)
@@ -290,7 +290,7 @@ def _is_singular(centres: np.ndarray, covariances: np.ndarray) -> np.ndarray:
     return np.asarray(flat | (smallest < SINGULAR_TOLERANCE))
 
 
-def _chi2_quantile(level: float, p: int) -> float:
+def chi2_quantile(level: float, p: int) -> float:
     """A quantile of the squared distances of Gaussian points."""
     from scipy.special import gammaincinv
 
@@ -301,4 +301,4 @@ def _consistency_factor(share: float, p: int) -> float:
     """What the covariance of the nearest share of Gaussian points is to be multiplied by."""
     from scipy.special import gammainc
 
-    return share / float(gammainc(p / 2 + 1, _chi2_quantile(share, p) / 2)) if share < 1 else 1.0
+    return share / float(gammainc(p / 2 + 1, chi2_quantile(share, p) / 2)) if share < 1 else 1.0

@@ -1,4 +1,4 @@
-"""What there is to say about a fit: as text, as HTML, and for programs."""
+"""A fit in short: as text, as HTML, and for programs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustcp._util.version import __version__
 from robustcp.constraints import Free
-from robustcp.engines import to_host
-from robustcp.model.kruskal import component_name
+from robustcp.model.kruskal import component_name, host_factors
 from robustcp.noise import Noise
 from robustcp.plot.ticks import label_text
 from robustcp.results.outliers import Outliers
@@ -22,19 +21,10 @@ from robustcp.results.outliers import Outliers
 if TYPE_CHECKING:
     from robustcp.results.fit import Fit
 
-#: Slabs of each mode that are named as those with the most flagged entries.
+#: The slabs with the most flagged entries that are named, for each mode.
 MAX_WORST_SLABS = 3
-#: Labels that are listed.
+#: The most labels that a line lists.
 MAX_LISTED_LABELS = 10
-
-
-class LabelledModes(Protocol):
-    """What has names of modes and labels of their indices: a fit, or a tensor from a file."""
-
-    @property
-    def modes(self) -> tuple[str, ...]: ...
-    @property
-    def labels(self) -> tuple[list[Any] | None, ...]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +46,7 @@ class Summary:
 
     @classmethod
     def of(cls, fit: Fit, flagged: Outliers | None = None) -> Summary:
-        """Of a fit and, if there are any, what it flags in some data."""
+        """The summary of a fit, and of what it flags in some data if that is given."""
         return cls(_describe_fit(fit) | _describe_outliers(fit, flagged))
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,14 +63,14 @@ class Summary:
 
 
 def to_json_values(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that JSON knows: others, such as dates, are text; NaN and infinities are None."""
+    """Values that JSON knows: others, such as dates, become text; NaN and infinities None."""
     text = json.dumps(content, default=str)
     values: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
     return values
 
 
 def _describe_fit(fit: Fit) -> dict[str, Any]:
-    """What the fit itself says."""
+    """The content of a summary that depends on the fit alone."""
     return {
         "shape": list(fit.shape),
         "modes": list(fit.modes),
@@ -110,21 +100,20 @@ def _describe_fit(fit: Fit) -> dict[str, Any]:
 
 def _describe_components(fit: Fit) -> list[dict[str, Any]]:
     """The weight and share of each component, and its largest entry in each mode."""
-    host = [np.abs(np.asarray(to_host(A), dtype=np.float64)) for A in fit.factors]
-    weights = np.asarray(to_host(fit.weights), dtype=np.float64)
+    weights, *factors = host_factors((fit.weights, *fit.factors))
     components = []
     for r, (weight, share) in enumerate(zip(weights, fit.shares, strict=True)):
-        positions = [int(np.argmax(A[:, r])) for A in host]
-        largest = [
-            {"mode": name, "index": k, "label": None if labels is None else labels[k]}
-            for name, labels, k in zip(fit.modes, fit.labels, positions, strict=True)
-        ]
+        largest = []
+        for mode, (name, A) in enumerate(zip(fit.modes, factors, strict=True)):
+            k = int(np.argmax(np.abs(A[:, r])))
+            label = None if (labels := fit.labels[mode]) is None else labels[k]
+            largest.append({"mode": name, "index": k, "label": label})
         components.append({"weight": float(weight), "share": float(share), "largest": largest})
     return components
 
 
 def _describe_cases(fit: Fit) -> dict[str, Any] | None:
-    """What is known of samples, if that was asked for."""
+    """The bad samples and the distances of all, for a fit with `cases`."""
     if (cases := fit.cases) is None:
         return None
     distances = [float(d) for d in cases.distances]
@@ -136,23 +125,21 @@ def _describe_cases(fit: Fit) -> dict[str, Any] | None:
 
 
 def _describe_outliers(fit: Fit, flagged: Outliers | None) -> dict[str, Any]:
-    """What is flagged in some data, and its noise if the fit did not look for that."""
+    """The flagged entries of some data, and its noise if the fit did not estimate any."""
     if flagged is None:
         return {}
-    fit_in_data_order = flagged.fit  # in the order of the data
-    noise = fit_in_data_order.noise if fit.noise.kind_determined else flagged.in_data
+    aligned = flagged.fit  # in the order of the data
+    noise = aligned.noise if fit.noise.kind_determined else flagged.in_data
     return {
-        "noise": describe_noise(noise, fit_in_data_order, flagged.outlying_slabs),
+        "noise": describe_noise(noise, aligned, flagged.outlying_slabs),
         "outlier_share": flagged.share,
-        "worst": describe_worst_slabs(flagged, fit_in_data_order, MAX_WORST_SLABS),
+        "worst": describe_worst_slabs(flagged, aligned, MAX_WORST_SLABS),
     }
 
 
-def describe_noise(
-    noise: Noise, labelled: LabelledModes, outlying: Mapping[int, np.ndarray]
-) -> dict[str, Any]:
+def describe_noise(noise: Noise, fit: Fit, outlying: Mapping[int, np.ndarray]) -> dict[str, Any]:
     """A noise in words and numbers: its variance is a + b |m| + c m^2 at the model's entry m."""
-    kind, names, (a, b, c) = noise.kind, labelled.modes, noise.variance
+    kind, names, (a, b, c) = noise.kind, fit.modes, noise.variance
     slabs = {names[n]: noise.slabs[n] for n in kind.modes}
     return {
         "words": noise.words(names),
@@ -167,27 +154,24 @@ def describe_noise(
             if v is not None
         },
         "outlying_slabs": {
-            names[mode]: [label_of(labelled, mode, int(index)) for index in indices]
+            names[mode]: [label_of(fit, mode, int(index)) for index in indices]
             for mode, indices in outlying.items()
         },
     }
 
 
-def describe_worst_slabs(
-    flagged: Outliers, labelled: LabelledModes, count: int
-) -> list[dict[str, Any]]:
-    """The slabs of each mode with the most flagged entries, by their labels."""
-    rows = []
-    for mode, name in enumerate(labelled.modes):
-        for index, share in flagged.worst(mode, count):
-            label = label_of(labelled, mode, index)
-            rows.append({"mode": name, "index": index, "label": label, "share": share})
-    return rows
+def describe_worst_slabs(flagged: Outliers, fit: Fit, count: int) -> list[dict[str, Any]]:
+    """The slabs of each mode with the most flagged entries, with their labels."""
+    return [
+        {"mode": name, "index": k, "label": label_of(fit, mode, k), "share": share}
+        for mode, name in enumerate(fit.modes)
+        for k, share in flagged.worst(mode, count)
+    ]
 
 
-def label_of(labelled: LabelledModes, mode: int, index: int) -> Any:
+def label_of(fit: Fit, mode: int, index: int) -> Any:
     """The label of an index of a mode, or the index itself."""
-    labels = labelled.labels[mode]
+    labels = fit.labels[mode]
     return index if labels is None else labels[index]
 
 
@@ -206,11 +190,13 @@ class Fact:
 
 def format_lines(content: Mapping[str, Any]) -> list[str]:
     """A summary as lines of text."""
-    components = [
-        f"  {component_name(k)}: {part['share']:6.1%}, weight {part['weight']:.6g}, "
-        f"largest at {_join_labels(map(_mode_and_index_text, part['largest']))}"
-        for k, part in enumerate(content["components"])
-    ]
+    components = []
+    for k, part in enumerate(content["components"]):
+        largest = ", ".join(f"{entry['mode']} {_index_text(entry)}" for entry in part["largest"])
+        components.append(
+            f"  {component_name(k)}: {part['share']:6.1%}, weight {part['weight']:.6g}, "
+            f"largest at {largest}"
+        )
     lines = [_headline(content)]
     for fact in list_facts(content):
         lines += fact.lines()
@@ -220,39 +206,32 @@ def format_lines(content: Mapping[str, Any]) -> list[str]:
 
 def format_html(content: Mapping[str, Any]) -> str:
     """A summary as HTML: everything is escaped, and colours are those of the page."""
-    rows = [("fit", [_headline(content)])]
-    rows += [(fact.name, [fact.text, *fact.details]) for fact in list_facts(content)]
-    head = ("component", "share", "weight", *(f"largest in {name}" for name in content["modes"]))
-    body = [
-        (
-            str(k + 1),
-            f"{part['share']:.1%}",
-            f"{part['weight']:.6g}",
-            *map(_index_text, part["largest"]),
-        )
-        for k, part in enumerate(content["components"])
+    facts = [_html_row(("th", "fit"), ("td", _headline(content)))]
+    facts += [
+        _html_row(("th", fact.name), ("td", fact.text, *fact.details))
+        for fact in list_facts(content)
     ]
-    return "".join(
-        [
-            "<table>",
-            *(
-                f"<tr>{_format_html_cell('th', [name])}{_format_html_cell('td', lines)}</tr>"
-                for name, lines in rows
-            ),
-            "</table><table><thead>",
-            f"<tr>{''.join(_format_html_cell('th', [text]) for text in head)}</tr></thead><tbody>",
-            *(
-                f"<tr>{''.join(_format_html_cell('td', [text]) for text in row)}</tr>"
-                for row in body
-            ),
-            f"</tbody></table><small>robustcp {html.escape(content['version'])}</small>",
-        ]
+    names = ("component", "share", "weight", *(f"largest in {name}" for name in content["modes"]))
+    components = [
+        (str(k + 1), f"{c['share']:.1%}", f"{c['weight']:.6g}", *map(_index_text, c["largest"]))
+        for k, c in enumerate(content["components"])
+    ]
+    head = _html_row(*(("th", name) for name in names))
+    body = [_html_row(*(("td", text) for text in row)) for row in components]
+    return (
+        f"<table>{''.join(facts)}</table><table><thead>{head}</thead>"
+        f"<tbody>{''.join(body)}</tbody></table>"
+        f"<small>robustcp {html.escape(content['version'])}</small>"
     )
 
 
-def _format_html_cell(tag: str, lines: Iterable[str]) -> str:
-    text = "<br>".join(html.escape(line) for line in lines)
-    return f'<{tag} style="text-align: left">{text}</{tag}>'
+def _html_row(*cells: tuple[str, ...]) -> str:
+    """The row of a table; a cell is its tag and its lines."""
+    parts = [
+        f'<{tag} style="text-align: left">{"<br>".join(map(html.escape, lines))}</{tag}>'
+        for tag, *lines in cells
+    ]
+    return f"<tr>{''.join(parts)}</tr>"
 
 
 def _headline(content: Mapping[str, Any]) -> str:
@@ -262,17 +241,15 @@ def _headline(content: Mapping[str, Any]) -> str:
 
 
 def list_facts(content: Mapping[str, Any]) -> Iterator[Fact]:
-    """The rest, but for the components."""
+    """The content of a summary after the headline, but for the components."""
     for warning in content["warnings"]:
         yield Fact("warning", f"{warning['sentence']} [{warning['code']}]")
     names = content["modes"]
     if names != [f"mode {n}" for n in range(len(names))]:
         sizes = zip(names, content["shape"], strict=True)
         yield Fact("modes", ", ".join(f"{name} ({size})" for name, size in sizes))
-    constraints = content["constraints"].items()
-    yield Fact(
-        "loss", content["loss"], tuple(f"{mode}: {constraint}" for mode, constraint in constraints)
-    )
+    constraints = [f"{mode}: {constraint}" for mode, constraint in content["constraints"].items()]
+    yield Fact("loss", content["loss"], tuple(constraints))
     stages = ", ".join(f"{name} {count}" for name, count in content["stages"])
     yield Fact("sweeps", f"{content['sweeps']} ({stages})")
     yield Fact("starts", f"{content['reached']} of {len(content['starts'])} reached this model")
@@ -281,38 +258,29 @@ def list_facts(content: Mapping[str, Any]) -> Iterator[Fact]:
     if (cases := content["cases"]) is not None:
         yield Fact(f"bad as a whole, of {cases['mode']}", _join_labels(cases["bad"]) or "none")
     if "outlier_share" in content:
-        share = (
-            f"{content['outlier_share']:.2%} of the entries"
-            if content["outlier_share"]
-            else ("none flagged")
-        )
-        yield Fact("outliers", share, tuple(worst_lines(content["worst"])))
+        share = content["outlier_share"]
+        text = f"{share:.2%} of the entries" if share else "none flagged"
+        yield Fact("outliers", text, tuple(worst_lines(content["worst"])))
 
 
 def noise_fact(noise: Mapping[str, Any]) -> Fact:
-    """What `describe_noise` found, and each mode with slabs of far more noise."""
-    outlying = tuple(
-        f"far more noise than the others of {mode}: {_join_first_labels(labels)}"
-        for mode, labels in noise["outlying_slabs"].items()
-    )
-    return Fact("noise", noise["words"], outlying)
+    """The content of `describe_noise`, with a detail for each mode that has outlying slabs."""
+    details = []
+    for mode, labels in noise["outlying_slabs"].items():
+        more = ", ..." if len(labels) > MAX_LISTED_LABELS else ""
+        listed = _join_labels(labels[:MAX_LISTED_LABELS]) + more
+        details.append(f"far more noise than the others of {mode}: {listed}")
+    return Fact("noise", noise["words"], tuple(details))
 
 
 def worst_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What `describe_worst_slabs` found, a line for each mode that has something flagged."""
-    lines = []
-    flagged_rows = [row for row in rows if row["share"] > 0]
-    for mode in dict.fromkeys(row["mode"] for row in flagged_rows):
-        mode_rows = [row for row in flagged_rows if row["mode"] == mode]
-        slabs_text = _join_labels(
-            f"{label_text(row['label'])} ({row['share']:.1%})" for row in mode_rows
-        )
-        lines.append(f"most flagged of {mode}: {slabs_text}")
-    return lines
-
-
-def _mode_and_index_text(largest: Mapping[str, Any]) -> str:
-    return f"{largest['mode']} {_index_text(largest)}"
+    """The content of `describe_worst_slabs`, a line for each mode with flagged entries."""
+    slabs: dict[str, list[str]] = {}
+    for row in rows:
+        if row["share"] > 0:
+            text = f"{label_text(row['label'])} ({row['share']:.1%})"
+            slabs.setdefault(row["mode"], []).append(text)
+    return [f"most flagged of {mode}: {', '.join(texts)}" for mode, texts in slabs.items()]
 
 
 def _index_text(largest: Mapping[str, Any]) -> str:
@@ -321,9 +289,3 @@ def _index_text(largest: Mapping[str, Any]) -> str:
 
 def _join_labels(labels: Iterable[Any]) -> str:
     return ", ".join(map(label_text, labels))
-
-
-def _join_first_labels(labels: Sequence[Any]) -> str:
-    return _join_labels(labels[:MAX_LISTED_LABELS]) + (
-        ", ..." if len(labels) > MAX_LISTED_LABELS else ""
-    )
