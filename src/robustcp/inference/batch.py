@@ -1,4 +1,4 @@
-"""Many fits side by side: one for each of many tensors, whatever becomes of the others."""
+"""Fits of many tensors, several at a time; one that fails does not end the others."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import numpy as np
 from robustcp._util import checks
 from robustcp.engines import axes_of, host_data, is_on_host, to_host
 from robustcp.estimators.cp import cp
-from robustcp.inference.parallel import GuardedWork, Progress, run_parallel
+from robustcp.inference.parallel import Progress, result_or_error, run_parallel
 from robustcp.persist.errors import FileError
 from robustcp.persist.fits import load, save
 from robustcp.persist.writing import make_folder
 from robustcp.results.fit import Fit
 
-#: Tensors of more bytes are fitted one after the other, by all threads: their passes leave no
-#: core idle, and copies for several processes would take memory.
+#: Larger tensors, in bytes, are fitted one after the other: each fit keeps all cores busy, and
+#: copies for several processes would take memory.
 MAX_PROCESS_BYTES = 1 << 25
-#: How tensors are fitted side by side.
+#: Whether tensors are fitted in processes or in threads.
 BACKENDS = ("auto", "processes", "threads")
 
 
@@ -36,7 +36,7 @@ class Fits(tuple[Fit | None, ...]):
     Attributes
     ----------
     failures : dict from int to Exception
-        What was wrong with those.
+        The errors of those that could not be fitted, by their positions.
 
     Examples
     --------
@@ -76,9 +76,9 @@ def cp_many(
 ) -> Fits:
     """Fit each of many tensors by `cp`, several at a time.
 
-    Each fit is what `cp` would give alone, to the last bits. A tensor that cannot be fitted does
-    not end the others: its place holds None, `failures` says why, and a warning counts them. Where
-    none can be fitted, the first error is raised.
+    Each fit has the same bits as one of `cp` alone. For a tensor that cannot be fitted the result
+    holds None and `failures` the error, and a warning counts them. If none can be fitted, the
+    first error is raised.
 
     Parameters
     ----------
@@ -87,19 +87,19 @@ def cp_many(
     rank : int
     warm : bool
         Whether to fit only the first by search and begin the others at its model: for tensors of
-        one shape that have about the same components, as in bootstraps and sliding windows. One
-        that then has warnings which the first does not have is fitted again by search.
+        one shape that have about the same components, as in bootstraps and sliding windows. A
+        fit with warnings that the first does not have is repeated by search.
     jobs : int, optional
         How many run at once; by default as many as there are cores for this process.
     backend : {"auto", "processes", "threads"}
         "auto" takes processes for data on the host; for large tensors, and those on a device, it
         fits one after the other.
     progress : function of (done, total), optional
-        `total` is None while it is not known.
+        `total` is None for a generator.
     folder : path, optional
-        Each fit is saved there when it is done, and the same call goes on from what is there.
+        Each fit is saved there when it is done; the same call loads it instead of repeating it.
     **options
-        As in `cp`. Without `init` or `warm` all begin with the same `rng`, as calls of `cp` would.
+        As in `cp`. All fits begin with the same `rng`, as separate calls of `cp` would.
 
     Returns
     -------
@@ -131,57 +131,54 @@ def cp_many(
     report_progress = progress or (lambda *_: None)
     results: list[Fit | Exception] = []
     if warm:
-        for task in tasks:  # the first that can be fitted
-            results.append(_guarded_task(task))
+        for task in tasks:
+            results.append(first := result_or_error(FitTask.run, task))
             report_progress(len(results), total)
-            if isinstance(first := results[-1], Fit):
+            if isinstance(first, Fit):  # the first that can be fitted
                 tasks = (replace(task, warm_start=first) for task in tasks)
                 break
     fitted_count = len(results)
     results += run_parallel(
-        FitTask.__call__,
+        FitTask.run,
         tasks,
         jobs=jobs,
         threads=backend == "threads",
         progress=lambda n, _: report_progress(fitted_count + n, total),
     )
     fits = Fits(results)
-    if fits and len(fits.failures) == len(fits):
-        raise fits.failures[0]
     if fits.failures:
-        _warn_of_failures(fits)
+        if len(fits.failures) == len(fits):
+            raise fits.failures[0]
+        examples = [f"{k}: {error}" for k, error in islice(fits.failures.items(), 3)]
+        more = "; ..." if len(fits.failures) > 3 else ""
+        checks.warn(
+            f"{len(fits.failures)} of {len(fits)} tensors could not be fitted "
+            f"({'; '.join(examples)}{more})"
+        )
     return fits
 
 
 def refuse_single_fit_options(options: Mapping[str, Any]) -> None:
-    """Complain of options that only one fit can have."""
+    """Raise an error for options that only a single fit can have."""
     for name in ("callback", "checkpoint"):
         if options.get(name) is not None:
             raise checks.ArgumentError(name, "is for one fit; of many, use progress and folder")
 
 
-def _warn_of_failures(fits: Fits) -> None:
-    examples = "; ".join(f"{k}: {error}" for k, error in list(fits.failures.items())[:3])
-    more = "; ..." if len(fits.failures) > 3 else ""
-    checks.warn(
-        f"{len(fits.failures)} of {len(fits)} tensors could not be fitted ({examples}{more})"
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class FitTask:
-    """One of many fits.
+    """A call of `cp`, which `run` makes, perhaps in another process.
 
     Attributes
     ----------
     data : array or Observed
     rank : int
     options : dict
-        Those of `cp`.
+        The options of `cp`.
     folder : Path, optional
-        Where the fit is kept.
+        The folder in which the fit is saved.
     warm_start : Fit, optional
-        Where it begins, unless that leads to doubts.
+        The model to begin at; the search follows only if that gives new warnings.
     """
 
     data: Any
@@ -194,12 +191,12 @@ class FitTask:
     def of(
         cls, X: Any, rank: int, options: Mapping[str, Any], folder: str | Path | None
     ) -> FitTask:
-        """With a folder that is made if it is not there; other processes may be elsewhere."""
+        """A task with an absolute folder, as processes may work elsewhere; makes the folder."""
         folder_path = None if folder is None else make_folder(Path(folder).absolute())
         return cls(X, rank, options, folder_path)
 
-    def __call__(self) -> Fit:
-        """The fit: the one that is kept, or a new one."""
+    def run(self) -> Fit:
+        """The fit: the saved one, or a new one."""
         if self.folder is None:
             return self._fit()
         path = self.folder / f"{self._file_stem()}.npz"
@@ -219,24 +216,22 @@ class FitTask:
         return min(fit, searched, key=lambda one: (len(one.warnings), one.scale))
 
     def _file_stem(self) -> str:
-        """A name that only the same call on the same data has."""
-        start_factors = (
-            None
-            if self.warm_start is None
-            else [np.asarray(to_host(A)) for A in self.warm_start.factors]
-        )
+        """A file name that identifies the data and the call."""
+        start = None
+        if self.warm_start is not None:
+            start = [np.asarray(to_host(A)) for A in self.warm_start.factors]
         options = sorted(self.options.items(), key=lambda item: item[0])
         axes = axes_of(self.data)
         content = (host_data(self.data).digest, (axes.modes, axes.labels))
-        key = _fingerprint((content, self.rank, options, start_factors))
+        key = _fingerprint((content, self.rank, options, start))
         return f"rank{self.rank}-{hashlib.sha256(key).hexdigest()[:20]}"
 
 
 def _fingerprint(value: Any) -> bytes:
-    """What tells a value from others: the same in all processes, however arrays came there."""
+    """Bytes that identify a value, the same in all processes and for any layout of arrays."""
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream, protocol=5)
-    pickler.fast = True  # equal values that are one object are written as others are
+    pickler.fast = True  # no references to equal objects that happen to be one
     pickler.dispatch_table = {np.ndarray: _array_content}
     pickler.dump(value)
     return stream.getvalue()
@@ -246,11 +241,8 @@ def _array_content(array: np.ndarray) -> tuple[Any, ...]:
     return np.ndarray, (array.shape, array.dtype.str, array.tobytes())
 
 
-_guarded_task = GuardedWork(FitTask.__call__)
-
-
 def can_move_to_process(X: Any) -> bool:
-    """Whether data can go to another process at little cost; what is not data fails there."""
+    """Whether a copy of data for another process is cheap; True for what is no data at all."""
     try:
         return is_on_host(X) and host_data(X).nbytes <= MAX_PROCESS_BYTES
     except (TypeError, ValueError):

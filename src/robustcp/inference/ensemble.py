@@ -1,8 +1,8 @@
-"""All models of all starts and ranks."""
+"""The models of several random starts at several ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,13 @@ class Ensemble:
     fits : dict from a rank to a tuple of Fit
         The best first; see `costs`.
     models : dict from a rank to a tuple of KruskalTensor
-        Their models, with components in the order and with the signs of the best's.
+        The models of the fits, with components in the order and with the signs of the best.
     costs : dict from a rank to a float64 array
-        What they are ranked by: the entropy of their residuals, as `cp` compares starts.
+        The entropy of the residuals of each fit, by which they are ranked as in `cp`.
     errors : dict from a rank to a float64 array
-        The share of the data that each does not explain.
+        The share of the data that each fit does not explain.
     similarities : dict from a rank to a float64 array
-        The factor match score of each with the best of its rank, without weights; that of the
-        best is 1.
+        The factor match score of each fit with the best of its rank, without weights.
 
     Examples
     --------
@@ -53,7 +52,7 @@ class Ensemble:
     similarities: dict[int, np.ndarray] = field(repr=False)
 
     def best(self, rank: int) -> Fit:
-        """The fit of a rank that costs least."""
+        """The fit of a rank with the lowest cost."""
         if rank not in self.fits:
             choices = ", ".join(map(str, self.ranks))
             raise checks.ArgumentError("rank", f"must be one of {choices}, got {rank!r}")
@@ -86,10 +85,10 @@ def ensemble(
     folder: str | Path | None = None,
     **options: Any,
 ) -> Ensemble:
-    """Follow each of several random starts to its end, at each of several ranks, and keep all.
+    """Fit each of several random starts to convergence, at each of several ranks.
 
-    If the starts of a rank end at one model, it can be trusted more than if each ends at its own:
-    at too high a rank they usually disagree.
+    A model that all starts of a rank end at can be trusted more than models that differ between
+    starts, as they usually do at too high a rank.
 
     Parameters
     ----------
@@ -99,7 +98,7 @@ def ensemble(
         How many for each rank.
     rng : None, seed or Generator
     jobs, progress, folder
-        As in `cp_many`: with a folder, the same call goes on from what is done.
+        As in `cp_many`.
     **options
         As in `cp`, but for `init` and `starts`.
 
@@ -128,31 +127,30 @@ def ensemble(
     ]
     if not can_move_to_process(X):
         jobs = 1
-    results = run_parallel(FitTask.__call__, tasks, jobs=jobs, progress=progress)
-    fits_by_rank: dict[int, list[Fit]] = {rank: [] for rank in rank_list}
-    for task, fit in zip(tasks, results_or_raise(results), strict=True):
-        fits_by_rank[task.rank].append(fit)
-    sorted_fits = {
-        rank: tuple(sorted(fits, key=_final_cost)) for rank, fits in fits_by_rank.items()
+    results = results_or_raise(run_parallel(FitTask.run, tasks, jobs=jobs, progress=progress))
+    fits = {
+        rank: tuple(sorted((fit for fit in results if fit.rank == rank), key=_final_cost))
+        for rank in rank_list
     }
+
+    def measure(value: Callable[[Fit, Fit], float]) -> dict[int, np.ndarray]:
+        return {rank: np.array([value(fit, own[0]) for fit in own]) for rank, own in fits.items()}
+
     return Ensemble(
         rank_list,
-        sorted_fits,
+        fits,
         {
-            r: tuple(align_components(fit, fits[0])[0] for fit in fits)
-            for r, fits in sorted_fits.items()
+            rank: tuple(align_components(fit, own[0])[0] for fit in own)
+            for rank, own in fits.items()
         },
-        {r: np.array([_final_cost(fit) for fit in fits]) for r, fits in sorted_fits.items()},
-        {r: np.array([1 - fit.explained for fit in fits]) for r, fits in sorted_fits.items()},
-        {
-            r: np.array([factor_match_score(fit, fits[0], weights=False) for fit in fits])
-            for r, fits in sorted_fits.items()
-        },
+        costs=measure(lambda fit, _: _final_cost(fit)),
+        errors=measure(lambda fit, _: 1 - fit.explained),
+        similarities=measure(lambda fit, best: factor_match_score(fit, best, weights=False)),
     )
 
 
 def parse_ranks(ranks: int | Iterable[int]) -> tuple[int, ...]:
-    """Ranks to try: each once, in ascending order."""
+    """Ranks without repetitions, in ascending order."""
     given_ranks = ranks if isinstance(ranks, Iterable) else (ranks,)
     rank_list = tuple(sorted({checks.whole_number("ranks", rank, 1) for rank in given_ranks}))
     if not rank_list:
@@ -161,5 +159,5 @@ def parse_ranks(ranks: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def _final_cost(fit: Fit) -> float:
-    """What a start cost in the end; where that was not asked, its objective."""
+    """The final cost of the start of a fit; its objective if starts were not compared."""
     return min((value for value in fit.starts.final if value is not None), default=fit.objective)

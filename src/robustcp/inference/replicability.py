@@ -1,4 +1,4 @@
-"""Do the components come back from other samples? Fits that leave out parts of a mode, compared."""
+"""Are components recovered from other samples? Fits without parts of a mode, compared."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util import checks
-from robustcp.engines import LabelledTensor, as_labelled, axes_of, host_data
-from robustcp.engines.axes import Axes as Names
+from robustcp.engines import Axes as Names
+from robustcp.engines import HostData, LabelledTensor, as_labelled, axes_of, host_data
 from robustcp.estimators.cp import cp
 from robustcp.inference.batch import cp_many, refuse_single_fit_options
 from robustcp.inference.parallel import Progress
@@ -23,38 +23,38 @@ from robustcp.results.fit import Fit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: How many folds there are by default.
+#: The default number of folds.
 DEFAULT_FOLDS = 10
-#: The congruence from which a component is replicated.
+#: A component is recovered from this congruence on.
 RECOVERED_CONGRUENCE = 0.9
 
-#: A part of the samples: its name, and the indices that are kept.
+#: A subset of the samples: its name and its indices.
 Subset = tuple[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class Replicability:
-    """Fits to parts of the data, beside that of all of it.
+    """Models of subsets of the samples, compared with each other and with the fit to all samples.
 
     Attributes
     ----------
     mode : int
-        The mode of which parts were left out. It does not count in any score.
+        The mode that holds samples. No score includes it.
     fit : Fit
-        That of all data.
+        The fit to all data.
     models : tuple of KruskalTensor
-        Those of the parts, with their components in the order and with the signs of the fit's.
+        The models of the subsets, with components in the order and with the signs of `fit`.
     names : tuple of str
-        What the parts are called.
+        The names of the subsets.
     kept : tuple of integer arrays
-        The indices of the mode that each has.
+        The indices of the samples of each subset.
     pairs : tuple of (int, int)
         The models that are compared with each other.
     scores : float64 array (pairs,)
-        The factor match score of each pair, without weights, the mode skipped.
+        The factor match score of each pair, without weights and without the mode.
     congruences : float64 array (models, rank)
-        How much each component is like that of the fit: the product of the cosines of its columns
-        in the other modes.
+        The congruence of each component with that of `fit`: the product of the cosines of their
+        columns in the other modes.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class Replicability:
 
     @property
     def came_back(self) -> np.ndarray:
-        """For each component, the share of the parts in which it came back (congruence 0.9)."""
+        """For each component, the share of the subsets that recover it (congruence 0.9)."""
         return np.asarray((self.congruences >= RECOVERED_CONGRUENCE).mean(axis=0))
 
     def __repr__(self) -> str:
@@ -120,8 +120,8 @@ def replicability(
 ) -> Replicability:
     """Fit the data without parts of a mode, and compare the components.
 
-    Components that mean something come back when other samples are taken; those that a rank too
-    high is spent on do not.
+    Components of the population are recovered from other samples; components that a too high rank
+    adds are not.
 
     Parameters
     ----------
@@ -130,12 +130,13 @@ def replicability(
     mode : int or str
         The mode that holds samples.
     folds : int, optional
-        The samples are dealt out at random to so many parts, each of which is left out in turn;
-        by default 10, or as many as there are samples. With 2 each half is fitted.
+        The number of parts to which samples are assigned at random; each is left out in turn. By
+        default 10, or the number of samples. With 2 each half is fitted.
     repeats : int
-        How many times they are dealt out anew.
+        The number of random assignments.
     groups : sequence, optional
-        One for each sample: those of a group, such as the visits of a patient, are kept together.
+        The group of each sample: samples of a group, such as the visits of a patient, are assigned
+        to the same part.
     preset : {"split_half"}, optional
         In place of folds, what chemists do: samples go in turn to quarters A, B, C and D, and the
         halves AB and CD, AC and BD, AD and BC are compared (`robustcp.plot.split_half` lays their
@@ -143,7 +144,7 @@ def replicability(
     rng, jobs, progress, folder
         As in `cp_many`.
     **options
-        As in `cp`, which fits all.
+        As in `cp`.
 
     Returns
     -------
@@ -184,11 +185,9 @@ def replicability(
     report_progress = progress or (lambda *_: None)
     fit = cp(X, rank, rng=rng, **options)
     report_progress(1, fit_count)
+    names, kept = zip(*subsets, strict=True)
     fits = cp_many(
-        [
-            _with_labels(data.take(mode_index, indices).data, axes, mode_index, indices)
-            for _, indices in subsets
-        ],
+        [_take_samples(data, axes, mode_index, indices) for indices in kept],
         rank,
         rng=rng,
         jobs=jobs,
@@ -198,8 +197,9 @@ def replicability(
     )
     for error in fits.failures.values():
         raise error
-    alignments = [align_components(subset_fit, fit, skip=mode_index) for subset_fit in fits]
-    models = tuple(model for model, _ in alignments)
+    models, congruences = zip(
+        *(align_components(subset_fit, fit, skip=mode_index) for subset_fit in fits), strict=True
+    )
     scores = [
         factor_match_score(models[i], models[j], weights=False, skip=mode_index) for i, j in pairs
     ]
@@ -207,27 +207,25 @@ def replicability(
         mode_index,
         fit,
         models,
-        tuple(name for name, _ in subsets),
-        tuple(indices for _, indices in subsets),
+        names,
+        kept,
         tuple(pairs),
         np.array(scores),
-        np.stack([congruences for _, congruences in alignments]),
+        np.stack(congruences),
     )
 
 
-def _with_labels(data: Any, axes: Names, mode: int, indices: np.ndarray) -> Any:
-    """A part with the names that all data has, by which options may call modes, and its labels."""
+def _take_samples(data: HostData, axes: Names, mode: int, indices: np.ndarray) -> Any:
+    """Some samples of the data, with the names of modes, which options may refer to, and labels."""
+    subset = data.take(mode, indices).data
     if not axes.modes:
-        return data
-    labels = (
-        [mode_labels[k] for k in indices] if n == mode and mode_labels is not None else mode_labels
-        for n, mode_labels in enumerate(axes.labels)
-    )
-    return LabelledTensor(data, axes.modes, tuple(labels), units=axes.units)
+        return subset
+    taken = axes.subset([indices if n == mode else None for n in range(len(axes.modes))])
+    return LabelledTensor(subset, taken.modes, taken.labels, units=taken.units)
 
 
 def refuse_entrywise_options(options: dict[str, Any]) -> None:
-    """Complain of options that are about single entries, which parts of the data do not share."""
+    """Raise an error for options about single entries, which subsets do not share."""
     if options.get("entry_weights") is not None:
         raise checks.ArgumentError(
             "entry_weights", "cannot be given here; make entries of weight 0 missing (NaN)"
@@ -239,7 +237,7 @@ def refuse_entrywise_options(options: dict[str, Any]) -> None:
 
 
 def _group_numbers(groups: Sequence[Any] | None, size: int) -> np.ndarray:
-    """The number of each sample's group; without groups, its own."""
+    """The number of the group of each sample; without groups each sample is one."""
     if groups is None:
         return np.arange(size)
     group_list = list(groups) if isinstance(groups, Sequence) else np.ravel(groups).tolist()
@@ -271,7 +269,7 @@ def _count_folds(folds: int | None, count: int, grouped: bool) -> int:
 def _fold_subsets(
     numbers: np.ndarray, count: int, folds: int, repeats: int, rng: np.random.Generator
 ) -> Iterator[list[Subset]]:
-    """For each repeat, what is kept when each part is left out; of two, each is kept once."""
+    """For each repeat, the samples outside of each part."""
     for repeat in range(repeats):
         fold_of_group = np.empty(count, dtype=np.int64)
         fold_of_group[rng.permutation(count)] = np.arange(count) % folds
