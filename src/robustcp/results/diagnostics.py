@@ -45,7 +45,7 @@ class FitWarning:
     Attributes
     ----------
     code : str
-        Its kind: "one_start", "ambiguous", "structured", "narrow", "prior", "rejected",
+        For programs: "one_start", "ambiguous", "structured", "narrow", "prior", "rejected",
         "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined", "unsolved".
     sentence : str
         The finding, and what to try.
