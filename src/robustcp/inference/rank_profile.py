@@ -22,14 +22,12 @@ from robustcp.estimators.spec import add_nonnegative
 from robustcp.inference.core_consistency import EntryResiduals, chance_consistency, consistency
 from robustcp.inference.ensemble import parse_ranks
 from robustcp.inference.parallel import Progress, results_or_raise, run_parallel
-from robustcp.inference.rank_checkpoint import TITLE as PROFILE
 from robustcp.inference.rank_checkpoint import RankPathCheckpoint
 from robustcp.inference.rank_path import RankFit, fit_rank_path
 from robustcp.model.metrics import align_components, canonical_model
 from robustcp.noise import estimate_rough_noise
 from robustcp.optimize.problem import Problem
-from robustcp.persist.checkpoint import CheckpointArgument
-from robustcp.persist.checkpoint import request_checkpoint as checkpointed
+from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
 from robustcp.starts.subsamples import draw_indices, restrict_constraints
 
@@ -242,10 +240,9 @@ def rank_profile(
         for part, own in zip(fold_list, generator.spawn(folds), strict=True)
     ]
     completed_paths = RankPathCheckpoint(
-        checkpointed(
+        request_checkpoint(
             checkpoint,
             "rank_profile",
-            PROFILE,
             data=data.digest,
             ranks=rank_list,
             mode=mode_index,
