@@ -25,7 +25,7 @@ from robustcp.io.reading import FileError, read
 from robustcp.noise import Noise
 from robustcp.optimize.outcome import CONVERGED
 from robustcp.persist.fits import load_model, save_simulation
-from robustcp.persist.labels import decode_label, encode_label
+from robustcp.persist.labels import LABEL_CODEC
 from robustcp.starts.candidates import Starts
 from support.formats import FORMATS, OPTIONS, as_xarray, table_of
 
@@ -347,10 +347,10 @@ class TestNamesAndLabels:
 
     def test_a_zone_that_this_machine_does_not_know(self):
         noon = datetime(2026, 11, 15, 12, tzinfo=ZoneInfo("Europe/Berlin"))
-        held = encode_label(noon)
+        held = LABEL_CODEC.encode(noon)
         held["datetime"][1] = "Europe/Atlantis"
-        assert decode_label(held) == noon
-        assert decode_label(held).utcoffset() == timedelta(hours=1)
+        assert LABEL_CODEC.decode(held) == noon
+        assert LABEL_CODEC.decode(held).utcoffset() == timedelta(hours=1)
 
     def test_many(self):
         labels = [f"label {k}" for k in range(20_000)]

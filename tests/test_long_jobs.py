@@ -49,13 +49,12 @@ def killed(arguments, kept, seconds):
 
 def where(path):
     """Where a checkpoint says that the fit is, read from the file by itself."""
-    about = CheckpointContent.read(path).header
-    if about["fit"] is not None:
+    done = dict(CheckpointContent.read(path).progress["dict"])
+    if done["fit"] is not None:
         return "the fit is finished"
-    if about["runs"]:
-        state = dict(about["runs"][-1]["state"]["plain"]["dict"])
-        return f"after sweep {state['sweep']}$"
-    ended = sum("factors" in run for run in about["search"].values())
+    if done["runs"]:
+        return f"after sweep {done['runs'][-1]['with']['state']['with']['sweep']}$"
+    ended = sum(run["with"]["state"] is None for _, run in done["search"]["dict"])
     return f"in the search for starts, after {ended} runs"
 
 

@@ -24,10 +24,10 @@ ROOT = Path(robustcp.__file__).parent
 #: `__init__` is robustcp itself. The packages of the first line hold modules of several layers.
 LAYERS = (
     ("_util", "persist", "model", "optimize", "starts", "results", "inference"),
-    ("persist.errors", "persist.labels", "persist.codec", "persist.writing",
-     "persist.earlier_names", "optimize.outcome"),
+    ("persist.errors", "persist.writing", "optimize.outcome"),
     ("losses", "engines.normal_equations"),
     ("engines",),
+    ("persist.codec", "persist.labels", "persist.earlier_checkpoints"),
     ("model.kruskal", "model.metrics", "results.minimum_covariance"),
     ("plot",),
     ("noise", "optimize.units", "optimize.problem", "constraints"),

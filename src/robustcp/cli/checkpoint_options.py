@@ -23,16 +23,16 @@ class CheckpointOption:
 
     @classmethod
     def from_path(
-        cls, path: Path | None, *inputs: Path | None, every: float = 0.0, title: str | None = None
+        cls, path: Path | None, *inputs: Path | None, every: float = 0.0
     ) -> CheckpointOption:
-        """That of a path: refused, before any work, if it is something else, such as an input."""
-        from robustcp.persist.checkpoint import CHECKPOINT_TITLE, CheckpointContent
+        """The option for a path; refused if that is an input, or a file of something else."""
+        from robustcp.persist.checkpoint import CheckpointContent
 
         if path is None:
             return cls(path, every)
         Outputs(*inputs).add("checkpoint", path, may_exist=True)
-        content = CheckpointContent.read(path, title or CHECKPOINT_TITLE)
-        return cls(path, every, tuple(content.outputs) if content else ())
+        content = CheckpointContent.read(path)
+        return cls(path, every, content.outputs if content else ())
 
     def checkpoint(self, outputs: Outputs) -> Checkpoint | None:
         """What the library takes, with the files that the command writes."""

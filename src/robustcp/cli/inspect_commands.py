@@ -64,12 +64,11 @@ def rank(
 
     Example: robustcp rank aminoacids.mat --key X.data --most 5
     """
-    from robustcp.inference.rank_checkpoint import TITLE
     from robustcp.inference.rank_profile import rank_profile
 
     if most < 1:
         fail(f"--most {most}: must be at least 1")
-    checkpoint_option = CheckpointOption.from_path(checkpoint, file, title=TITLE)
+    checkpoint_option = CheckpointOption.from_path(checkpoint, file)
     outputs = Outputs(file, force=force, replaceable=checkpoint_option.earlier_outputs)
     if plot is not None:
         outputs.add_folder("plot", plot, [picture_file("rank", picture)])

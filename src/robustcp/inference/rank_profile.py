@@ -23,7 +23,6 @@ from robustcp.estimators.spec import add_nonnegative
 from robustcp.inference.core_consistency import EntryResiduals, chance_consistency, consistency
 from robustcp.inference.ensemble import parse_ranks
 from robustcp.inference.parallel import Progress, results_or_raise, run_parallel
-from robustcp.inference.rank_checkpoint import TITLE as PROFILE
 from robustcp.inference.rank_checkpoint import RankPathCheckpoint
 from robustcp.inference.rank_path import RankFit, fit_rank_path
 from robustcp.model.kruskal import host_factors
@@ -240,7 +239,6 @@ def rank_profile(
     request = request_checkpoint(
         checkpoint,
         "rank_profile",
-        PROFILE,
         data=data.digest,
         ranks=rank_list,
         mode=mode_index,

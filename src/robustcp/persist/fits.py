@@ -25,7 +25,7 @@ from robustcp.persist.formats.description import (
     ForeignLoss,
 )
 from robustcp.persist.formats.text import read_csv
-from robustcp.persist.labels import decode_label
+from robustcp.persist.labels import LABEL_CODEC
 from robustcp.persist.writing import open_atomic
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
@@ -69,14 +69,11 @@ def load(path: str | Path) -> Fit:
 
 
 def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
-    modes = tuple(map(decode_label, metadata["modes"]))
+    modes = tuple(LABEL_CODEC.decode(metadata["modes"]))
     model = KruskalTensor(
         arrays["weights"], tuple(arrays[f"factor_{n}"] for n in range(len(modes)))
     )
-    labels = tuple(
-        None if names is None else [decode_label(name) for name in names]
-        for names in metadata["labels"]
-    )
+    labels = tuple(LABEL_CODEC.decode(metadata["labels"]))
     sizes = tuple(
         size if names is None else len(names)
         for size, names in zip(model.shape, labels, strict=True)

@@ -12,7 +12,7 @@ from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
 from robustcp.engines import CoordinateWeights, to_host
 from robustcp.losses import Loss, loss_types
 from robustcp.noise import Noise
-from robustcp.persist.labels import encode_label
+from robustcp.persist.labels import LABEL_CODEC
 
 if TYPE_CHECKING:
     from robustcp.results.fit import Fit
@@ -113,11 +113,8 @@ def fit_metadata(fit: Fit) -> dict[str, Any]:
         "noise": {
             key: _as_json_numbers(getattr(fit.noise, name)) for key, name in NOISE_FIELDS.items()
         },
-        "modes": [encode_label(name) for name in fit.modes],
-        "labels": [
-            None if names is None else [encode_label(label) for label in names]
-            for names in fit.labels
-        ],
+        "modes": LABEL_CODEC.encode(list(fit.modes)),
+        "labels": LABEL_CODEC.encode(list(fit.labels)),
         "units": list(fit.units),
         "constraints": [_describe_constraint(constraint) for constraint in fit.constraints],
     }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp.engines import to_host
+from robustcp.persist.codec import array_from_lists, decode_array, encode_array
 from robustcp.persist.errors import FileError
 from robustcp.persist.formats.description import FitContent, fit_arrays, fit_metadata
 from robustcp.persist.labels import as_text, to_plain_labels
@@ -55,9 +56,9 @@ def read_json(path: Path) -> FitContent:
     """What was written."""
     document = json.loads(path.read_text(encoding="utf-8"))
     types = iter(document["types"])
-    arrays = {"weights": _array_from_lists(document["weights"], next(types))}
+    arrays = {"weights": array_from_lists(document["weights"], next(types))}
     for n, (mode, type_name) in enumerate(zip(document["modes"], types, strict=True)):
-        arrays[f"factor_{n}"] = _array_from_lists(mode["factor"], type_name)
+        arrays[f"factor_{n}"] = array_from_lists(mode["factor"], type_name)
     arrays |= {name: decode_array(array) for name, array in document["arrays"].items()}
     return arrays, json.loads(document["robustcp"])
 
@@ -71,24 +72,6 @@ def _nested_lists(array: np.ndarray) -> Any:
         if array.ndim > 1
         else [x if math.isfinite(x) else repr(x) for x in array.tolist()]
     )
-
-
-def _array_from_lists(lists: Any, type_name: str) -> np.ndarray:
-    dtype = np.dtype(type_name)
-    if dtype.kind not in "biuf":
-        raise ValueError(f"no arrays are of type {type_name}")
-    return np.array(lists, dtype=dtype)
-
-
-def encode_array(array: np.ndarray) -> dict[str, Any]:
-    """An array as JSON can hold it, with its type and shape."""
-    flat = _nested_lists(np.ascontiguousarray(array).ravel())
-    return {"type": array.dtype.str, "shape": list(array.shape), "values": flat}
-
-
-def decode_array(encoded: dict[str, Any]) -> np.ndarray:
-    """The array that `encode_array` described."""
-    return _array_from_lists(encoded["values"], encoded["type"]).reshape(encoded["shape"])
 
 
 def _format_label(label: Any) -> Any:

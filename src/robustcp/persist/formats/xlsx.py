@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util.optional import import_optional
+from robustcp.persist.codec import decode_array, encode_array
 from robustcp.persist.errors import FileError
 from robustcp.persist.formats.description import FitContent, fit_arrays, fit_metadata
-from robustcp.persist.formats.text import decode_array, encode_array
 from robustcp.persist.labels import as_text, to_plain_labels
 from robustcp.persist.writing import write_bytes
 
