@@ -27,7 +27,6 @@ from robustcp.optimize.regression import project
 from robustcp.optimize.units import Units
 from robustcp.persist.formats import save
 from robustcp.persist.writing import write_bytes
-from robustcp.report import ReportData, page
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.distances import Distances, compute_distances
 from robustcp.results.outliers import Outliers
@@ -687,6 +686,8 @@ class Fit:
         >>> path.read_text(encoding="utf-8")[:15]
         '<!DOCTYPE html>'
         """
+        from robustcp.report import ReportData, page
+
         outliers = self.outliers(X)
         fit, engine = self._align_to_data(X)
         if mode is None:
