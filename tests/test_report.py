@@ -19,7 +19,8 @@ from robustcp.cli import app
 from robustcp.inference.rank_profile import RankProfile
 from robustcp.inference.uncertainty import Uncertainty
 from robustcp.report import images
-from robustcp.report.convergence import FRAME, convergence
+from robustcp.report.convergence import convergence
+from robustcp.report.pictures import drawing_style
 from robustcp.report.words import WARNING_MEANINGS
 from robustcp.results.diagnostics import FitWarning
 
@@ -88,7 +89,8 @@ def levels_of(address):
     content, place, parts = base64.b64decode(address.split(",")[1]), 8, {}
     while place < len(content):
         (size,) = struct.unpack(">I", content[place : place + 4])
-        parts[content[place + 4 : place + 8]] = content[place + 8 : place + 8 + size]
+        kind = content[place + 4 : place + 8]
+        parts[kind] = parts.get(kind, b"") + content[place + 8 : place + 8 + size]
         place += size + 12
     width, height = struct.unpack(">II", parts[b"IHDR"][:8])
     rows = np.frombuffer(zlib.decompress(parts[b"IDAT"]), np.uint8).reshape(height, width + 1)
@@ -124,9 +126,16 @@ def test_stages_are_parted_where_their_sweeps_begin():
     fit = robustcp.cpals(data(), 2)
     trace = np.geomspace(9, 1, 10)
     fit = replace(fit, trace=trace, stages=(("first", 4), ("second", 6)))
-    page = convergence(SimpleNamespace(fit=fit))
-    (x,) = re.findall(r'class="limit" d="M([0-9.]+) 0V', str(page))
-    assert float(x) == pytest.approx(0.4 * FRAME.w, abs=0.1)
+    with drawing_style():
+        page = str(convergence(SimpleNamespace(fit=fit)))
+    stages = re.findall(r'<path d="M([0-9.]+) [0-9.]+L([0-9.]+) [^"]*Z" fill="var\(--', page)
+    marks = [re.findall(rf'class="mark stage-{k}" transform="translate\(([0-9.]+) ', page)
+             for k in (0, 1)]  # fmt: skip
+    assert [len(positions) for positions in marks] == [4, 6]
+    assert len(stages) == 2
+    for (left, right), positions in zip(stages, marks, strict=True):
+        assert float(left) < float(positions[0]) < float(positions[-1]) < float(right)
+    assert stages[0][1] == stages[1][0]
 
 
 def test_what_is_held_is_named_where_that_is_more_than_the_slab(tmp_path):

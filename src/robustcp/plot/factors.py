@@ -150,7 +150,7 @@ def _draw_overlay(
             if kind != "line" or len(A) <= 3 * FEW_INDICES:
                 style |= {"marker": marker, "markersize": 3.5}
             draw_curve(ax, A[:, r], fit.labels[n], **style)
-        ax.set_ylim(*_limits(A))
+        ax.set_ylim(*limits_with_zero(A))
         ax.axhline(0, color="0.4", linewidth=0.7)
         ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
@@ -198,7 +198,7 @@ def _draw_dots(
             markerfacecolor=colour if k % 2 == 0 else "none",
             label=None if name is None else label_text(name),
         )
-    bottom, top = _limits(A, *(interval or ()))
+    bottom, top = limits_with_zero(A, *(interval or ()))
     if interval is not None:
         low, high = (np.clip(end[order, r], bottom, top) for end in interval)
         ax.vlines(x, low, high, color="0.5", linewidth=0.8, zorder=0)
@@ -273,7 +273,7 @@ def _draw_column(
 ) -> None:
     """Column r of a factor A as a line or bars, on the scale of all its columns."""
     column = A[:, r]
-    bottom, top = _limits(A, *(interval or ()))
+    bottom, top = limits_with_zero(A, *(interval or ()))
     if kind == "line":
         draw_curve(ax, column, labels)
     else:
@@ -292,7 +292,7 @@ def _draw_column(
     hide_top_and_right(ax)
 
 
-def _limits(*values: np.ndarray) -> tuple[float, float]:
+def limits_with_zero(*values: np.ndarray) -> tuple[float, float]:
     """Limits with some margin that hold zero and all that is finite."""
     pooled = np.concatenate([[0.0], *(finite_values(array) for array in values)])
     low, high = float(pooled.min()), float(pooled.max())

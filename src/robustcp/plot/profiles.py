@@ -44,43 +44,61 @@ def rank_profile(
     'rank (recommended: 2)'
     """
     ax = axes_or_new(ax, figsize or (6.4, 4))
-    (orange, _, square), (blue, _, circle), (green, _, triangle) = STYLES
     right_axes = ax.twinx()
-    ranks = np.array(profile.ranks, dtype=float)
-    error = ax.errorbar(
-        ranks,
-        profile.error,
-        profile.spread["error"],
-        fmt=circle + "-",
-        color=blue,
-        capsize=2,
-        linewidth=1.8,
-        zorder=3,
-    )
-    agreement_curves = (
-        ("components come back", profile.stability, square + "--", orange, "full"),
-        ("core consistency", np.clip(profile.consistency / 100, 0, 1), "D:", "0.35", "none"),
-        ("starts agree", profile.agreement, triangle + "-.", green, "none"),
-    )
-    lines = [
-        right_axes.plot(
-            ranks, values, style, color=colour, fillstyle=fill, linewidth=1.2, markersize=5
-        )[0]
-        for _, values, style, colour, fill in agreement_curves
-    ]
+    draw_errors(ax, profile)
+    draw_agreement(right_axes, profile)
     ax.axvline(profile.rank, color="0.6", linestyle=":", linewidth=1.5)
     ax.set_xlabel(f"rank (recommended: {profile.rank})")
     ax.set_ylabel("held-out error, of a zero model's")
-    ax.set_ylim(bottom=0)
     right_axes.set_ylabel("agreement")
-    right_axes.set_ylim(-0.03, 1.05)
     ax.set_xticks(profile.ranks)
     ax.set_zorder(right_axes.get_zorder() + 1)
     ax.patch.set_visible(False)
-    names = ["held-out error", *(name for name, *_ in agreement_curves)]
-    ax.legend(
-        [error, *lines], names, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1)
+    handles, names = (
+        [*left, *right]
+        for left, right in zip(
+            ax.get_legend_handles_labels(), right_axes.get_legend_handles_labels(), strict=True
+        )
     )
+    ax.legend(handles, names, frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
     ax.spines[["top"]].set_visible(False)
     right_axes.spines[["top"]].set_visible(False)
     return ax
+
+
+def draw_errors(ax: Axes, profile: RankProfile) -> None:
+    """The held-out error of each rank, with its standard error."""
+    colour, _, marker = STYLES[1]
+    ax.errorbar(
+        profile.ranks,
+        profile.error,
+        profile.spread["error"],
+        fmt=marker + "-",
+        color=colour,
+        capsize=2,
+        linewidth=1.8,
+        zorder=3,
+        label="held-out error",
+    )
+    ax.set_ylim(bottom=0)
+
+
+def draw_agreement(ax: Axes, profile: RankProfile) -> None:
+    """What tells components from noise, at each rank."""
+    (orange, _, square), _, (green, _, triangle) = STYLES
+    for name, values, style, colour, fill in (
+        ("components come back", profile.stability, square + "--", orange, "full"),
+        ("core consistency", np.clip(profile.consistency / 100, 0, 1), "D:", "0.35", "none"),
+        ("starts agree", profile.agreement, triangle + "-.", green, "none"),
+    ):
+        ax.plot(
+            profile.ranks,
+            values,
+            style,
+            color=colour,
+            fillstyle=fill,
+            linewidth=1.2,
+            markersize=5,
+            label=name,
+        )
+    ax.set_ylim(-0.03, 1.05)

@@ -48,12 +48,13 @@ def convergence(
         colour, _, marker = STYLES[(k + 1) % len(STYLES)]
         sweep_numbers = np.arange(begin + 1, begin + sweeps + 1)
         values = np.asarray(fit.trace[begin : begin + sweeps], dtype=float)
-        span = float(np.ptp(values)) or 1.0
+        finite = values[np.isfinite(values)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
         ends = f"{values[0]:.4g} to {values[-1]:.4g}"
         ax.axvspan(begin + 0.5, begin + sweeps + 0.5, color=("0.96", "0.9")[k % 2], zorder=0, lw=0)
         ax.plot(
             sweep_numbers,
-            (values - values.min()) / span,
+            np.clip((values - low) / ((high - low) or 1.0), 0.0, 1.0),
             linestyle="none",
             marker=marker,
             markersize=4,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from robustcp.model.kruskal import component_name
-from robustcp.plot.factors import components_by_share, intervals_of
-from robustcp.report.curves import limits_with_zero, plot_along_mode
+from robustcp.plot.factors import components_by_share, intervals_of, limits_with_zero
+from robustcp.report.curves import plot_along_mode
 from robustcp.report.data import ReportData
-from robustcp.report.drawing import MAX_CURVE_POINTS, Index
+from robustcp.report.indices import MAX_CURVE_POINTS, Index
 from robustcp.report.markup import (
     NO_VALUE,
     Markup,

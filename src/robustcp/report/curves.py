@@ -1,45 +1,25 @@
-"""Curves, bars and points along the indices of a mode, or sweeps."""
+"""Lines and bars along the indices of a mode."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
-from robustcp.plot.slicing import finite_values
+from robustcp.plot.colours import STYLES
 from robustcp.plot.ticks import FEW_INDICES, is_monotonic
-from robustcp.report.drawing import (
-    Frame,
-    Index,
-    horizontal_line,
-    number_ticks,
-    path,
-    picture,
-    tick_label_width,
-)
-from robustcp.report.markup import Markup, element, join
+from robustcp.report.indices import Index, text_room
+from robustcp.report.markup import Markup
+from robustcp.report.pictures import new_axes, picture, set_left_margin, set_number_ticks, set_ticks
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-@dataclass(frozen=True)
-class VerticalScale:
-    """Values from low to high along a height, upwards."""
-
-    low: float
-    high: float
-    height: float
-
-    def __call__(self, value: Any) -> Any:
-        span = (self.high - self.low) or 1.0
-        return self.height * (1 - (np.clip(value, self.low, self.high) - self.low) / span)
-
-
-def limits_with_zero(*values: np.ndarray) -> tuple[float, float]:
-    """Limits with some margin that hold zero and all that is finite."""
-    pooled = np.concatenate([[0.0], *(finite_values(np.asarray(array)) for array in values)])
-    low, high = float(pooled.min()), float(pooled.max())
-    margin = 0.06 * ((high - low) or 1.0)
-    return low - margin * (1.0 if low < 0 else 0.6), high + margin
+BLUE = STYLES[1][0]
+#: Pixels between ticks of the values.
+MIN_TICK_DISTANCE = 27.0
 
 
 def plot_along_mode(
@@ -50,8 +30,8 @@ def plot_along_mode(
     alt: str,
     group: str,
     interval: tuple[np.ndarray, np.ndarray] | None = None,
-    frame: Frame | None = None,
-    axis_names: tuple[str, str] = ("", ""),
+    size: tuple[float, float] = (330, 150),
+    name: str = "",
     line: float | None = None,
     unit: str = "",
     targets: list[str | None] | None = None,
@@ -59,55 +39,62 @@ def plot_along_mode(
 ) -> Markup:
     """Values along a mode: a line where its order means something, otherwise bars.
 
-    Where there are many indices, each part of them is drawn from its least to its largest value,
-    and stands for the one that is furthest from zero.
+    A block of indices is drawn from its least to its largest value; at the pointer it has the
+    value that is furthest from zero.
 
     Parameters
     ----------
+    group : str
+        Pictures of a group are zoomed together.
     interval : pair of arrays, optional
         Ends of an interval for each value.
+    size : (width, height)
+        Of the picture, in pixels.
+    name : str
+        The name of the values.
     line : float, optional
         A value that is marked by a dotted line.
     targets : list, optional
-        For each part, the id of what a click on it leads to.
+        For each block, the id of what a click on it leads to.
     bars : bool, optional
         Whether there are bars, whatever the labels.
     """
-    y_ticks = number_ticks(*limits, 100.0, upwards=True)
-    frame = frame or Frame(
-        330, 150, left=max(38.0, tick_label_width(y_ticks) + 4 + 14 * bool(axis_names[1]))
-    )
-    scale = VerticalScale(*limits, frame.h)
-    low, high, extremes = _block_extremes(values, index.step)
-    positions = (np.arange(index.count) + 0.5) / index.count * frame.w
-    marks = (
-        [horizontal_line(float(scale(0.0)), frame.w, "zero")] if limits[0] <= 0 <= limits[1] else []
-    )
+    ax = new_axes(*size)
+    ax.set(ylim=limits, xlim=(0, index.count), xlabel=index.name, ylabel=name)
+    set_number_ticks(ax.yaxis, MIN_TICK_DISTANCE)
+    y_texts = ax.yaxis.get_major_formatter().format_ticks(ax.yaxis.get_majorticklocs().tolist())
+    left = max(38.0, text_room(y_texts) + 4 + 14 * bool(name))
+    set_left_margin(ax, left)
+    scale = index.count / ax.bbox.width
+    ticks = index.ticks_across(ax.bbox.width)
+    set_ticks(ax.xaxis, [(position * scale, text) for position, text in ticks])
+    low, high = (np.clip(end, *limits) for end in block_ends(values, index.step))
+    x = np.arange(index.count) + 0.5
     bars = _uses_bars(index) if bars is None else bars
-    draw = _bar_path if bars else _line_path
-    marks.append(draw(positions, scale(low), scale(high), float(scale(0.0)), frame.w / index.count))
+    if limits[0] <= 0 <= limits[1]:
+        ax.axhline(0, color="0.4", linewidth=0.8)
+    (_draw_bars if bars else _draw_line)(ax, x, low, high)
     if line is not None:
-        marks.append(horizontal_line(float(scale(line)), frame.w, "limit"))
-    interval_data = {}
+        ax.axhline(line, color="0.1", linewidth=1, linestyle=(0, (2, 3)))
+    interval_data: dict[str, Any] = {}
     if interval is not None:
-        low_ends, high_ends = (
-            _block_extremes(end, index.step)[k] for k, end in enumerate(interval)
-        )
-        marks.append(_interval_path(positions, scale(low_ends), scale(high_ends), bars))
+        low_ends, high_ends = (_furthest_from_zero(*block_ends(e, index.step)) for e in interval)
+        ends = np.clip(low_ends, *limits), np.clip(high_ends, *limits)
+        if bars:
+            _draw_strokes(ax, x, *ends, color="0.1", linewidth=1.3)
+        else:
+            ax.fill_between(x, *ends, color=BLUE, alpha=0.25, linewidth=0, gid="band")
         interval_data = {"data_low": _join_numbers(low_ends), "data_high": _join_numbers(high_ends)}
+    furthest = _furthest_from_zero(*block_ends(values, index.step))
     links = None if targets is None else " ".join(target or "-" for target in targets)
     return picture(
-        frame,
-        join(marks),
-        x=index.ticks_across(frame.w),
-        y=number_ticks(*limits, frame.h, upwards=True),
-        axis_names=(axis_names[0] or index.name, axis_names[1]),
+        ax,
         alt=alt,
         kind="along",
         data_axis=index.key,
         data_group=group,
         data_unit=unit or None,
-        data_y=_join_numbers(extremes),
+        data_y=_join_numbers(furthest),
         data_targets=links,
         data_scale=f"{limits[0]:.6g},{limits[1]:.6g}",
         **interval_data,
@@ -119,64 +106,39 @@ def _uses_bars(index: Index) -> bool:
     return index.size <= FEW_INDICES if index.labels is None else not is_monotonic(index.labels)
 
 
-def _block_extremes(values: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The least and largest value of each part, and that which is furthest from zero."""
+def block_ends(values: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """The least and largest value of each block; NaN where none is known."""
     starts = np.arange(0, len(values), step)
-    low = np.fmin.reduceat(values, starts)
-    high = np.fmax.reduceat(values, starts)
-    return low, high, np.where(np.abs(high) >= np.abs(low), high, low)
+    return np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
+
+
+def _furthest_from_zero(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(high) >= np.abs(low), high, low)
 
 
 def _join_numbers(values: np.ndarray) -> str:
     return ",".join(f"{v:.4g}" for v in values)
 
 
-def _line_path(
-    x: np.ndarray, low: np.ndarray, high: np.ndarray, zero: float, width: float
-) -> Markup:
-    del zero, width
-    heights = [(a, b) if a != b else (a,) for a, b in zip(low, high, strict=True)]
-    points = [(position, y) for position, ends in zip(x, heights, strict=True) for y in ends]
-    pieces: list[list[tuple[float, float]]] = [[]]
-    for position, y in points:
-        if np.isfinite(y):
-            pieces[-1].append((position, y))
-        elif pieces[-1]:
-            pieces.append([])
-    dots = "".join(f"M{position:.1f} {y:.1f}h0" for position, y in points if np.isfinite(y))
-    dot_path = None if len(x) > 3 * FEW_INDICES else _path_element("dots", dots)
-    return join([*(path(piece, class_="line") for piece in pieces if piece), dot_path])
+def _draw_line(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """A line through the ends of all blocks, with dots where there are few."""
+    ends = np.stack([low, high], axis=1)
+    drawn = np.stack([np.ones(len(x), bool), low != high], axis=1)
+    ax.plot(np.repeat(x, 2)[drawn.ravel()], ends[drawn], color=BLUE, linewidth=1.5)
+    if len(x) <= 3 * FEW_INDICES:
+        _draw_strokes(ax, x, high, high, color=BLUE, linewidth=5, solid_capstyle="round")
 
 
-def _bar_path(
-    x: np.ndarray, low: np.ndarray, high: np.ndarray, zero: float, width: float
-) -> Markup:
-    """Bars from zero, as one path of strokes."""
-    tops = [
-        (position, y)
-        for position, ends in zip(x, zip(low, high, strict=True), strict=True)
-        for y in dict.fromkeys(ends)
-        if np.isfinite(y)
-    ]
-    half = 0.4 * width
-    d = "".join(
-        f"M{position - half:.2f} {zero:.1f}V{y:.1f}h{2 * half:.2f}V{zero:.1f}z"
-        for position, y in tops
-    )
-    return _path_element("bar", d)
+def _draw_bars(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """Bars from zero to the ends of all blocks, as one patch."""
+    bottom, top = np.minimum(np.nan_to_num(low), 0.0), np.maximum(np.nan_to_num(high), 0.0)
+    left, right = x - 0.4, x + 0.4
+    corners = np.stack([left, bottom, left, top, right, top, right, bottom], axis=1)
+    boxes = Path.make_compound_path_from_polys(corners.reshape(-1, 4, 2))
+    ax.add_patch(PathPatch(boxes, facecolor=BLUE, linewidth=0))
 
 
-def _interval_path(x: np.ndarray, low: np.ndarray, high: np.ndarray, bars: bool) -> Markup:
-    is_finite = np.isfinite(low) & np.isfinite(high)
-    x, low, high = x[is_finite], low[is_finite], high[is_finite]
-    if bars:
-        ends = zip(x, low, high, strict=True)
-        return _path_element(
-            "whisker", "".join(f"M{position:.1f} {a:.1f}V{b:.1f}" for position, a, b in ends)
-        )
-    outline = [*zip(x, low, strict=True), *list(zip(x, high, strict=True))[::-1]]
-    return path(outline, class_="band")
-
-
-def _path_element(class_: str, d: str) -> Markup:
-    return element("path", class_=class_, d=d or None)
+def _draw_strokes(ax: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
+    """A vertical stroke at each position, which keeps its width when the picture is zoomed."""
+    gap = np.full(len(x), np.nan)
+    ax.plot(np.repeat(x, 3), np.stack([low, high, gap], axis=1).ravel(), **style)

@@ -6,19 +6,24 @@ The script of the page reads the levels back, so that values need not be there t
 from __future__ import annotations
 
 import base64
+import io
 import math
-import struct
-import zlib
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
 import numpy as np
+from PIL import Image
 
 from robustcp.plot.colours import diverging_colormap
 from robustcp.plot.ticks import is_ordered
-from robustcp.report.drawing import Frame, Index, picture, tick_label_width
+from robustcp.report.indices import Index, text_room
 from robustcp.report.markup import Markup, element, join, number
+from robustcp.report.pictures import new_axes, picture, set_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: Levels of values; level 0 is missing.
 N_LEVELS = 255
@@ -31,6 +36,8 @@ ORDINARY_COLOUR, HIGH_COLOUR, LOW_COLOUR, BOTH_COLOUR = (
     (10, 31, 92),
     (96, 32, 70),
 )
+#: The width and height of a colour bar.
+COLORBAR_SIZE = 70, 9
 
 
 @cache
@@ -38,9 +45,7 @@ def palette(name: str) -> np.ndarray:
     """The colours of the levels 1 to 255."""
     if name == "cells":
         return _cell_palette()
-    import matplotlib
-
-    colours = diverging_colormap() if name == "diverging" else matplotlib.colormaps[name]
+    colours = diverging_colormap() if name == "diverging" else mpl.colormaps[name]
     rgb = np.asarray(colours(np.linspace(0, 1, N_LEVELS)))[:, :3]
     return np.round(255 * rgb).astype(np.uint8)
 
@@ -90,21 +95,10 @@ def png(levels: np.ndarray, colours: np.ndarray) -> bytes:
     >>> png(np.zeros((2, 3), np.uint8), np.zeros((255, 3), np.uint8))[:8]
     b'\\x89PNG\\r\\n\\x1a\\n'
     """
-    height, width = levels.shape
-    rows = np.zeros((height, width + 1), dtype=np.uint8)  # each begins with 0: no filter
-    rows[:, 1:] = levels
-    head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    chunks = (
-        (b"IHDR", head),
-        (b"PLTE", b"\0\0\0" + colours.tobytes()),
-        (b"tRNS", b"\0"),
-        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
+    picture_of_levels, file = Image.fromarray(levels), io.BytesIO()
+    picture_of_levels.putpalette(b"\0\0\0" + colours.tobytes())
+    picture_of_levels.save(file, "PNG", transparency=0, compress_level=9)
+    return file.getvalue()
 
 
 def data_uri(levels: np.ndarray, colours: np.ndarray) -> str:
@@ -144,7 +138,21 @@ def _reduce_blocks(ufunc: Any, values: np.ndarray, block_shape: tuple[int, int])
     return np.asarray(ufunc.reduceat(rows, np.arange(0, values.shape[1], block_shape[1]), axis=1))
 
 
+def image_axes(rows: Index, columns: Index) -> Axes:
+    """Axes of images of these rows and columns, with their labels."""
+    upwards = rows.labels is not None and is_ordered(rows.labels)
+    row_texts = [text for _, text in rows.ticks_down(1000.0 / 6)]
+    left = min(max(46.0, text_room(row_texts) + 20), 126.0)
+    ax = new_axes(340, 250, left=left, right=8, top=26)
+    w, h = np.round(ax.bbox.size, 1)
+    ax.set(xlim=(0, w), ylim=(0, h) if upwards else (h, 0), xlabel=columns.name, ylabel=rows.name)
+    set_ticks(ax.xaxis, columns.ticks_across(w))
+    set_ticks(ax.yaxis, rows.ticks_down(h))
+    return ax
+
+
 def image(
+    ax: Axes,
     levels: np.ndarray,
     palette_name: str,
     rows: Index,
@@ -155,69 +163,48 @@ def image(
     kind: str,
     scale: ColourScale | None = None,
     title: str = "",
-    **attributes: Any,
 ) -> Markup:
-    """An image with the labels of its rows and columns, and a bar of its colours."""
-    upwards = rows.labels is not None and is_ordered(rows.labels)
-    row_ticks = rows.ticks_down(1000.0 / 6)
-    left = min(max(46.0, tick_label_width(row_ticks) + 20), 126.0)
-    frame = Frame(340, 250, left=left, right=8, top=26, bottom=38)
-    y_ticks = [
-        (frame.h - position if upwards else position, text)
-        for position, text in rows.ticks_down(frame.h)
-    ]
+    """An image in Axes of its rows and columns, with a bar of its colours."""
+    w, h = np.round(ax.bbox.size, 1)
+    upwards = not ax.yaxis_inverted()
     pixels = element(
         "image",
         href=data_uri(levels[::-1] if upwards else levels, palette(palette_name)),
-        x=0,
-        y=0,
-        width=f"{frame.w:.1f}",
-        height=f"{frame.h:.1f}",
+        width=w,
+        height=h,
         preserveAspectRatio="none",
     )
-    missing = element("rect", class_="missing", width=f"{frame.w:.1f}", height=f"{frame.h:.1f}")
+    limits: dict[str, Any] = {}
     if scale is not None:
-        attributes |= {"data_from": f"{scale.low:.6g}", "data_to": f"{scale.high:.6g}"}
+        limits = {"data_from": f"{scale.low:.6g}", "data_to": f"{scale.high:.6g}"}
     return picture(
-        frame,
-        join([missing, pixels]),
-        x=columns.ticks_across(frame.w),
-        y=y_ticks,
-        axis_names=(columns.name, rows.name),
+        ax,
         alt=alt,
         kind="cells",
-        overlay=_title_and_colorbar(frame, title, palette_name, scale),
+        background=join([element("rect", class_="missing", width=w, height=h), pixels]),
+        overlay=_title_and_colorbar(ax.bbox.x0, ax.bbox.x1, title, palette_name, scale),
         data_rows=rows.key,
         data_columns=columns.key,
         data_group=group,
         data_kind=kind,
         data_up="1" if upwards else None,
-        **attributes,
+        **limits,
     )
 
 
 def _title_and_colorbar(
-    frame: Frame, title: str, palette_name: str, scale: ColourScale | None
+    left: float, right: float, title: str, palette_name: str, scale: ColourScale | None
 ) -> Markup:
     """The title, and what the colours mean."""
-    title_text = element("text", title, class_="title", x=frame.left, y=16)
+    title_text = element("text", title, class_="title", x=f"{left:.1f}", y=16)
     if scale is None:
         return title_text
-    width, right = 70.0, frame.left + frame.w
     high, low = number(scale.high, 3), number(scale.low, 3)
-    bar_left = right - 6.0 * len(high) - 5 - width
+    bar_left = right - 6.0 * len(high) - 5 - COLORBAR_SIZE[0]
     return join(
         [
             title_text,
-            element(
-                "rect",
-                class_="bar-frame",
-                x=f"{bar_left:.1f}",
-                y=7,
-                width=width,
-                height=9,
-                fill=f"url(#{palette_name})",
-            ),
+            element("use", href=f"#{palette_name}", x=f"{bar_left:.1f}", y=7),
             element("text", high, class_="end", x=f"{right:.1f}", y=16),
             element("text", low, class_="end", x=f"{bar_left - 4:.1f}", y=16),
         ]
@@ -225,21 +212,16 @@ def _title_and_colorbar(
 
 
 def definitions() -> Markup:
-    """Gradients and patterns that pictures refer to."""
-    gradients = [
+    """Colour bars and a pattern that pictures refer to."""
+    all_levels = np.arange(1, N_LEVELS + 1, dtype=np.uint8)[None]
+    colorbars = [
         element(
-            "linearGradient",
-            *(
-                element(
-                    "stop",
-                    offset=f"{k / 16:.4g}",
-                    stop_color="#{:02x}{:02x}{:02x}".format(
-                        *palette(name)[round(k / 16 * (N_LEVELS - 1))]
-                    ),
-                )
-                for k in range(17)
-            ),
+            "image",
             id=name,
+            href=data_uri(all_levels, palette(name)),
+            width=COLORBAR_SIZE[0],
+            height=COLORBAR_SIZE[1],
+            preserveAspectRatio="none",
         )
         for name in ("cividis", "diverging")
     ]
@@ -252,14 +234,8 @@ def definitions() -> Markup:
         height=6,
         patternUnits="userSpaceOnUse",
     )
-    return element(
-        "svg",
-        element("defs", *gradients, hatch),
-        width=0,
-        height=0,
-        class_="defs",
-        aria_hidden="true",
-    )
+    definitions = element("defs", *colorbars, hatch)
+    return element("svg", definitions, width=0, height=0, class_="defs", aria_hidden="true")
 
 
 def common_scale(data: np.ndarray, model: np.ndarray) -> ColourScale:

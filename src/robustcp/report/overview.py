@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robustcp.losses import Loss, as_loss
-from robustcp.report.curves import limits_with_zero, plot_along_mode
+from robustcp.plot.factors import limits_with_zero
+from robustcp.report.curves import plot_along_mode
 from robustcp.report.data import ReportData
-from robustcp.report.drawing import MAX_CURVE_POINTS, Index
+from robustcp.report.indices import MAX_CURVE_POINTS, Index
 from robustcp.report.markup import (
     TIMES,
     Markup,
@@ -118,7 +119,7 @@ def noise(report: ReportData) -> Markup:
                 np.asarray(values),
                 limits_with_zero(values),
                 group=f"noise-{mode}",
-                axis_names=("", "relative scale"),
+                name="relative scale",
                 line=1.0,
                 bars=True,
                 alt=f"Scale of the noise of each slab of {index.name}, relative to the typical "

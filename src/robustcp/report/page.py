@@ -15,10 +15,11 @@ from robustcp._util.version import __version__
 from robustcp.report.components import component_table, components, uncertainty
 from robustcp.report.convergence import convergence_and_starts, rank_profile
 from robustcp.report.data import ReportData
-from robustcp.report.drawing import MAX_CURVE_POINTS, MAX_IMAGE_CELLS, Index
 from robustcp.report.images import N_SHARE_LEVELS, definitions
+from robustcp.report.indices import MAX_CURVE_POINTS, MAX_IMAGE_CELLS, Index
 from robustcp.report.markup import TIMES, Markup, element, figure, join, label, paragraph, percent
 from robustcp.report.overview import bad_samples, excluded_data, noise, summary, warnings
+from robustcp.report.pictures import drawing_style
 from robustcp.report.provenance import provenance
 from robustcp.report.samples import MAX_DRAWN_SAMPLES, distance_map, distance_table
 from robustcp.report.slabs import cell_legend, cellmaps, flagged_shares, select_slabs, slices
@@ -36,7 +37,8 @@ class Section:
 
 def page(report: ReportData) -> str:
     """A report as HTML."""
-    sections = list(_sections(report))
+    with drawing_style():
+        sections = list(_sections(report))
     contents = element(
         "nav",
         element("ol", *(element("li", element("a", s.title, href=f"#{s.name}")) for s in sections)),
@@ -146,9 +148,10 @@ def _sections(report: ReportData) -> Iterator[Section]:
 def _samples_section(report: ReportData) -> Markup:
     distances = report.distances
     caption = (
-        "Each mark is a sample. To the right of the dotted line are those whose scores are far "
+        "Each mark is a sample. To the right of the dashed line are those whose scores are far "
         "from the others', above it those that the model does not describe. To the right but "
-        "below is unusual and fine (good leverage); above, look at the data. A sample whose line "
+        "below is unusual and fine (good leverage); above, look at the data. An arrow leads from "
+        "where a sample is with all its entries to where it is without the flagged ones: one that "
         "ends below has some bad entries only."
     )
     if distances.note:

@@ -68,15 +68,16 @@
   async function unpacked(address) {
     const bytes = Uint8Array.from(atob(address.split(",")[1]), (c) => c.charCodeAt(0));
     const chunks = new DataView(bytes.buffer);
-    let place = 8, width = 0, height = 0, packed = null;
+    const packed = [];
+    let place = 8, width = 0, height = 0;
     while (place < bytes.length) {
       const size = chunks.getUint32(place);
       const kind = String.fromCharCode(...bytes.subarray(place + 4, place + 8));
       if (kind === "IHDR") [width, height] = [chunks.getUint32(place + 8), chunks.getUint32(place + 12)];
-      if (kind === "IDAT") packed = bytes.subarray(place + 8, place + 8 + size);
+      if (kind === "IDAT") packed.push(bytes.subarray(place + 8, place + 8 + size));
       place += size + 12;
     }
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const stream = new Blob(packed).stream().pipeThrough(new DecompressionStream("deflate"));
     const rows = new Uint8Array(await new Response(stream).arrayBuffer());
     return { width, height, at: (i, j) => rows[i * (width + 1) + 1 + j] };
   }

@@ -10,16 +10,21 @@ import numpy as np
 
 from robustcp.report.curves import plot_along_mode
 from robustcp.report.data import ReportData, Slice
-from robustcp.report.drawing import MAX_CURVE_POINTS, MAX_IMAGE_CELLS, Frame, Index, legend
 from robustcp.report.images import (
+    BOTH_COLOUR,
+    HIGH_COLOUR,
+    LOW_COLOUR,
+    ORDINARY_COLOUR,
     ColourScale,
     block_extremes,
     block_means,
     common_scale,
     image,
+    image_axes,
     share_levels,
     symmetric_scale,
 )
+from robustcp.report.indices import MAX_CURVE_POINTS, MAX_IMAGE_CELLS, Index
 from robustcp.report.markup import (
     TIMES,
     Markup,
@@ -77,11 +82,11 @@ def flagged_shares(report: ReportData, slabs: dict[str, tuple[int, int]]) -> Mar
                 (0.0, high),
                 group=f"share-{mode}",
                 line=chance,
-                axis_names=("", "flagged, %"),
+                name="flagged, %",
                 unit="%",
                 targets=targets,
                 bars=True,
-                frame=Frame(340, 170, left=52),
+                size=(340, 170),
                 alt=f"Percentage of flagged entries in each slab of {index.name}; "
                 f"the largest is {percent(float(values.max(initial=0.0)))}.",
             )
@@ -113,6 +118,7 @@ def _cellmap(report: ReportData, mode: int, other: int) -> Markup:
     observed_count = np.where(count > 0, count, np.nan)
     levels = share_levels(high / observed_count, low / observed_count)
     return image(
+        image_axes(rows, columns),
         levels,
         "cells",
         rows,
@@ -127,15 +133,28 @@ def _cellmap(report: ReportData, mode: int, other: int) -> Markup:
 
 def cell_legend() -> Markup:
     """What the colours of maps of cells mean."""
-    return legend(
-        [
-            ("square high", "too high"),
-            ("square low", "too low"),
-            ("square both", "some of each"),
-            ("square pale", "as the model says"),
-            ("square gap", "missing"),
-        ]
-    )
+    colours = {
+        "too high": HIGH_COLOUR,
+        "too low": LOW_COLOUR,
+        "some of each": BOTH_COLOUR,
+        "as the model says": ORDINARY_COLOUR,
+    }
+    fills = {name: "rgb({},{},{})".format(*rgb) for name, rgb in colours.items()}
+    fills["missing"] = "url(#hatch)"
+    entries = [
+        element(
+            "span",
+            element(
+                "svg",
+                element("rect", class_="cell", x=7, y=2, width=8, height=8, fill=fill),
+                viewBox="0 0 22 12",
+                class_="key",
+            ),
+            name,
+        )
+        for name, fill in fills.items()
+    ]
+    return element("p", *entries, class_="legend")
 
 
 # Slices
@@ -215,8 +234,10 @@ def _slice_images(
         ("residual", block_extremes(slice_.residual, block_shape), "diverging", residual_scale),
     ]
     position_text = fixed_text and f" at {fixed_text}"
+    ax = image_axes(rows, columns)
     panels = join(
         image(
+            ax,
             _pad_levels(scale.quantize(values), rows, columns),
             palette_name,
             rows,
@@ -268,8 +289,8 @@ def _fibre_curves(
             values,
             (scale.low, scale.high),
             group=name,
-            axis_names=("", title),
-            frame=Frame(330, 200, left=70),
+            name=title,
+            size=(330, 200),
             alt=f"{title.capitalize()} at {fixed_text}, along {index.name}.",
         )
         for title, values, scale in panel_contents

@@ -16,7 +16,6 @@ from robustcp.inference.uncertainty import Uncertainty, uncertainty
 from robustcp.noise import Noise, estimate_model_noise
 from robustcp.optimize.problem import Problem
 from robustcp.persist.writing import write_bytes
-from robustcp.report import ReportData, page
 from robustcp.results.distances import Distances, compute_distances
 from robustcp.results.outliers import FLAG_RATE, Outliers
 from robustcp.results.summary import Summary
@@ -158,6 +157,8 @@ class FittedView:
         """Write the report of the fit as one file of HTML; see `Fit.report`."""
         if mode is None:
             mode = 0 if self.fit.cases is None else self.fit.cases.mode
+        from robustcp.report import ReportData, page
+
         data = ReportData(
             self.fit,
             self.engine,
