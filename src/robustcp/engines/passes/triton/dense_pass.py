@@ -242,6 +242,7 @@ def pass_kernel(
     own_index = tl.program_id(2) % own
     real: tl.constexpr = layout.real
     R: tl.constexpr = layout.rank_block
+    divisor: tl.constexpr = layout.offsets_divisor
     i = tl.program_id(0) * layout.row_block + tl.arange(0, layout.row_block)
     part, own_outer_index = tl.program_id(1), outer + own_index
     row_index, in_rows, own_range = first + i, i < rows, own_index + tl.arange(0, 1)
@@ -293,7 +294,7 @@ def pass_kernel(
             signal_q = tl.trans(rows_of_tile)
         for o in tl.range(begin, end, num_stages=layout.pipeline_stages):
             p, by, weight = tl.load(factors.outer + o * width + r), 1.0, 1.0
-            offset = tl.multiple_of(tl.load(data.offsets + o), layout.offsets_divisor)
+            offset = tl.multiple_of(tl.load(data.offsets + o), divisor)
             x = tl.load(tile_pointers + offset, mask=inside, other=0).to(real)
             x = view_entries(x, view, layout)
             e = x - matrix_product(row_factors * p[None, :], qt, real)
