@@ -61,10 +61,17 @@ def pointer(typing_context, location, like):
 
 @intrinsic
 def shift(typing_context, start, count):
-    """The pointer to what comes `count` numbers after another pointer's."""
+    """The pointer to the number that comes `count` numbers after another pointer's.
+
+    By integers: if the compiler knew that both point into one array, it would order sums in another
+    way, and results would have other last bits.
+    """
 
     def code(context, builder, signature, arguments):
-        return builder.gep(arguments[0], [arguments[1]])
+        number, kind = context.get_value_type(types.intp), context.get_value_type(start)
+        width = context.get_abi_sizeof(context.get_value_type(start.dtype))
+        steps = builder.mul(arguments[1], ir.Constant(number, width))
+        return builder.inttoptr(builder.add(builder.ptrtoint(arguments[0], number), steps), kind)
 
     return start(start, types.intp), code
 
