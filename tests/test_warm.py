@@ -18,15 +18,15 @@ from robustcp.losses import L1, Cauchy, Contaminated
 pytest.importorskip("numba")
 
 from robustcp.cli import warm_command
-from robustcp.engines.passes import kernels_numba as numba_kernels
+from robustcp.engines.passes.numba import cache_folder, runtime
 
 FIRST_FIT = """
 import json, sys, robustcp
 X = robustcp.simulate((20, 20, 20), 3, eta=0.2, gamma=2.0, rng=0).data
 fit = robustcp.cp(X, 3, max_sweeps=20)
-from robustcp.engines.passes import kernels_numba as numba_kernels
+from robustcp.engines.passes.numba import COMPILED_NAMES
 slow = [name for name in ("matplotlib", "joblib", "typer", "pandas") if name in sys.modules]
-print(json.dumps([numba_kernels.COMPILED_NAMES, slow, fit.objective]))
+print(json.dumps([COMPILED_NAMES, slow, fit.objective]))
 """
 
 
@@ -44,12 +44,12 @@ def test_a_first_fit_compiles_little_says_so_once_and_keeps_it(tmp_path):
     compiled, slow, objective, said = first_fit(tmp_path)
     assert sorted(set(compiled)) == sorted(compiled)  # nothing for two types
     assert set(compiled) <= {
-        "_rows_tile", "_columns_tile", "_dispatch_tile", "_sweep", "_joint_step", "_solve_rows",
-        "_column_norms", "_inverse_scales", "_standardize", "_restore_units", "_main_effects",
-        "_contaminated_scale_rounds",
+        "rows_tile", "columns_tile", "sweep", "joint_step", "solve_rows",
+        "column_norms", "inverse_scales", "_standardize", "_restore_units", "main_effects",
+        "contaminated_scale_rounds",
         *(f"_formula_line_{name}._numba" for name in ("l1", "contaminated", "cauchy", "welsch")),
     }  # fmt: skip
-    assert "_sweep" in compiled
+    assert "sweep" in compiled
     assert slow == []
     assert said.count("robustcp compiles") == 1
     assert str(tmp_path) in said
@@ -59,30 +59,30 @@ def test_a_first_fit_compiles_little_says_so_once_and_keeps_it(tmp_path):
 
 
 def test_what_is_compiled_is_said_the_first_time_only(monkeypatch, caplog):
-    monkeypatch.setattr(numba_kernels, "COMPILED_NAMES", [])
+    monkeypatch.setattr(runtime, "COMPILED_NAMES", [])
     for name in ("one", "two"):
-        numba_kernels._report_compiling(name, None)
-    assert numba_kernels.COMPILED_NAMES == ["one", "two"]
+        runtime._report_compiling(name, None)
+    assert runtime.COMPILED_NAMES == ["one", "two"]
     (record,) = caplog.records
-    assert record.name == numba_kernels.__name__
+    assert record.name == runtime.__name__
     assert "no folder to keep it in" in record.getMessage()
 
 
 def test_code_without_a_place_to_be_kept_is_compiled_all_the_same(monkeypatch):
-    monkeypatch.setattr(numba_kernels, "COMPILED_NAMES", ["before"])
+    monkeypatch.setattr(runtime, "COMPILED_NAMES", ["before"])
     names: dict = {}
     exec("def twice(x):\n    return 2 * x", names)  # no file, so no folder beside it
-    twice = numba_kernels._cached_jit(names["twice"])
+    twice = runtime.cached_jit(names["twice"])
     assert twice(4.0) == 8.0
-    assert numba_kernels.COMPILED_NAMES == ["before", "twice"]
+    assert runtime.COMPILED_NAMES == ["before", "twice"]
 
 
 def test_numbers_in_calls_are_not_compiled_in():
-    @numba_kernels._internal_jit
+    @runtime.internal_jit
     def add(a, b):
         return a + b
 
-    @numba_kernels._cached_jit
+    @runtime.cached_jit
     def total(a):
         return add(a, 1) + add(a, 2) + add(3, a)
 
@@ -95,8 +95,8 @@ class TestWarm:
     def test_afterwards_fits_compile_nothing(self, capsys):
         warm_command.main()
         said = capsys.readouterr().out
-        assert f"kept in {numba_kernels.cache_folder()}" in said
-        known, rng = list(numba_kernels.COMPILED_NAMES), np.random.default_rng(0)
+        assert f"kept in {cache_folder()}" in said
+        known, rng = list(runtime.COMPILED_NAMES), np.random.default_rng(0)
         for dtype in (np.float64, np.float32):
             for size in (10, 36):
                 X = rng.random((size, size, size)).astype(dtype)
@@ -109,7 +109,7 @@ class TestWarm:
             listed = robustcp.Observed(at, rng.random(len(at)).astype(dtype), (12, 12, 12))
             robustcp.cp(listed, 2, max_sweeps=3, rng=0)
         robustcp.cp(rng.integers(0, 99, (12, 12, 12), np.uint8), 2, max_sweeps=3, rng=0)
-        assert known == numba_kernels.COMPILED_NAMES
+        assert known == runtime.COMPILED_NAMES
 
     def test_without_numba(self, monkeypatch):
         monkeypatch.setattr(warm_command, "numba_kernels", lambda: None)

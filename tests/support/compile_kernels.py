@@ -7,26 +7,13 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from robustcp.engines.passes import kernels_triton as kernels
+from robustcp.engines.passes import triton as kernels
 from robustcp.losses import L1, Cauchy, Contaminated
 
 FLAGS = (
-    "TURNED", "GAPS", "CUT", "OUTER_WEIGHTED", "WEIGHTED", "SCALED", "FLOORED", "SIGNAL", "SPLIT",
+    "per_own_index", "has_missing", "clipped", "mode_weights", "entry_weights", "scaled", "floored",
+    "signal", "split_slopes",
 )  # fmt: skip
-#: What is read only if there are such weights or scales.
-BESIDE = {
-    "OUTER_WEIGHTED": ("ROW_WEIGHTS", "TILE_WEIGHTS", "OUTER_WEIGHTS"),
-    "WEIGHTED": ("WEIGHTS", "WEIGHT_PLACES"),
-    "SCALED": ("ROW_SCALES", "TILE_SCALES", "OUTER_SCALES"),
-    "SIGNAL": ("SIGNAL_A", "SIGNAL_P", "SIGNAL_Q"),
-}
-POINTERS = {
-    "VALUES": "*fp64",
-    "PLACES": "*i64",
-    "WEIGHT_PLACES": "*i64",
-    "LEFT": "*i32",
-    "RIGHT": "*i32",
-}
 
 
 def formula(loss):
@@ -38,30 +25,60 @@ VARIANTS = {
     "all": (
         "fp32",
         formula(Contaminated(above=0.1)),
-        tuple(flag for flag in FLAGS if flag != "WEIGHTED"),
+        tuple(flag for flag in FLAGS if flag != "entry_weights"),
     ),
-    "weights of entries": ("fp32", formula(Contaminated()), ("WEIGHTED", "TURNED")),
-    "double": ("fp64", formula(Cauchy()), ("GAPS", "SCALED")),
+    "weights of entries": ("fp32", formula(Contaminated()), ("entry_weights", "per_own_index")),
+    "double": ("fp64", formula(Cauchy()), ("has_missing", "scaled")),
 }
 
 
+def argument_types(real: str, flags: tuple[str, ...]) -> dict[str, object]:
+    """The types of the kernel's arguments; what is read of weights and scales only if wanted."""
+
+    def pointers(flag: str, *types: str) -> tuple[str, ...]:
+        return types if flag in flags else ("constexpr",) * len(types)
+
+    numbers = f"*{real}"
+    weights = kernels.EntryWeights(
+        *pointers("mode_weights", *[numbers] * 3),
+        *pointers("entry_weights", numbers, "*i64"),
+        *["i32"] * 3,
+    )
+    scales = kernels.EntryScales(
+        *pointers("scaled", *[numbers] * 3), *pointers("signal", *[numbers] * 3), "i32"
+    )
+    return {
+        "inputs": kernels.Inputs(
+            numbers, kernels.Data(numbers, "*i64", "i32", "constexpr", "i32"), weights, scales
+        ),
+        "factors": kernels.Factors(*[numbers] * 4, "*i32", "*i32"),
+        "sums": kernels.Sums(numbers, "*fp64"),
+        **dict.fromkeys(("rows", "first", "inner", "outer", "own", "rank", "splits"), "i32"),
+        "formula": "constexpr",
+        "layout": "constexpr",
+    }
+
+
+def constant_paths(types: object, path: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+    """Where in nested types the constants are."""
+    if isinstance(types, tuple):
+        nested = (constant_paths(part, (*path, k)) for k, part in enumerate(types))
+        return [found for part in nested for found in part]
+    return [path] if types == "constexpr" else []
+
+
 def compiled(real: str, loss_formula: object, flags: tuple[str, ...]) -> object:
-    names = kernels.pass_kernel.arg_names
-    fixed = {flag: flag in flags for flag in FLAGS} | {
-        "FORMULA": loss_formula, "real": tl.float32 if real == "fp32" else tl.float64,
-        "FAST": real == "fp32", "BI": 32, "BT": 32, "R": 16, "S": 16, "RS": 16,
-        "ROWS_BY": 8, "ROW_BY": 8, "INNER_BY": 8, "PLACES_BY": 8, "GRADIENT": True, "GRAM": True,
-        "SHRUNK": 1, "STAGES": 2, "tile_stride": 1,
-    }  # fmt: skip
-    for flag, arrays in BESIDE.items():
-        fixed |= dict.fromkeys(arrays) if flag not in flags else {}
-    signature = {
-        name: "constexpr" if name in fixed
-        else POINTERS.get(name, f"*{real}") if name.isupper() else "i32"
-        for name in names
-    }  # fmt: skip
-    places = {(names.index(name),): value for name, value in fixed.items()}
-    source = ASTSource(fn=kernels.pass_kernel, signature=signature, constexprs=places, attrs={})
+    layout = kernels.Layout(
+        real=tl.float32 if real == "fp32" else tl.float64, fast=real == "fp32", row_block=32,
+        tile_block=32, rank_block=16, pair_block=16, signal_block=16, rows_divisor=8,
+        row_stride_divisor=8, tile_divisor=8, offsets_divisor=8, gradient=True, gram=True,
+        unit_steps=1, pipeline_stages=2, **{flag: flag in flags for flag in FLAGS},
+    )  # fmt: skip
+    signature = argument_types(real, flags)
+    assert list(signature) == kernels.pass_kernel.arg_names
+    constants = dict.fromkeys(constant_paths(tuple(signature.values())))
+    constants |= {(0, 1, 3): 1, (10,): loss_formula, (11,): layout}  # (0, 1, 3): the tile's stride
+    source = ASTSource(fn=kernels.pass_kernel, signature=signature, constexprs=constants, attrs={})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32))
 
 

@@ -1,4 +1,4 @@
-"""Compile all that fits of arrays and of listed entries need, before they do."""
+"""`python -m robustcp.warm`: compile ahead of time what fits need."""
 
 from __future__ import annotations
 
@@ -17,33 +17,37 @@ from robustcp.engines.installed import numba_kernels
 from robustcp.losses import Loss, loss_types
 
 REAL_TYPES = ("float64", "float32")
-#: As data may come without being converted first.
+#: Types of data that compiled code reads itself.
 DATA_TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32")
 
 
 def main() -> None:
-    """Compile, and tell what and where."""
+    """Compile, and print what was compiled and where it is kept."""
     code = numba_kernels()
     if code is None:
         sys.exit("robustcp.warm: there is no compiled code without Numba (pip install numba)")
     logging.getLogger("robustcp").setLevel(logging.ERROR)  # it is told here
-    start_time, initial_count = time.perf_counter(), len(code.COMPILED_NAMES)
-    for name, task in compile_tasks(code):
-        task_start, count_before = time.perf_counter(), len(code.COMPILED_NAMES)
-        task()
-        new, seconds = len(code.COMPILED_NAMES) - count_before, time.perf_counter() - task_start
-        print(f"{name}: {new} compiled, {seconds:.1f} s" if new else f"{name}: there already")
-    new, seconds = len(code.COMPILED_NAMES) - initial_count, time.perf_counter() - start_time
+    results = [_run_task(code, name, task) for name, task in compile_tasks(code)]
+    count, seconds = map(sum, zip(*results, strict=True))
     folder = code.cache_folder()
     print(
-        f"{new} functions in {seconds:.1f} s; {f'kept in {folder}' if folder else 'kept nowhere'}"
+        f"{count} functions in {seconds:.1f} s; {f'kept in {folder}' if folder else 'kept nowhere'}"
     )
     if folder is None:
         print("no folder can be written to: set NUMBA_CACHE_DIR to one")
 
 
+def _run_task(code: Any, name: str, task: Callable[[], object]) -> tuple[int, float]:
+    """Run a task and print what it did: how many functions were compiled, and the seconds."""
+    start_time, count_before = time.perf_counter(), len(code.COMPILED_NAMES)
+    task()
+    count, seconds = len(code.COMPILED_NAMES) - count_before, time.perf_counter() - start_time
+    print(f"{name}: {count} compiled, {seconds:.1f} s" if count else f"{name}: there already")
+    return count, seconds
+
+
 def compile_tasks(code: Any) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What is to be compiled, and what compiles it."""
+    """The name of each part, and a function that compiles it."""
     for real in map(np.dtype, REAL_TYPES):
         yield f"passes, {real}", partial(_compile_passes, code, real)
         yield f"losses, {real}", partial(_compile_losses, code, real)
@@ -53,23 +57,9 @@ def compile_tasks(code: Any) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _compile_passes(code: Any, real: np.dtype[Any]) -> None:
-    for compile_function in (
-        code.rows_tile,
-        code.columns_tile,
-        code.solve_rows,
-        code.solve_nonnegative_rows,
-        code.sweep,
-        code.inverse_scales,
-        code.column_norms,
-        code.residuals,
-    ):
-        compile_function(real)
-    code.dispatch_tile()
-    code.joint_step()
-    code.main_effects()
-    code.contaminated_scale_rounds()
+    for function, takes_type in code.C_FUNCTIONS:
+        _ = function(real) if takes_type else function()
     code.line_preparation(real, real, True)
-    code.line_restoration(real, True)
 
 
 def _compile_losses(code: Any, real: np.dtype[Any]) -> None:
@@ -79,21 +69,23 @@ def _compile_losses(code: Any, real: np.dtype[Any]) -> None:
 
 
 def _default_losses() -> Iterator[Loss]:
-    """One of each loss whose parameters all have default values."""
+    """An instance of each loss whose parameters all have default values."""
     for loss_type in loss_types().values():
         if all(field.default is not MISSING for field in fields(loss_type)):
             yield loss_type()
 
 
 def _compile_least_squares(real: np.dtype[Any]) -> None:
-    for size in (8, 40):  # swept as a whole, and by tiles
+    for size in (8, 40):  # as whole sweeps, and by tiles
         X = np.random.default_rng(0).random((size,) * 3).astype(real)
         robustcp.cpals(X, 2, max_sweeps=2, rng=0)
 
 
 def _compile_coordinate_lists(real: np.dtype[Any]) -> None:
     rng = np.random.default_rng(0)
-    indices = np.unique(rng.integers(0, 20, (2000, 3)), axis=0)  # so few that rows get a prior
+    indices = np.unique(
+        rng.integers(0, 20, (2000, 3)), axis=0
+    )  # few enough for a prior of the rows
     values = rng.random(len(indices)).astype(real)
     robustcp.cp(robustcp.Observed(indices, values, (20, 20, 20)), 2, max_sweeps=20, rng=0)
 

@@ -340,7 +340,7 @@ class CompiledCoordinatePass(CoordinatePass):
 
     def residual_function(self, factors: Factors, residuals: np.ndarray) -> Any:
         real = residuals.dtype
-        empty, line = np.empty((0, 0), real), numba_kernels().residuals(real)
+        empty, line = np.empty((0, 0), real), numba_kernels().residuals(real).address
         run = self._bind_pass(factors, 0, line, empty, residuals)
         return lambda cut, row, edge: run(cut, row, 0, edge, empty, empty)
 
@@ -353,45 +353,33 @@ class CompiledCoordinatePass(CoordinatePass):
         auxiliary: np.ndarray | None,
     ) -> Any:
         """The pass with a line function, which is given numbers, and an array beside the data."""
-        from robustcp.engines.passes.numba_coordinates import coordinate_pass
-
         entries, order, code = self.entries, self.coordinates.row_order(mode), numba_kernels()
         real, scaled = entries.x.values.dtype, entries.h is not None
-        callbacks = (
+        h = None if entries.h is None else entries.h.in_row_order(mode)
+        arrays = entries.x.in_row_order(mode), auxiliary, h
+        addresses = [0 if array is None else array.ctypes.data for array in arrays]
+        calls = code.LineCalls(
             line,
             code.line_preparation(real, real, scaled),
             code.line_restoration(real, scaled),
+            parameters.ctypes.data,
         )
-        h = None if entries.h is None else entries.h.in_row_order(mode)
-        arrays = parameters, entries.x.in_row_order(mode), auxiliary, h
-        addresses = [0 if array is None else array.ctypes.data for array in arrays]
-        own_factor = np.ascontiguousarray(factors[mode], dtype=real)
-        other_factors = np.concatenate([A for m, A in enumerate(factors) if m != mode], dtype=real)
+        inputs = (
+            code.EntryOrder(order.other_indices, order.factor_offsets, order.row_starts),
+            np.ascontiguousarray(factors[mode], dtype=real),
+            np.concatenate([A for m, A in enumerate(factors) if m != mode], dtype=real),
+        )
 
         def run(
             cut: slice,
             row: int,
             first_row: int,
-            edge: np.ndarray,
             *sums: np.ndarray,
-            arrays: Any = arrays,
+            held: Any = (parameters, *arrays),
         ) -> float:
-            total = coordinate_pass(
-                callbacks,
-                *addresses,
-                order.other_indices,
-                order.factor_offsets,
-                order.row_starts,
-                cut.start,
-                cut.stop,
-                row,
-                first_row,
-                own_factor,
-                other_factors,
-                edge,
-                *sums,
-            )
-            return float(total)
+            part = code.Cut(cut.start, cut.stop, row, first_row)
+            entry_addresses = code.EntryAddresses(*addresses)
+            return float(code.coordinate_pass(calls, entry_addresses, part, *inputs, *sums))
 
         return run
 

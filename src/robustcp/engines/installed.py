@@ -19,14 +19,14 @@ KERNEL_DEVICE = "cuda"
 
 @cache
 def numba_kernels() -> Any:
-    """The module of compiled code; None where Numba (the extra `fast`) is not installed."""
-    return _import_passes("numba", "kernels_numba")
+    """The package of compiled code; None where Numba (the extra `fast`) is not installed."""
+    return _import_passes("numba")
 
 
 def triton_kernels(device: Any) -> Any:
-    """The module of kernels for arrays of PyTorch on an NVIDIA GPU; None where there are none."""
+    """The package of kernels for arrays of PyTorch on an NVIDIA GPU; None where there are none."""
     on_gpu = getattr(device, "type", "") == KERNEL_DEVICE
-    return _import_passes("triton", "kernels_triton") if on_gpu else None
+    return _import_passes("triton") if on_gpu else None
 
 
 def compilation_seconds() -> float:
@@ -36,12 +36,12 @@ def compilation_seconds() -> float:
 
 
 @cache
-def _import_passes(package: str, name: str) -> Any:
-    """A module of passes; None where the package that it needs is not installed."""
+def _import_passes(package: str) -> Any:
+    """Our package of what a compiler compiles; None where the compiler is not installed."""
     if importlib.util.find_spec(package) is None:
         return None
     try:
-        return importlib.import_module(f"robustcp.engines.passes.{name}")
+        return importlib.import_module(f"robustcp.engines.passes.{package}")
     except Exception as error:  # one that does not go with this NumPy or PyTorch, for one
         warnings.warn(f"{package} is installed but cannot be used ({error})", stacklevel=3)
         return None

@@ -174,7 +174,7 @@ class _SortedResiduals:
         return sigma, above, below
 
     def _iterate_compiled(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
-        """The same by compiled code."""
+        """The same by compiled code, in engines/passes/numba/noise.py."""
         code, result, settings = numba_kernels(), np.empty(3), self.settings
         numbers = np.array(
             (

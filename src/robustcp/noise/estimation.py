@@ -515,7 +515,7 @@ def _estimate_main_effects(
 def _estimate_main_effects_compiled(
     residuals: Residuals, modes: Sequence[int], floor: float
 ) -> tuple[SlabScales, np.ndarray]:
-    """The same by compiled code."""
+    """The same by compiled code: `main_effects` in engines/passes/numba/noise.py."""
     code, slabs = numba_kernels(), [None] * len(residuals.shape)
     if not modes:
         return tuple(slabs), residuals.values

@@ -21,7 +21,7 @@ from robustcp.engines.passes.base import Pass, TileSums
 from robustcp.engines.scales import MatrixScales
 from robustcp.engines.tiles import Tiling, khatri_rao, split_range
 from robustcp.engines.weights import MatrixWeights
-from robustcp.losses import Formula, Loss
+from robustcp.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -38,53 +38,6 @@ class Block:
     corner: tuple[int, int]
     end: tuple[int, int]
     rows: slice
-
-
-#: A C-ordered matrix and where in it a block begins.
-BlockOrigin = tuple[np.ndarray, tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class BlockData:
-    """What compiled code reads of a block; it must be held as long as the addresses are used.
-
-    Attributes
-    ----------
-    data : BlockOrigin
-    weights : array, optional
-        Those of the block alone.
-    scales : BlockOrigin, optional
-        Inverse ones.
-    """
-
-    data: BlockOrigin
-    weights: np.ndarray | None
-    scales: BlockOrigin | None
-
-    @property
-    def addresses(self) -> tuple[tuple[int, int, int], int, tuple[int, int]]:
-        """Where they are, as in `kernels_numba._rows_tile`."""
-        weights = 0 if self.weights is None else numba_kernels().address(self.weights)
-        scales = (0, 0) if self.scales is None else _locate(*self.scales)[:2]
-        return _locate(*self.data), weights, scales
-
-
-@dataclass(frozen=True)
-class LineFunctions:
-    """What a pass does to a line of entries: addresses as in `kernels_numba._rows_tile`.
-
-    The array of the loss's parameters must be held as long as its address is used.
-    """
-
-    addresses: tuple[int, int, int, int]
-    numbers_address: int
-    numbers: np.ndarray
-    value_factor: float
-
-    def frame(self, entries: BlockData, block_entries: int, *extra: int) -> tuple[int, ...]:
-        """As `kernels_numba._rows_tile` takes it, of some entries; more is for `kernels._sweep`."""
-        X, weights, scales = entries.addresses
-        return *self.addresses, self.numbers_address, *X, weights, *scales, block_entries, *extra
 
 
 class CompiledPass(Pass):
@@ -127,69 +80,47 @@ class CompiledPass(Pass):
 
     def _block_function(self, loss: Loss, sides: _SideProducts) -> Any:
         """A function of a block, and of arrays to add to, that returns the block's value."""
-        code, real = numba_kernels(), self.storage.dtype
-        tile_function = (code.rows_tile if sides.own_rows else code.columns_tile)(real).address
-        run, address, functions = code.dispatch_tile().run, code.address, self.line_functions(loss)
-        block_entries, read_block, value_factor = (
-            self.storage.tiling.block_entries,
-            self._read_block,
-            functions.value_factor,
-        )
-        products = sides.products
+        code, functions, value_factor = numba_kernels(), *self.functions(loss)
+        address, read_block, products = code.address, self._read_block, sides.products
+        run = (code.rows_tile if sides.own_rows else code.columns_tile)(self.storage.dtype).run
         sizes = len(products[1]), len(products[2]), products[3].shape[1]
         addresses = [address(part) for part in products]
 
         def run_block(block: Block, gradient: np.ndarray, gram: np.ndarray) -> float:
-            assert products  # held while they are read, as entries and lines are
+            assert products  # held while they are read
             entries, (row, column), end = read_block(block), block.corner, block.end
-            arguments = np.array(
-                (
-                    tile_function,
-                    row,
-                    column,
-                    end[0] - row,
-                    end[1] - column,
-                    block.rows.start,
-                    *sizes,
-                    gram.shape[1],
-                    *addresses,
-                    address(gradient),
-                    address(gram),
-                    *functions.frame(entries, block_entries),
-                )
+            size = end[0] - row, end[1] - column
+            tile = code.Tile(
+                row, column, *size, block.rows.start, *sizes, gram.shape[1], *addresses
             )
-            return float(value_factor * run(address(arguments)))
+            value = run(functions, entries, tile, address(gradient), address(gram))
+            return float(value_factor * value)
 
         return run_block
 
-    def line_functions(self, loss: Loss) -> LineFunctions:
-        """What a pass does to a line of entries."""
-        numbers, formula = loss_parameters(loss, self.storage.dtype), loss.numba_formula
-        assert numbers is not None
+    def functions(self, loss: Loss) -> tuple[Any, float]:
+        """What compiled code calls for a line of entries, and the factor of the loss's values."""
+        code, real, formula = numba_kernels(), self.storage.dtype, loss.numba_formula
+        parameters = loss_parameters(loss, real)
         assert formula is not None
-        return LineFunctions(
-            self._function_addresses(formula),
-            numba_kernels().address(numbers),
-            numbers,
-            formula.value_factor,
-        )
-
-    def read_all(self) -> BlockData:
-        """All the data, as one block."""
-        assert self.storage.as_matrix is not None
-        return self._read_block(Block((0, 0), self.storage.as_matrix.shape, slice(0, 0)))
-
-    def _function_addresses(self, formula: Formula) -> tuple[int, int, int, int]:
-        """See `kernels_numba._rows_tile`."""
-        code, real = numba_kernels(), self.storage.dtype
+        assert parameters is not None
         data = self.storage.array.dtype if self._reads_in_place else real
         weighted, scaled = self._weights is not None, self._scales is not None
-        return (
+        functions = code.Functions(
             code.formula_line(formula.function, real, weighted, len(formula.numbers)),
             code.line_preparation(data, real, scaled),
             code.line_restoration(real, scaled),
             code.gemm(real),
+            code.address(parameters),
+            self.storage.tiling.block_entries,
         )
+        functions.arrays = parameters
+        return functions, formula.value_factor
+
+    def read_all(self) -> Any:
+        """Where all the data is, as compiled code takes it."""
+        assert self.storage.as_matrix is not None
+        return self._read_block(Block((0, 0), self.storage.as_matrix.shape, slice(0, 0)))
 
     @cached_property
     def _reads_in_place(self) -> bool:
@@ -204,19 +135,29 @@ class CompiledPass(Pass):
         has_zeros = weights is not None and weights.has_zeros
         return native and not has_zeros and self.storage.view.is_identity
 
-    def _read_block(self, block: Block) -> BlockData:
-        """The data, weights and inverse scales of a block."""
-        matrix, storage = self.storage.as_matrix, self.storage
+    def _read_block(self, block: Block) -> Any:
+        """Where the data, weights and inverse scales of a block are, as compiled code takes it."""
+        matrix, storage, code = self.storage.as_matrix, self.storage, numba_kernels()
         assert matrix is not None
         window = tuple(slice(a, b) for a, b in zip(block.corner, block.end, strict=True))
         w = None if self._weights is None else np.ascontiguousarray(self._weights.block(*window))
-        scales = None if self._scales is None else self._scales.block(*window)
-        if self._reads_in_place:
-            return BlockData((matrix, block.corner), w, scales)
-        values = storage.convert(matrix[window], storage.dtype)
-        if w is not None and storage.weights is not None and storage.weights.has_zeros:
-            values = np.where(w == 0, values.dtype.type(np.nan), values)
-        return BlockData((np.ascontiguousarray(values), (0, 0)), w, scales)
+        scales, scale_corner = (
+            (None, (0, 0)) if self._scales is None else self._scales.block(*window)
+        )
+        data, corner = matrix, block.corner
+        if not self._reads_in_place:
+            values = storage.convert(matrix[window], storage.dtype)
+            if w is not None and storage.weights is not None and storage.weights.has_zeros:
+                values = np.where(w == 0, values.dtype.type(np.nan), values)
+            data, corner = np.ascontiguousarray(values), (0, 0)
+        entries = code.Entries(
+            *_locate(data, corner),
+            data.itemsize,
+            0 if w is None else code.address(w),
+            *((0, 0) if scales is None else _locate(scales, scale_corner)),
+        )
+        entries.arrays = data, w, scales
+        return entries
 
     @cached_property
     def _scales(self) -> MatrixScales | None:
@@ -229,10 +170,10 @@ class CompiledPass(Pass):
         return None if weights is None else MatrixWeights(weights, storage.shape, storage.split)
 
 
-def _locate(matrix: np.ndarray, offset: tuple[int, int]) -> tuple[int, int, int]:
-    """Where an entry of a matrix is, and how far it is to the next row and entry, in bytes."""
-    step, width = matrix.shape[1] * matrix.itemsize, matrix.itemsize
-    return numba_kernels().address(matrix) + offset[0] * step + offset[1] * width, step, width
+def _locate(matrix: np.ndarray, offset: tuple[int, int]) -> tuple[int, int]:
+    """Where an entry of a C-ordered matrix is, and how far it is to the next row, in bytes."""
+    step = matrix.shape[1] * matrix.itemsize
+    return numba_kernels().address(matrix) + offset[0] * step + offset[1] * matrix.itemsize, step
 
 
 class _SideProducts:

@@ -70,24 +70,13 @@ class FormulaSweep(StackedSweep):
         storage, code = compiled_pass.storage, numba_kernels()
         real, matrix = storage.dtype, storage.as_matrix
         assert matrix is not None
-        self._referenced = (
-            compiled_pass.read_all(),
-            compiled_pass.line_functions(loss),
-        )  # the frame has their addresses
-        self._value_factor = self._referenced[1].value_factor
-        functions = (code.rows_tile, code.columns_tile, code.solve_rows)
-        self._frame = np.array(
-            self._referenced[1].frame(
-                self._referenced[0],
-                storage.tiling.block_entries,
-                *(function(real).address for function in functions),
-                storage.split,
-                len(storage.shape),
-                *self._mode_offsets,
-            )
-        )
-        self._run, self._address = code.sweep(real).run, code.address
-        self._addresses = code.address(self._frame), code.address(self._mode_offsets)
+        functions, self._value_factor = compiled_pass.functions(loss)
+        entries = compiled_pass.read_all()
+        addresses = (f(real).address for f in (code.rows_tile, code.columns_tile, code.solve_rows))
+        self._sweep = code.Sweep(functions, entries, *addresses, storage.split, len(storage.shape))
+        self._sweep.arrays = functions.arrays, entries.arrays
+        self._run, self._turns, self._address = code.sweep(real).run, code.Turns, code.address
+        self._offsets = code.address(self._mode_offsets)
         self._max_rows, self._work_lines = max(storage.shape), 3 * max(matrix.shape)
 
     def _sweep_stack(
@@ -97,36 +86,30 @@ class FormulaSweep(StackedSweep):
         mu: float,
         cached_equations: NormalEquations | None,
     ) -> np.ndarray:
-        rank = stack.shape[1]
+        rank, address = stack.shape[1], self._address
         gradient, gram, buffers = self._allocate(rank)
         if cached_equations is not None:
             gradient[: len(cached_equations.gradient)] = cached_equations.gradient
             gram[: len(cached_equations.gram)] = cached_equations.gram
-        numbers, address = np.array((mu, _lift(rank, self._dtype)), self._dtype), self._address
-        self._run(
-            self._addresses[0],
-            address(modes),
-            len(modes),
-            cached_equations is not None,
-            -1,
-            rank,
-            address(numbers),
-            address(stack),
-            *buffers,
-        )
+        parameters = np.array((mu, _lift(rank, self._dtype)), self._dtype)
+        turns = self._turns(len(modes), cached_equations is not None, -1, rank)
+        inputs = address(modes), self._offsets, address(parameters), address(stack)
+        self._run(self._sweep, turns, *inputs, *buffers)
         return stack
 
     def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
         stack, n, count = self._stack_factors(factors), self._order.index(mode), len(factors[mode])
-        frame, unused = self._addresses
         gradient, gram, buffers = self._allocate(stack.shape[1])
-        value = self._run(
-            frame, unused, 0, 0, n, stack.shape[1], unused, self._address(stack), *buffers
-        )
+        turns = self._turns(0, 0, n, stack.shape[1])
+        inputs = 0, self._offsets, 0, self._address(stack)
+        value = self._run(self._sweep, turns, *inputs, *buffers)
         return NormalEquations(gram[:count], gradient[:count], float(self._value_factor * value))
 
     def _allocate(self, rank: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
-        """Room for the normal equations of any mode, and for `kernels_numba._sweep`."""
+        """Room for the normal equations of any mode and for products of factors.
+
+        Returns the arrays of gradients and of Gram matrices, and the three addresses.
+        """
         size, packed = self._max_rows * rank, self._max_rows * (rank * (rank + 1) // 2)
         buffer = np.empty(size + packed + self._work_lines * rank, self._dtype)
         gradient = buffer[:size].reshape(self._max_rows, rank)
@@ -159,10 +142,10 @@ class LeastSquaresSweep(StackedSweep):
                 np.ascontiguousarray, (cached_equations.gradient, cached_equations.gram)
             )
         (gemm, *arguments), rank = self._arguments, stack.shape[1]
-        numbers = np.array((mu, _lift(rank, self._dtype)), stack.dtype)
+        parameters = np.array((mu, _lift(rank, self._dtype)), stack.dtype)
         solve = numba_kernels().solve_rows(stack.dtype).address
         new: np.ndarray = numba_kernels().least_squares_sweep(
-            gemm, solve, *arguments, modes, stack, gradient, gram, numbers
+            gemm, solve, *arguments, modes, stack, gradient, gram, parameters
         )
         return new
 

@@ -1,10 +1,10 @@
-"""The fused pass on a GPU, by Triton; see `kernels_triton` for the mathematics."""
+"""The fused pass on a GPU, by Triton; see `triton/dense_pass.py` for the mathematics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -138,106 +138,85 @@ class TritonPass(Pass):
         rank = _rank(factors)
         pair_count = rank * (rank + 1) // 2
         packed = pair_count if gram else 0
-        R, S = kernels.block_size(rank), min(MAX_PACKED_COLUMNS, kernels.block_size(pair_count))
-        chunks = -(-packed // S)
         own_slice = slice(0, shape[n]) if rows is None else rows
         own_count = own_slice.stop - own_slice.start
         data, first, count = storage.storage_array, own_slice.start, own_count
-        own_factor = factors[n]
+        own_factor, own_programs = factors[n], 1
         if roles.per_own_index:
             data, own_factor = data.narrow(n, own_slice.start, own_count), own_factor[own_slice, :]
-            first, count = 0, shape[roles.rows]
-        pairs = self._column_pairs(rank, R, S)
-        P = self._outer_products(factors, roles, pairs, rank, R)
-        outer = P.shape[0]
-        block = (
-            MAX_BLOCK_SIZE if storage.dtype == xp.float32 else MAX_BLOCK_SIZE // 2
-        )  # as many registers
-        BI, BT = (min(block, kernels.block_size(size)) for size in (count, shape[roles.tile]))
-        split = _WorkSplit.of(
-            blocks=-(-count // BI) * (own_count if roles.per_own_index else 1),
-            tiles=-(-shape[roles.tile] // BT),
-            outer=outer,
-            max_parts=max(
-                1,
-                int(max(PARTIAL_SUMS_SHARE * math.prod(shape), MIN_PARTIAL_SUMS))
-                // (count * (rank + packed)),
-            ),
+            first, count, own_programs = 0, shape[roles.rows], own_count
+        strides, tile_size = data.stride(), shape[roles.tile]
+        offsets, offsets_divisor = self._outer_offsets(n)
+        scale_flags, weights, scales = self._weight_inputs(roles, own_slice)
+        max_block = MAX_BLOCK_SIZE if storage.dtype == xp.float32 else MAX_BLOCK_SIZE // 2
+        layout = kernels.Layout(  # blocks take as many registers in double precision
+            real=kernels.TRITON_TYPES[str(storage.dtype)],
+            fast=not kernels.is_interpreted() and storage.dtype == xp.float32,
+            row_block=min(max_block, kernels.block_size(count)),
+            tile_block=min(max_block, kernels.block_size(tile_size)),
+            rank_block=kernels.block_size(rank),
+            pair_block=min(MAX_PACKED_COLUMNS, kernels.block_size(pair_count)),
+            signal_block=kernels.block_size(max(1, scales.signal_rank)),
+            rows_divisor=_power_of_two_divisor(count),
+            row_stride_divisor=_power_of_two_divisor(strides[roles.rows]),
+            tile_divisor=_power_of_two_divisor(tile_size),
+            offsets_divisor=offsets_divisor,
+            gradient=True,
+            gram=gram,
+            per_own_index=roles.per_own_index,
+            has_missing=storage.has_missing,
+            clipped=storage.view.clip_limit < math.inf,
+            unit_steps=len(self._unit_multipliers),
+            **scale_flags,
+            split_slopes=math.prod(shape) < MIN_AVERAGED_ENTRIES * shape[n],
+            pipeline_stages=1 if strides[roles.rows] == 1 else PIPELINE_STAGES,
         )
-        blocks = -(-count // BI)
-        own_programs = own_count if roles.per_own_index else 1
+        pairs = self._column_pairs(rank, layout)
+        P = self._outer_products(factors, roles, pairs, rank, layout.rank_block)
+        blocks = -(-count // layout.row_block)
+        sums_limit = max(PARTIAL_SUMS_SHARE * math.prod(shape), MIN_PARTIAL_SUMS)
+        parts, splits = _split_work(
+            blocks=blocks * own_programs,
+            tiles=-(-tile_size // layout.tile_block),
+            outer=P.shape[0],
+            max_parts=max(1, int(sums_limit) // (count * (rank + packed))),
+        )
         sums = xp.empty(
-            (split.parts * (blocks if roles.per_own_index else 1), own_count, rank + packed),
+            (parts * (blocks if roles.per_own_index else 1), own_count, rank + packed),
             dtype=storage.dtype,
             device=storage.device,
         )
         values = xp.empty(sums.shape[:2], dtype=xp.float64, device=storage.device)
-        strides, formula = data.stride(), kernels.compile_formula(_formula(loss).function)
-        inputs = self._weight_inputs(roles, own_slice)
-        divisors = [
-            _power_of_two_divisor(count),
-            _power_of_two_divisor(strides[roles.rows]),
-            _power_of_two_divisor(shape[roles.tile]),
-        ]
-        view = storage.view
-
-        def launch(first_column: int, chunk_count: int, gradient: bool) -> None:
-            kernels.pass_kernel[blocks, split.parts, chunk_count * own_programs](
-                data,
-                factors[roles.rows],
-                own_factor,
-                P,
-                factors[roles.tile],
-                *pairs,
-                self._kernel_numbers(loss),
-                self._outer_offsets(n)[0],
-                sums,
-                values,
-                *inputs.arrays,
-                count // divisors[0],
-                first,
-                shape[roles.tile] // divisors[2],
-                outer,
-                own_programs,
-                rank,
-                packed,
-                P.shape[1],
-                inputs.signal_rank,
-                strides[roles.rows] // divisors[1],
-                strides[roles.tile],
-                strides[n],
-                *inputs.strides,
-                split.tiles_per_part,
-                split.outer_per_part,
-                split.outer_splits,
-                first_column,
-                FORMULA=formula,
-                real=kernels.TRITON_TYPES[str(storage.dtype)],
-                FAST=not kernels.is_interpreted() and storage.dtype == xp.float32,
-                BI=BI,
-                BT=BT,
-                R=R,
-                S=S,
-                RS=kernels.block_size(max(1, inputs.signal_rank)),
-                ROWS_BY=divisors[0],
-                ROW_BY=divisors[1],
-                INNER_BY=divisors[2],
-                PLACES_BY=self._outer_offsets(n)[1],
-                GRADIENT=gradient,
-                GRAM=gram,
-                TURNED=roles.per_own_index,
-                GAPS=storage.has_missing,
-                SHRUNK=len(self._unit_multipliers),
-                CUT=view.clip_limit < math.inf,
-                **inputs.flags,
-                SPLIT=math.prod(shape) < MIN_AVERAGED_ENTRIES * shape[n],
-                num_warps=4,
-                STAGES=1 if strides[roles.rows] == 1 else PIPELINE_STAGES,
-            )
-
-        launch(0, 1, True)
-        if chunks > 1:
-            launch(S, chunks - 1, False)
+        arguments = (
+            kernels.Inputs(
+                self._kernel_parameters(loss),
+                kernels.Data(
+                    data,
+                    offsets,
+                    strides[roles.rows] // layout.row_stride_divisor,
+                    strides[roles.tile],
+                    strides[n] if roles.per_own_index else 0,
+                ),
+                weights,
+                scales,
+            ),
+            kernels.Factors(factors[roles.rows], own_factor, P, factors[roles.tile], *pairs),
+            kernels.Sums(sums, values),
+            count // layout.rows_divisor,
+            first,
+            tile_size // layout.tile_divisor,
+            P.shape[0],
+            own_programs,
+            rank,
+            splits,
+            kernels.compile_formula(_formula(loss).function),
+        )
+        kernels.pass_kernel[blocks, parts, own_programs](*arguments, layout, num_warps=4)
+        further_chunks = -(-packed // layout.pair_block) - 1
+        if further_chunks > 0:
+            layout = replace(layout, gradient=False)
+            grid = blocks, parts, further_chunks * own_programs
+            kernels.pass_kernel[grid](*arguments, layout, num_warps=4)
         return xp.sum(sums, axis=0), xp.sum(values)
 
     # What does not change between passes
@@ -278,17 +257,14 @@ class TritonPass(Pass):
             offsets = xp.reshape(offsets[:, None] + steps[None, :], (-1,))
         return offsets
 
-    def _column_pairs(self, rank: int, R: int, S: int) -> tuple[Array, Array]:
+    def _column_pairs(self, rank: int, layout: Any) -> tuple[Array, Array]:
         """The columns of rows and the pairs of packed columns, in whole chunks."""
         key = "pairs", rank
         if key not in self._cache:
             xp, storage = self.storage.xp, self.storage
             options = {"dtype": xp.int32, "device": storage.device}
-            packed = rank * (rank + 1) // 2
-            row_padding, pair_padding = (
-                xp.zeros((R - rank,), **options),
-                xp.zeros((-packed % S,), **options),
-            )
+            row_padding = xp.zeros((layout.rank_block - rank,), **options)
+            pair_padding = xp.zeros((-(rank * (rank + 1) // 2) % layout.pair_block,), **options)
             self._cache[key] = tuple(
                 xp.concat(
                     [
@@ -303,7 +279,7 @@ class TritonPass(Pass):
         pairs: tuple[Array, Array] = self._cache[key]
         return pairs
 
-    def _kernel_numbers(self, loss: Loss) -> Array:
+    def _kernel_parameters(self, loss: Loss) -> Array:
         """The numbers of the loss, of the view and of the scales."""
         formula = _formula(loss)
         if formula not in self._cache:
@@ -361,65 +337,61 @@ class TritonPass(Pass):
         )
         return products
 
-    def _weight_inputs(self, roles: ModeRoles, own_slice: slice) -> _WeightInputs:
-        """Weights and scales, if there are any."""
-        key = "beside", roles.own, own_slice.start, own_slice.stop
+    def _weight_inputs(
+        self, roles: ModeRoles, own_slice: slice
+    ) -> tuple[dict[str, bool], Any, Any]:
+        """Which weights and scales there are, and both as the kernel reads them."""
+        key = "weights", roles.own, own_slice.start, own_slice.stop
         if key not in self._cache:
-            self._cache[key] = self._gather_weight_inputs(roles, own_slice)
-        inputs: _WeightInputs = self._cache[key]
-        return inputs
+            weights, scales = self.storage.weights, self.storage.scales
+            flags = {
+                "mode_weights": weights is not None and weights.array is None,
+                "entry_weights": weights is not None and weights.array is not None,
+                "scaled": scales is not None,
+                "floored": scales is not None and scales.parameters[3] > 0,
+                "signal": scales is not None and bool(scales.signal_factors),
+            }
+            inputs = self._weights(roles, own_slice), self._scales(roles, own_slice)
+            self._cache[key] = flags, *inputs
+        flags_and_inputs: tuple[dict[str, bool], Any, Any] = self._cache[key]
+        return flags_and_inputs
 
-    def _gather_weight_inputs(self, roles: ModeRoles, own_slice: slice) -> _WeightInputs:
-        storage, xp = self.storage, self.storage.xp
-        weights, scales = storage.weights, storage.scales
-        arrays: list[Any] = [None] * 11
-        strides, signal_rank = (0, 0, 0), 0
-        flags = {
-            "OUTER_WEIGHTED": weights is not None and weights.array is None,
-            "WEIGHTED": weights is not None and weights.array is not None,
-            "SCALED": scales is not None,
-            "FLOORED": scales is not None and scales.parameters[3] > 0,
-            "SIGNAL": scales is not None and bool(scales.signal_factors),
-        }
-        if weights is not None and weights.array is None:
-            arrays[:3] = self._mode_vectors(weights, roles, own_slice)
-        elif weights is not None:
-            entry_weights = xp.broadcast_to(weights.array, storage.shape)
-            if roles.per_own_index:
-                entry_weights = entry_weights.narrow(
-                    roles.own, own_slice.start, own_slice.stop - own_slice.start
-                )
-            weight_strides = entry_weights.stride()
-            arrays[3:5] = entry_weights, self._offsets(roles.outer, weight_strides)
-            strides = (
-                weight_strides[roles.rows],
-                weight_strides[roles.tile],
-                weight_strides[roles.own],
-            )
-        if scales is not None:
-            rows, *others = self._mode_vectors(scales.slabs, roles, own_slice)
-            arrays[5:8] = rows * scales.unit, *others
-        if scales is not None and scales.signal_factors:
-            signal_factors = [
-                xp.asarray(A, dtype=storage.dtype).contiguous() for A in scales.signal_factors
-            ]
-            signal_rank = _rank(signal_factors)
-            outer = khatri_rao(
-                [signal_factors[m] for m in roles.outer] or [xp.ones_like(signal_factors[0][:1, :])]
-            )
-            if roles.per_own_index:
-                outer = xp.concat([outer, signal_factors[roles.own][own_slice, :]], axis=0)
-            padding_columns = self._kernels.block_size(signal_rank) - signal_rank
-            padding = xp.zeros(
-                (outer.shape[0], padding_columns), dtype=outer.dtype, device=storage.device
-            )
-            padded = xp.concat([outer, padding], axis=1)
-            arrays[8:11] = (
-                signal_factors[roles.rows],
-                padded.contiguous(),
-                signal_factors[roles.tile],
-            )
-        return _WeightInputs(tuple(arrays), strides, signal_rank, flags)
+    def _weights(self, roles: ModeRoles, own_slice: slice) -> Any:
+        weights, storage = self.storage.weights, self.storage
+        if weights is None:
+            return self._kernels.EntryWeights()
+        if weights.array is None:
+            return self._kernels.EntryWeights(*self._mode_vectors(weights, roles, own_slice))
+        array = storage.xp.broadcast_to(weights.array, storage.shape)
+        if roles.per_own_index:
+            array = array.narrow(roles.own, own_slice.start, own_slice.stop - own_slice.start)
+        strides = array.stride()
+        mode_strides = (strides[mode] for mode in (roles.rows, roles.tile, roles.own))
+        offsets = self._offsets(roles.outer, strides)
+        return self._kernels.EntryWeights(None, None, None, array, offsets, *mode_strides)
+
+    def _scales(self, roles: ModeRoles, own_slice: slice) -> Any:
+        scales, storage, xp = self.storage.scales, self.storage, self.storage.xp
+        if scales is None:
+            return self._kernels.EntryScales()
+        rows, *others = self._mode_vectors(scales.slabs, roles, own_slice)
+        vectors = rows * scales.unit, *others
+        if not scales.signal_factors:
+            return self._kernels.EntryScales(*vectors)
+        factors = [xp.asarray(A, dtype=storage.dtype).contiguous() for A in scales.signal_factors]
+        rank = _rank(factors)
+        outer = khatri_rao([factors[m] for m in roles.outer] or [xp.ones_like(factors[0][:1, :])])
+        if roles.per_own_index:
+            outer = xp.concat([outer, factors[roles.own][own_slice, :]], axis=0)
+        padding = xp.zeros(
+            (outer.shape[0], self._kernels.block_size(rank) - rank),
+            dtype=outer.dtype,
+            device=storage.device,
+        )
+        padded = xp.concat([outer, padding], axis=1).contiguous()
+        return self._kernels.EntryScales(
+            *vectors, factors[roles.rows], padded, factors[roles.tile], rank
+        )
 
     def _mode_vectors(
         self, weights: TileWeights | None, roles: ModeRoles, own_slice: slice
@@ -442,46 +414,21 @@ class TritonPass(Pass):
         return tuple(v.contiguous() for v in (vector(roles.rows), vector(roles.tile), outer))
 
 
-@dataclass(frozen=True)
-class _WeightInputs:
-    """What a kernel reads beside data and factors.
+def _split_work(blocks: int, tiles: int, outer: int, max_parts: int) -> tuple[int, int]:
+    """How many programs share the columns of a block of rows, and the outer indices among these.
 
-    Attributes
-    ----------
-    arrays : tuple
-        Weights of rows, tiles and outer indices; of entries, and where those of outer indices
-        begin; scales of rows, tiles and outer indices; the signal's rows, outer rows and tiles.
-    strides : (row, tile, own) of the weights of entries
-    signal_rank : int
-        The columns of the signal's factors.
-    flags : which of them there are
+    Enough programs for a GPU, but at most `max_parts`. Each has as many tiles and outer indices as
+    the next, but the last one.
     """
+    parts = max(1, min(TARGET_PROGRAMS // blocks, max_parts, tiles * outer))
+    tile_groups = _even_parts(tiles, min(tiles, parts))
+    outer_splits = _even_parts(outer, max(1, min(outer, parts // tile_groups)))
+    return tile_groups * outer_splits, outer_splits
 
-    arrays: tuple[Any, ...]
-    strides: tuple[int, int, int]
-    signal_rank: int
-    flags: dict[str, bool]
 
-
-@dataclass(frozen=True)
-class _WorkSplit:
-    """How the columns of a block of rows are shared among programs."""
-
-    parts: int
-    outer_splits: int
-    outer_per_part: int
-    tiles_per_part: int
-
-    @classmethod
-    def of(cls, blocks: int, tiles: int, outer: int, max_parts: int) -> _WorkSplit:
-        """Enough programs for a GPU, but no more than so many parts."""
-        parts = max(1, min(TARGET_PROGRAMS // blocks, max_parts, tiles * outer))
-        tile_groups = min(tiles, parts)
-        tiles_per_part = -(-tiles // tile_groups)
-        tile_groups = -(-tiles // tiles_per_part)
-        outer_per_part = -(-outer // max(1, min(outer, parts // tile_groups)))
-        outer_splits = -(-outer // outer_per_part)
-        return cls(tile_groups * outer_splits, outer_splits, outer_per_part, tiles_per_part)
+def _even_parts(size: int, max_parts: int) -> int:
+    """Into how many parts of even length a size is cut, of at most `max_parts`."""
+    return -(-size // -(-size // max_parts))
 
 
 def _formula(loss: Loss) -> Formula:

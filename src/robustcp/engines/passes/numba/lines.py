@@ -1,0 +1,99 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Functions of a line of entries that passes call by their addresses.
+
+All have the same arguments, of which some leave one unused: the data, the model, which is
+overwritten, another line to write to, and two more lines to read.
+"""
+
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from numba import carray, njit
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from robustcp.engines.passes.numba.intrinsics import or_zero
+from robustcp.engines.passes.numba.runtime import INT, REALS, c_function, compile_c_function
+from robustcp.losses import numba_functions
+from robustcp.losses.formula import bind
+from robustcp.losses.numba_functions import INLINE
+
+#: Of `_formula_line`, for `formula_line` to fill in: the formula of a loss, how many parameters it
+#: takes, and whether entries have weights.
+formula: Any = None
+size, weighted = 0, False
+
+
+def _formula_line(x, s, w, parameters, weights, count):
+    """The loss: `s` holds the model and gets slopes, `w` curvatures; the sum of the values."""
+    n = to_fixed_tuple(carray(parameters, size), size)
+    total = 0.0
+    for j in range(count):
+        value, slope, curvature = formula(x[j] - s[j], n)
+        observed = x[j] == x[j]
+        value, slope = or_zero(observed, value), or_zero(observed, slope)
+        curvature = or_zero(observed, curvature)
+        if weighted:
+            value, slope, curvature = value * weights[j], slope * weights[j], curvature * weights[j]
+        total += value
+        s[j] = slope
+        w[j] = curvature
+    return total
+
+
+@cache
+def formula_line(function, real, weighted, size):
+    """The address of the line function of a loss, given the function of its formula."""
+    compiled = njit(**INLINE)(bind(function, vars(numba_functions)))
+    bound = {**globals(), "formula": compiled, "size": size, "weighted": weighted}
+    specialized = FunctionType(_formula_line.__code__, bound)
+    name = f"{function.__module__.removeprefix('robustcp.losses.')}.{function.__qualname__}"
+    specialized.__qualname__ = f"{'_weighted' * weighted}_formula_line_{name}"
+    sources = (function.__code__.co_filename,)
+    return compile_c_function(specialized, (*[REALS] * 5, INT), real, sources=sources).address
+
+
+def _convert(x, s, y, h, unused, count):
+    """Data in the type of the factors."""
+    for j in range(count):
+        y[j] = x[j]
+    return 0.0
+
+
+def _standardize(x, s, y, h, unused, count):
+    """Data and model in units of the scales: the model in place, the data in another line."""
+    for j in range(count):
+        y[j] = x[j] * h[j]
+        s[j] *= h[j]
+    return 0.0
+
+
+@cache
+def line_preparation(data, real, scaled):
+    """The address of what prepares data of some type for the loss; 0 for nothing to do."""
+    if data == real and not scaled:
+        return 0
+    function = _standardize if scaled else _convert
+    return compile_c_function(function, (data, *[REALS] * 4, INT), real).address
+
+
+@c_function(*[REALS] * 5, INT)
+def _restore_units(x, s, w, h, unused, count):
+    """Slopes and curvatures in the units of the data again."""
+    for j in range(count):
+        s[j] *= h[j]
+        w[j] *= h[j] * h[j]
+    return 0.0
+
+
+def line_restoration(real, scaled):
+    """The address of the line function that undoes the scales; 0 for none."""
+    return _restore_units(real).address if scaled else 0
+
+
+@c_function(*[REALS] * 5, INT)
+def residuals(x, s, w, unused, r, count):
+    """Residuals, where a loss would look for weights."""
+    for j in range(count):
+        r[j] = x[j] - s[j]
+    return 0.0
