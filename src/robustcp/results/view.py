@@ -155,10 +155,10 @@ class FittedView:
         command: str = "",
     ) -> None:
         """Write the report of the fit as one file of HTML; see `Fit.report`."""
-        if mode is None:
-            mode = 0 if self.fit.cases is None else self.fit.cases.mode
         from robustcp.report import ReportData, page
 
+        if mode is None:
+            mode = 0 if self.fit.cases is None else self.fit.cases.mode
         data = ReportData(
             self.fit,
             self.engine,
