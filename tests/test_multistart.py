@@ -9,7 +9,8 @@ import pytest
 
 from robustcp import KruskalTensor, as_engine, cp, cpals, factor_match_score, load, save, simulate
 from robustcp.noise import Residuals, estimate_rough_noise, model_entropy
-from robustcp.noise.estimation import noise_from_main_effects, residual_entropy
+from robustcp.noise.entropy import residual_entropy
+from robustcp.noise.estimation import standardize_by_main_effects
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import CauchyContinuation, StandardizedL1
 from robustcp.results.view import FittedView
@@ -89,7 +90,7 @@ class TestEntropy:
         )  # fmt: skip
         none = residuals.subsample(0)
         assert residual_entropy(none) == 0.0
-        assert noise_from_main_effects(none, none.scalable_modes).homoscedastic
+        assert standardize_by_main_effects(none, none.scalable_modes)[0].homoscedastic
 
 
 class TestOrder:

@@ -23,7 +23,9 @@ from robustcp.noise import (
     fit_contaminated_normal,
     measure_structure,
 )
-from robustcp.noise.estimation import entry_sigmas, estimate_noise, model_entropy, select_kind
+from robustcp.noise.entropy import model_entropy
+from robustcp.noise.estimation import estimate_noise
+from robustcp.noise.kind_selection import select_kind
 from robustcp.noise.resolution import Resolution
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import Level, Refinement, Skip
@@ -61,7 +63,7 @@ def seen(M, r):
     """Residuals of the entries of a model, as the noise is estimated from them."""
     X = M + r
     sample = Sample(r.ravel(), lambda: tuple(np.indices(M.shape).reshape(M.ndim, -1)))
-    return Residuals(sample, X.ravel, M.shape, Resolution.of(as_engine(X)))
+    return Residuals(sample, X.ravel, M.shape, Resolution.of(as_engine(X)), X.size)
 
 
 def with_artifacts(X, share, rng, *, size=8.0):
@@ -165,7 +167,7 @@ class TestEstimates:
         np.testing.assert_allclose(noise.slabs[0], v, rtol=0.15)
         np.testing.assert_allclose(noise.slabs[2], w, rtol=0.15)
         expected = 0.1 * np.broadcast_to(along(0, v) * along(2, w), M.shape)
-        np.testing.assert_allclose(entry_sigmas(seen(M, r), noise), expected.ravel(), rtol=0.25)
+        np.testing.assert_allclose(seen(M, r).sigmas_of(noise), expected.ravel(), rtol=0.25)
 
     def test_slabs_of_few_entries_shrink_to_the_mean(self):
         # by the mean square of 8 entries each, log scales would have a deviation of .25
@@ -188,7 +190,7 @@ class TestEstimates:
         v = sum(part * M**power for power, part in enumerate(numbers))
         r = np.sqrt(v) * rng.standard_normal(M.shape)
         noise = estimate_noise(seen(M, with_artifacts(r, share, rng)[0]), BY_SIGNAL)
-        found = entry_sigmas(seen(M, r), noise).reshape(M.shape)
+        found = seen(M, r).sigmas_of(noise).reshape(M.shape)
         ratio = found / np.sqrt(v)
         middle = (np.quantile(M, 0.1) < M) & (np.quantile(M, 0.95) > M)
         assert np.abs(np.log(ratio[middle])).max() < (0.1 if share == 0 else 0.2)
@@ -219,7 +221,7 @@ class TestEstimates:
             v = v * along(1, noise.slabs[1]) ** 2
             assert np.mean(np.log(noise.slabs[1])) == pytest.approx(0, abs=1e-12)
         s = (v**2 + noise.least**4) ** 0.25 if slabs or signal else np.sqrt(v)
-        np.testing.assert_allclose(entry_sigmas(residuals, noise), s.ravel(), rtol=1e-9)
+        np.testing.assert_allclose(residuals.sigmas_of(noise), s.ravel(), rtol=1e-9)
         assert noise.sigma == pytest.approx(np.exp(np.mean(np.log(s))), rel=1e-9)
         same = estimate_noise(seen(M, r), noise.kind)
         assert noise.sigma / unit == pytest.approx(same.sigma, rel=1e-6)
@@ -233,7 +235,7 @@ class TestEstimates:
             for kind in (None, BY_SIGNAL, Kind((0,)), Kind(tuple(range(M.ndim)), True)):
                 residuals = seen(M, r)
                 noise = estimate_noise(residuals, kind)
-                s = entry_sigmas(residuals, noise)
+                s = residuals.sigmas_of(noise)
                 assert np.isfinite(s).all()
                 assert (s > 0).all()
                 assert noise.sigma > 0
@@ -247,13 +249,13 @@ class TestChoice:
             rng = np.random.default_rng(seed)
             M, _ = model((20, 18, 16), seed=seed)
             r, _ = with_artifacts(noise_of_kind(name, M, rng), share, rng)
-            assert select_kind(seen(M, r))[0] == KINDS[name], seed
+            assert select_kind(seen(M, r)).kind == KINDS[name], seed
 
     def test_counts_are_by_signal(self):
         for seed in range(4):
             M = 3 * model((20, 18, 16), seed=seed, positive=True)[0]
             X = np.random.default_rng(seed).poisson(M)
-            assert select_kind(seen(M, X - M))[0] == BY_SIGNAL
+            assert select_kind(seen(M, X - M)).kind == BY_SIGNAL
 
     def test_the_paper_s_artifacts(self):
         for seed in range(3):
@@ -268,7 +270,7 @@ class TestChoice:
         rng = np.random.default_rng(0)
         M = np.ones((10, 10))
         r = rng.standard_normal(M.shape) * along(0, spread(10, 1000), 2)
-        assert select_kind(seen(M, r))[0] == COMMON
+        assert select_kind(seen(M, r)).kind == COMMON
 
 
 # Fits

@@ -23,7 +23,7 @@ from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import TileExecutor
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares
-from robustcp.noise import Noise, Residuals, contaminated_normal, estimation
+from robustcp.noise import Noise, Residuals, contaminated_normal, estimation, slab_scales
 from robustcp.noise.resolution import Resolution
 from robustcp.optimize.schedules import Refinement, Skip
 from support.log_cosh import LogCosh, for_numba
@@ -513,8 +513,8 @@ class TestFirstLooks:
         plain, compiled = (
             how(found, found.scalable_modes, 1e-3)
             for how in (
-                estimation._estimate_main_effects,
-                estimation._estimate_main_effects_compiled,
+                slab_scales._main_effects,
+                slab_scales._compiled_main_effects,
             )
         )
         assert missing or plain[0][0] is not None
@@ -523,15 +523,13 @@ class TestFirstLooks:
             if one is not None:
                 np.testing.assert_allclose(other, one, rtol=1e-10)
         np.testing.assert_allclose(compiled[1], plain[1], rtol=1e-10)
-        some = contaminated_normal._SortedResiduals.of(
-            plain[1], least, 1 << 16, contaminated_normal.MIXTURE_SETTINGS
-        )
+        some = contaminated_normal._SortedResiduals.of(plain[1], least, 1 << 16)
         for rounds in ((False, True), (True,)):
             np.testing.assert_allclose(
                 some._iterate_compiled(1.3, rounds), some._iterate(1.3, rounds), rtol=1e-9
             )
-        noise, z = estimation._standardize_by_main_effects(found, found.scalable_modes)
-        s = estimation.entry_sigmas(found, noise)
+        noise, z = estimation.standardize_by_main_effects(found, found.scalable_modes)
+        s = found.sigmas_of(noise)
         np.testing.assert_allclose(z, found.values / s, rtol=1e-6)
         assert noise.sigma == pytest.approx(np.exp(np.mean(np.log(s))), rel=1e-6)
 

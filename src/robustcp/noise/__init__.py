@@ -1,4 +1,4 @@
-"""How large residuals should be, entry by entry: common, by slab, by signal; or known."""
+"""The standard deviation of each entry's noise: common, by slab, by signal, or known."""
 
 from robustcp.noise.contaminated_normal import (
     ContaminatedNormal,
@@ -6,16 +6,12 @@ from robustcp.noise.contaminated_normal import (
     fit_contaminated_normal,
     median_magnitude,
 )
-from robustcp.noise.estimation import (
-    Residuals,
-    estimate_model_noise,
-    estimate_rough_noise,
-    model_entropy,
-    rms_log_ratio,
-)
+from robustcp.noise.entropy import model_entropy
+from robustcp.noise.estimation import estimate_model_noise, estimate_rough_noise, rms_log_ratio
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.outlying_fibres import find_outlying_fibres, flag_outlying_fibres
 from robustcp.noise.residual_tests import ResidualStructure, measure_structure
+from robustcp.noise.residuals import Residuals
 from robustcp.noise.spec import NoiseSpec, is_kind, parse_noise
 
 __all__ = [

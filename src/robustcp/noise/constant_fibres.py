@@ -15,10 +15,10 @@ from robustcp.engines import (
     fibre_length,
     sample_indices,
 )
-from robustcp.noise.settings import FIBRE_SETTINGS, FibreSettings
+from robustcp.noise.settings import FIBRE_SETTINGS
 
 
-def find_constant_fibres(engine: Engine, settings: FibreSettings = FIBRE_SETTINGS) -> Fibres | None:
+def find_constant_fibres(engine: Engine) -> Fibres | None:
     """Fibres that hold one value, other than 0, where others do not: there is no noise in them.
 
     A component could fit them exactly, which would make it look better than any other.
@@ -26,39 +26,40 @@ def find_constant_fibres(engine: Engine, settings: FibreSettings = FIBRE_SETTING
     if (
         engine.order < 3
         or not engine.takes_weights
-        or fibre_length(engine) < settings.min_constant_entries / 2
+        or fibre_length(engine) < FIBRE_SETTINGS.min_constant_entries / 2
     ):
         return None
-    if engine.count > settings.constant_probe_entries:
-        probe = engine.subtensor(sample_indices(engine.shape, settings.constant_probe_entries))
-        if not _constant_fibres(probe.entries(), probe.shape, settings):
+    if engine.count > FIBRE_SETTINGS.constant_probe_entries:
+        probe = engine.subtensor(
+            sample_indices(engine.shape, FIBRE_SETTINGS.constant_probe_entries)
+        )
+        if not _constant_fibres(probe.entries(), probe.shape):
             return None
     if not engine.entries_fit_in_memory:
         checks.warn(FIBRES_NOT_EXCLUDED.format("hold one value throughout"))
         return None
-    return _constant_fibres(engine.entries(), engine.shape, settings) or None
+    return _constant_fibres(engine.entries(), engine.shape) or None
 
 
-def _constant_fibres(entries: Sample, shape: tuple[int, ...], settings: FibreSettings) -> Fibres:
+def _constant_fibres(entries: Sample, shape: tuple[int, ...]) -> Fibres:
     along: list[tuple[int, np.ndarray]] = []
     ordered = np.sort(entries.values)
-    if np.count_nonzero(ordered[1:] == ordered[:-1]) < settings.min_constant_entries - 1:
+    if np.count_nonzero(ordered[1:] == ordered[:-1]) < FIBRE_SETTINGS.min_constant_entries - 1:
         return Fibres(shape)
     for mode, size in enumerate(shape):
         if (
-            size < settings.min_constant_entries
-            or entries.values.size < settings.min_constant_entries * math.prod(shape) / size / 4
+            size < FIBRE_SETTINGS.min_constant_entries
+            or entries.values.size
+            < FIBRE_SETTINGS.min_constant_entries * math.prod(shape) / size / 4
         ):
             continue
-        hits = _constant_fibres_along(entries, shape, mode, settings)
+        hits = _constant_fibres_along(entries, shape, mode)
         if hits is not None:
             along.append((mode, hits))
     return Fibres(shape, tuple(along))
 
 
-def _constant_fibres_along(
-    entries: Sample, shape: tuple[int, ...], mode: int, settings: FibreSettings
-) -> np.ndarray | None:
+def _constant_fibres_along(entries: Sample, shape: tuple[int, ...], mode: int) -> np.ndarray | None:
     """Which fibres along a mode hold one value; None if none does, or too many."""
     fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, entries.indices)
     x = entries.values
@@ -69,13 +70,13 @@ def _constant_fibres_along(
     total = math.prod(sizes)
     pairs = np.bincount(fibre_numbers[1:][adjacent], minlength=total)
     tied = np.bincount(fibre_numbers[1:][ties], minlength=total)
-    hits = (pairs >= settings.min_constant_entries - 1) & (tied == pairs)
-    long_fibres = int(np.count_nonzero(pairs >= settings.min_constant_entries - 1))
+    hits = (pairs >= FIBRE_SETTINGS.min_constant_entries - 1) & (tied == pairs)
+    long_fibres = int(np.count_nonzero(pairs >= FIBRE_SETTINGS.min_constant_entries - 1))
     other_pairs = max(int(pairs[~hits].sum()), 1)
     if (
         not hits.any()
-        or hits.sum() > settings.max_constant_share * long_fibres
-        or tied[~hits].sum() > settings.max_tie_share * other_pairs
+        or hits.sum() > FIBRE_SETTINGS.max_constant_share * long_fibres
+        or tied[~hits].sum() > FIBRE_SETTINGS.max_tie_share * other_pairs
     ):
         return None
     return np.asarray(hits.reshape(sizes))

@@ -1,18 +1,17 @@
-"""The noise of residuals that all have the same one, whatever outliers are among them."""
+"""The scale of noise that is common to all residuals, in spite of outliers among them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from robustcp._util.quantiles import median, quantile_of_sorted
 from robustcp.engines import Engine
 from robustcp.engines.installed import numba_kernels
-from robustcp.noise.settings import MIXTURE_SETTINGS, MixtureSettings
+from robustcp.noise.settings import MIXTURE_SETTINGS
 
 #: The quantile 0.35 of the magnitude of a standard normal variable.
 NORMAL_LOW_QUANTILE = 0.45376
@@ -22,11 +21,12 @@ NORMAL_MEDIAN = 0.67449
 
 @dataclass(frozen=True)
 class ContaminatedNormal:
-    """Residuals as a Gaussian of mean 0 on a floor of outliers, which may be one-sided.
+    """A distribution of residuals: a Gaussian of mean 0 on a floor of outliers, maybe one-sided.
 
     Attributes
     ----------
     sigma : float
+        The standard deviation of the Gaussian.
     above, below : float
         The height of the floor on either side, relative to the peak of the Gaussian.
     clean : float
@@ -43,39 +43,34 @@ class ContaminatedNormal:
 
 
 def fit_contaminated_normal(
-    residuals: np.ndarray,
-    min_sigma: float = 0.0,
-    max_entries: int = 1 << 16,
-    settings: MixtureSettings = MIXTURE_SETTINGS,
+    residuals: np.ndarray, min_sigma: float = 0.0, max_entries: int = 1 << 16
 ) -> ContaminatedNormal:
-    """What noise residuals show, whatever outliers are among them.
+    """The noise among residuals that may contain outliers.
 
-    The median magnitude, 1.4 sigma with 20% outliers and 3 sigma with 40%, only begins; with more
-    than half of them outliers it says nothing, and a lower quantile begins, if there is a peak
-    within. Then sigma is the root of the mean square within 2 sigma, corrected for the cut, with
-    what the outliers add there taken off. Their density is read beside the peak (see
-    `MixtureSettings`), on each side by itself, and carried inwards.
+    The initial sigma is the scaled median magnitude (biased to 1.4 sigma at 20% outliers, 3 sigma
+    at 40%). If more than half are outliers, a lower quantile is used, provided the residuals have
+    a narrow peak. Sigma is then iterated: the root mean square within 2 sigma, corrected for the
+    truncation, less what the outliers add there. Their density is measured beyond the peak (see
+    `MixtureSettings`), separately on each side, and taken to be the same within it.
 
     Parameters
     ----------
     residuals : array
     min_sigma : float
-        Sigma is not below this: a rounding, or the smoothing of a loss.
+        The least sigma, such as the size of roundings or the smoothing of a loss.
     max_entries : int
-        Of more residuals, every k-th is looked at.
+        Of more residuals, every k-th is used.
     """
-    ordered = _SortedResiduals.of(residuals, min_sigma, max_entries, settings)
+    ordered = _SortedResiduals.of(residuals, min_sigma, max_entries)
     median_sigma = ordered.quantile(0.5) / NORMAL_MEDIAN
     wide = ordered.fit(median_sigma, (False, True))
-    low_sigma = ordered.quantile(settings.low_share) / NORMAL_LOW_QUANTILE
-    if 0 < low_sigma < settings.narrow_ratio * median_sigma:
+    low_sigma = ordered.quantile(MIXTURE_SETTINGS.low_share) / NORMAL_LOW_QUANTILE
+    if 0 < low_sigma < MIXTURE_SETTINGS.narrow_ratio * median_sigma:
         narrow = ordered.fit(low_sigma, (True,))
-        floor = max(narrow.above, narrow.below)
-        resolved = 2 * min_sigma < narrow.sigma < settings.narrow_ratio * wide.sigma
         if (
-            resolved
-            and narrow.clean > settings.min_narrow_share
-            and floor < settings.max_floor_height
+            2 * min_sigma < narrow.sigma < MIXTURE_SETTINGS.narrow_ratio * wide.sigma
+            and narrow.clean > MIXTURE_SETTINGS.min_narrow_share
+            and max(narrow.above, narrow.below) < MIXTURE_SETTINGS.max_floor_height
         ):
             return narrow
     return wide
@@ -83,88 +78,67 @@ def fit_contaminated_normal(
 
 @dataclass(frozen=True, eq=False)
 class _SortedResiduals:
-    """Residuals in a unit in which no square of an ordinary one vanishes."""
+    """Sorted residuals, in a unit in which the squares of ordinary ones do not underflow.
+
+    Attributes
+    ----------
+    unit : float
+    min_sigma : float
+    magnitudes : array
+        In ascending order.
+    sides : pair of arrays
+        The magnitudes of positive and of negative residuals, in ascending order.
+    """
 
     unit: float
     min_sigma: float
     magnitudes: np.ndarray
     sides: tuple[np.ndarray, np.ndarray]
-    settings: MixtureSettings
 
     @classmethod
-    def of(
-        cls, residuals: np.ndarray, min_sigma: float, max_entries: int, settings: MixtureSettings
-    ) -> _SortedResiduals:
+    def of(cls, residuals: np.ndarray, min_sigma: float, max_entries: int) -> _SortedResiduals:
         r = residuals[:: -(-residuals.size // max_entries)] if residuals.size else np.zeros(1)
         r = np.sort(r)
-        negative_count, first_positive = (
-            int(r.searchsorted(0.0, side)) for side in ("left", "right")
-        )
+        negative_count, first_positive = r.searchsorted(0.0), r.searchsorted(0.0, "right")
         magnitudes = np.sort(np.abs(r))
         unit = max(quantile_of_sorted(magnitudes, 0.5), min_sigma) or float(magnitudes[-1]) or 1.0
         magnitudes /= unit
         sides = r[first_positive:] / unit, r[:negative_count][::-1] / -unit
-        return cls(unit, max(min_sigma / unit, 1e-100), magnitudes, sides, settings)
+        return cls(unit, max(min_sigma / unit, 1e-100), magnitudes, sides)
 
     def quantile(self, share: float) -> float:
-        """Of the magnitudes."""
+        """A quantile of the magnitudes."""
         return quantile_of_sorted(self.magnitudes, share)
 
     def _share_within(self, bound: float) -> float:
         """The share of residuals within a bound."""
         return int(self.magnitudes.searchsorted(bound)) / self.magnitudes.size
 
-    def _mean_square_within(self, bound: float) -> float:
-        """Their squares, by the number of all."""
-        inside = self.magnitudes[: self.magnitudes.searchsorted(bound)]
-        return float(inside @ inside) / self.magnitudes.size
-
-    def _outlier_densities(self, sigma: float) -> tuple[float, float]:
-        """The density of outliers above and below."""
-        windows = list(pairwise(self.settings.outlier_edges))
-        scaled_count, edges = self.magnitudes.size * sigma, sigma * self.settings.edges
-        above, below = (
-            min(
-                (upper_count - lower_count) / (scaled_count * (high - low))
-                for lower_count, upper_count, (low, high) in zip(
-                    counts, counts[1:], windows, strict=False
-                )
-            )
-            for counts in (side.searchsorted(edges).tolist() for side in self.sides)
-        )
-        return above, below
-
     def fit(self, initial_sigma: float, rounds: Sequence[bool]) -> ContaminatedNormal:
-        """The core that is found from some sigma, in rounds with outliers taken off or not."""
-        settings = self.settings
+        """The mixture that is reached from a sigma, in rounds that subtract outliers or do not."""
+        settings, count = MIXTURE_SETTINGS, self.magnitudes.size
         iterate = self._iterate if numba_kernels() is None else self._iterate_compiled
         sigma, above, below = iterate(max(initial_sigma, self.min_sigma), rounds)
-        count = self.magnitudes.size
-        clean = (
-            self._share_within(settings.truncation * sigma)
-            - settings.truncation * sigma * (above + below)
-        ) / settings.truncated_probability
+        core = settings.truncation * sigma
+        clean = (self._share_within(core) - core * (above + below)) / settings.truncated_probability
         clean = min(1.0, max(clean, 1 / count))
         peak = clean / (sigma * math.sqrt(2 * math.pi))
-        min_height = max(1e-4, 1 / count)
+        heights = [float(max(height / peak, 1e-4, 1 / count)) for height in (above, below)]
         rejected_share = 1.0 - self._share_within(4.685 * sigma)
-        heights = [float(max(height / peak, min_height)) for height in (above, below)]
-        return ContaminatedNormal(
-            sigma * self.unit, heights[0], heights[1], float(clean), rejected_share
-        )
+        return ContaminatedNormal(sigma * self.unit, *heights, float(clean), rejected_share)
 
     def _iterate(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
         """Sigma after the rounds, and the density of outliers above and below."""
-        settings, above, below = self.settings, 0.0, 0.0
+        settings, above, below = MIXTURE_SETTINGS, 0.0, 0.0
         for subtract in rounds:
             for _ in range(100):
                 if subtract:
-                    above, below = self._outlier_densities(sigma)
-                mass = self._share_within(
-                    settings.truncation * sigma
-                ) - settings.truncation * sigma * (above + below)
-                square = self._mean_square_within(settings.truncation * sigma)
-                square -= (settings.truncation * sigma) ** 3 / 3 * (above + below)
+                    above, below = (self._outlier_density(side, sigma) for side in self.sides)
+                core = settings.truncation * sigma
+                mass = self._share_within(core) - core * (above + below)
+                inside = self.magnitudes[: self.magnitudes.searchsorted(core)]
+                square = float(inside @ inside) / self.magnitudes.size
+                square -= core**3 / 3 * (above + below)
                 if mass <= 0 or square <= 0:
                     break
                 new = max(math.sqrt(square / mass / settings.truncated_variance), self.min_sigma)
@@ -173,18 +147,17 @@ class _SortedResiduals:
                 sigma = new
         return sigma, above, below
 
+    def _outlier_density(self, side: np.ndarray, sigma: float) -> float:
+        """The density of outliers on one side: the lowest in any of the windows."""
+        edges = sigma * MIXTURE_SETTINGS.edges
+        counts, widths = np.diff(side.searchsorted(edges)), np.diff(MIXTURE_SETTINGS.edges)
+        return float(np.min(counts / (self.magnitudes.size * sigma * widths)))
+
     def _iterate_compiled(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
-        """The same by compiled code, in engines/passes/numba/noise.py."""
-        code, result, settings = numba_kernels(), np.empty(3), self.settings
-        numbers = np.array(
-            (
-                sigma,
-                self.min_sigma,
-                settings.truncation,
-                settings.truncated_variance,
-                *settings.outlier_edges,
-            )
-        )
+        """As `_iterate`, by compiled code."""
+        code, result, settings = numba_kernels(), np.empty(3), MIXTURE_SETTINGS
+        constants = settings.truncation, settings.truncated_variance, *settings.outlier_edges
+        numbers = np.array((sigma, self.min_sigma, *constants))
         arrays = (self.magnitudes, *self.sides)
         pointers = [argument for x in arrays for argument in (code.address(x), x.size)]
         code.contaminated_scale_rounds().run(
@@ -195,14 +168,14 @@ class _SortedResiduals:
 
 
 def median_magnitude(residuals: np.ndarray) -> float:
-    """The median magnitude, of every k-th of many residuals; of none, 0."""
+    """The median magnitude of residuals (of many, of every k-th); 0 if there are none."""
     if not residuals.size:
         return 0.0
     return median(np.abs(residuals[:: -(-residuals.size // (1 << 15))]))
 
 
 def degrees_of_freedom_correction(engine: Engine, rank: int, clean: float) -> float:
-    """sqrt(n / (n - p)), for n clean entries and p free parameters.
+    """sqrt(n / (n - p)), for n clean entries and p free parameters of a CP model.
 
     Residuals are smaller than the noise by this factor, since parameters were fitted to them.
     """

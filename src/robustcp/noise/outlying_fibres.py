@@ -17,58 +17,56 @@ from robustcp._util.quantiles import median
 from robustcp._util.typing import Factors
 from robustcp.engines import FIBRES_NOT_EXCLUDED, Engine, Fibres, fibre_length, sample_indices
 from robustcp.noise.model import Noise
-from robustcp.noise.settings import FIBRE_SETTINGS, FibreSettings
+from robustcp.noise.settings import FIBRE_SETTINGS
 
 
-def find_outlying_fibres(
-    engine: Engine, factors: Factors, noise: Noise, settings: FibreSettings = FIBRE_SETTINGS
-) -> Fibres | None:
+def find_outlying_fibres(engine: Engine, factors: Factors, noise: Noise) -> Fibres | None:
     """Which fibres of the data are outlying, beside a model and its noise; None if none is.
 
     Of much data a part is looked at first.
     """
-    if not engine.takes_weights or engine.order < 3 or fibre_length(engine) < settings.min_entries:
+    if (
+        not engine.takes_weights
+        or engine.order < 3
+        or fibre_length(engine) < FIBRE_SETTINGS.min_entries
+    ):
         return None
-    if engine.count > settings.probe_entries:
-        indices = sample_indices(engine.shape, settings.probe_entries)
+    if engine.count > FIBRE_SETTINGS.probe_entries:
+        indices = sample_indices(engine.shape, FIBRE_SETTINGS.probe_entries)
         rows = tuple(A[engine.xp.asarray(k), :] for A, k in zip(factors, indices, strict=True))
-        if not _flag_by_residuals(engine.subtensor(indices), rows, noise.subset(indices), settings):
+        if not _flag_by_residuals(engine.subtensor(indices), rows, noise.subset(indices)):
             return None
     if not engine.entries_fit_in_memory:
         checks.warn(FIBRES_NOT_EXCLUDED.format("look outlying as a whole"))
         return None
-    fibres = _flag_by_residuals(engine, factors, noise, settings)
+    fibres = _flag_by_residuals(engine, factors, noise)
     return fibres or None
 
 
-def _flag_by_residuals(
-    engine: Engine, factors: Factors, noise: Noise, settings: FibreSettings
-) -> Fibres:
+def _flag_by_residuals(engine: Engine, factors: Factors, noise: Noise) -> Fibres:
     if not noise.homoscedastic:
         engine = engine.standardized(noise.scales(engine.shape))
     residuals = engine.entries(factors)
     z = residuals.values / noise.sigma
-    return flag_outlying_fibres(z, residuals.indices, engine.shape, settings)
+    return flag_outlying_fibres(z, residuals.indices, engine.shape)
 
 
 def flag_outlying_fibres(
     z: np.ndarray,
     indices: Sequence[np.ndarray],
     shape: tuple[int, ...],
-    settings: FibreSettings = FIBRE_SETTINGS,
 ) -> Fibres:
     """Which fibres are outlying, given standardised residuals of all entries, or of many.
 
     The mode whose fibres stand out most comes first, and what they hold does not count for others.
     If most of the entries were in them they would not be outlying: then there are none.
     """
-    clipped = np.clip(z, -settings.clip_limit, settings.clip_limit)
+    clipped = np.clip(z, -FIBRE_SETTINGS.clip_limit, FIBRE_SETTINGS.clip_limit)
     remaining = np.ones(z.size, dtype=bool)
     flagged: dict[int, np.ndarray] = {}
     for _ in range(len(shape)):
         scores = [
-            _score_fibres(clipped, remaining, indices, shape, mode, settings)
-            for mode in range(len(shape))
+            _score_fibres(clipped, remaining, indices, shape, mode) for mode in range(len(shape))
         ]
         excess, mode = max((excess, -mode) for mode, (excess, _) in enumerate(scores))
         hits = scores[-mode][1]
@@ -76,7 +74,7 @@ def flag_outlying_fibres(
             break
         flagged[-mode] = flagged.get(-mode, np.zeros_like(hits)) | hits
         remaining &= ~Fibres(shape, ((-mode, hits),)).contains(indices)
-    if np.mean(remaining) < 1 - settings.max_outlying_share:
+    if np.mean(remaining) < 1 - FIBRE_SETTINGS.max_outlying_share:
         return Fibres(shape)
     return Fibres(shape, tuple(sorted(flagged.items())))
 
@@ -87,7 +85,6 @@ def _score_fibres(
     indices: Sequence[np.ndarray],
     shape: tuple[int, ...],
     mode: int,
-    settings: FibreSettings,
 ) -> tuple[float, np.ndarray]:
     """By how much the outlying fibres along a mode exceed the noise, and which they are."""
     fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, indices)
@@ -98,18 +95,18 @@ def _score_fibres(
         count = np.full(total, shape[mode])
     else:
         count = np.bincount(fibre_numbers, minlength=total)
-    long_enough = count >= settings.min_entries
-    if int(long_enough.sum()) < settings.min_fibres:
+    long_enough = count >= FIBRE_SETTINGS.min_entries
+    if int(long_enough.sum()) < FIBRE_SETTINGS.min_fibres:
         return 0.0, np.zeros(sizes, dtype=bool)
     entries = np.maximum(count, 1)
     mean = np.bincount(fibre_numbers, z, total) / entries
     square = np.bincount(fibre_numbers, z * z, total) / entries
     root = np.sqrt(entries)
-    shifted = _far_from_median(mean * root, long_enough, 1.0, settings) & (
-        np.abs(mean) > settings.min_mean
+    shifted = _far_from_median(mean * root, long_enough, 1.0) & (
+        np.abs(mean) > FIBRE_SETTINGS.min_mean
     )
-    large = _far_from_median(square * root, long_enough, math.sqrt(2), settings) & (
-        square > settings.min_mean_square
+    large = _far_from_median(square * root, long_enough, math.sqrt(2)) & (
+        square > FIBRE_SETTINGS.min_mean_square
     )
     large &= square > median(square[long_enough])
     hits = long_enough & (shifted | large)
@@ -117,10 +114,8 @@ def _score_fibres(
     return float(np.sum(excess[hits])), hits.reshape(sizes)
 
 
-def _far_from_median(
-    values: np.ndarray, valid: np.ndarray, min_spread: float, settings: FibreSettings
-) -> np.ndarray:
+def _far_from_median(values: np.ndarray, valid: np.ndarray, min_spread: float) -> np.ndarray:
     """Which values are far from the median, for a spread that is not below the least."""
     center = median(values[valid])
     spread = max(min_spread, 1.4826 * median(np.abs(values[valid] - center)))
-    return np.abs(values - center) > settings.min_distance * spread
+    return np.abs(values - center) > FIBRE_SETTINGS.min_distance * spread

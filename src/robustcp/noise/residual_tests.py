@@ -9,7 +9,7 @@ import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.engines import Axes, Engine
-from robustcp.noise.settings import STRUCTURE_SETTINGS, StructureSettings
+from robustcp.noise.settings import STRUCTURE_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,16 @@ def measure_structure(
     engine: Engine,
     factors: Factors,
     sigma: float,
-    settings: StructureSettings = STRUCTURE_SETTINGS,
 ) -> ResidualStructure:
     """The structure of residuals over sigma, in a window of entries next to each other."""
-    Z = _residual_window(engine, factors, settings) / sigma
-    valid = np.abs(Z) <= settings.outlier_limit
+    Z = _residual_window(engine, factors) / sigma
+    valid = np.abs(Z) <= STRUCTURE_SETTINGS.outlier_limit
     count = int(valid.sum())
     order = Z.ndim
-    if count < settings.min_residuals or float(np.mean(Z[valid] ** 2)) < settings.exact_limit**2:
+    if (
+        count < STRUCTURE_SETTINGS.min_residuals
+        or float(np.mean(Z[valid] ** 2)) < STRUCTURE_SETTINGS.exact_limit**2
+    ):
         return ResidualStructure((0.0,) * order, (1.0,) * order, ((1.0, math.inf),) * order)
     Z = np.where(valid, Z - float(np.mean(Z[valid])), 0.0)
     variance = float(np.sum(Z * Z)) / count
@@ -76,16 +78,19 @@ def measure_structure(
         autocorrelations.append(
             float(np.sum(z[1:] * z[:-1])) / max(pairs, 1) / max(variance, 1e-300)
         )
-        value, limit = _leading_eigenvalue(z, valid_rows, variance, settings)
+        value, limit = _leading_eigenvalue(z, valid_rows, variance)
         leading_eigenvalues.append(value)
         error = 1 / math.sqrt(max(pairs, 1))
-        limits.append((max(settings.min_autocorrelation, settings.min_z_score * error), limit))
+        limits.append(
+            (
+                max(STRUCTURE_SETTINGS.min_autocorrelation, STRUCTURE_SETTINGS.min_z_score * error),
+                limit,
+            )
+        )
     return ResidualStructure(tuple(autocorrelations), tuple(leading_eigenvalues), tuple(limits))
 
 
-def _leading_eigenvalue(
-    z: np.ndarray, valid: np.ndarray, variance: float, settings: StructureSettings
-) -> tuple[float, float]:
+def _leading_eigenvalue(z: np.ndarray, valid: np.ndarray, variance: float) -> tuple[float, float]:
     """The leading eigenvalue of the rows' covariance beside that of noise, and what it may be.
 
     For noise in n rows of m entries it is near (1 + sqrt(n / m))^2 times the variance (Marchenko
@@ -98,15 +103,15 @@ def _leading_eigenvalue(
     gram = z @ z.T if rows <= z.shape[1] else z.T @ z
     largest = float(np.linalg.eigvalsh(gram)[-1]) / entries
     edge = (1 + math.sqrt(rows / entries)) ** 2 * max(variance, 1e-300)
-    return largest / edge, 1 + settings.min_eigenvalue_excess + 3 * min(gram.shape[0], entries) ** (
-        -2 / 3
-    )
+    return largest / edge, 1 + STRUCTURE_SETTINGS.min_eigenvalue_excess + 3 * min(
+        gram.shape[0], entries
+    ) ** (-2 / 3)
 
 
-def _residual_window(engine: Engine, factors: Factors, settings: StructureSettings) -> np.ndarray:
+def _residual_window(engine: Engine, factors: Factors) -> np.ndarray:
     """Residuals of entries next to each other, in the middle of the data; NaN for missing ones."""
     sizes = list(engine.shape)
-    while math.prod(sizes) > settings.window_entries:
+    while math.prod(sizes) > STRUCTURE_SETTINGS.window_entries:
         longest = sizes.index(max(sizes))
         sizes[longest] = -(-sizes[longest] // 2)
     first = [

@@ -10,8 +10,10 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp.engines import CoordinateWeights, Engine, Scales, Weights, align_to_axes
-from robustcp.noise.estimation import Residuals, estimate_common_noise, estimate_noise
+from robustcp.noise.estimation import estimate_noise
+from robustcp.noise.mixture_fit import fit_common_noise
 from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.noise.residuals import Residuals
 from robustcp.optimize.units import Units
 
 #: The kinds of noise that have names.
@@ -50,7 +52,7 @@ class NoiseSpec:
     def estimate(self, residuals: Residuals, before: Noise | None = None) -> Noise:
         """What residuals show of it; of the kind that they showed before, if that is told."""
         if self.sigma is not None:
-            return estimate_common_noise(residuals, self.sigma)
+            return fit_common_noise(residuals, self.sigma)
         kind = self.kind if before is None or self.kind is not None else before.kind
         return estimate_noise(residuals, kind, before, self.slabs)
 

@@ -1,0 +1,190 @@
+"""Residuals that noise is estimated from, and the standard deviations of their entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from robustcp._util.quantiles import quantile_of_sorted
+from robustcp._util.typing import Factors
+from robustcp.engines import Engine, Sample
+from robustcp.noise.model import Noise
+from robustcp.noise.resolution import Resolution
+from robustcp.noise.settings import NOISE_SETTINGS
+
+#: The coefficients a, b and c of a variance function a + b |m| + c m^2.
+Variance = tuple[float, float, float]
+#: For each mode the scales of its slabs, or None if they have none of their own.
+SlabScales = Sequence[np.ndarray | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """A sample of residuals, with the positions and model values of their entries on demand.
+
+    Attributes
+    ----------
+    sample : Sample
+        The residuals that the data was sampled at.
+    read_data : function that returns an array
+        Reads the data at the same entries.
+    shape : tuple of int
+        The shape of the data.
+    resolution : Resolution
+        What is too small to be seen in the data.
+    data_count : float
+        How many entries the data has.
+    multiplier : float64 array, optional
+        What the residuals are multiplied by, such as a correction for leverage.
+    selection : integer array, optional
+        Which of the sampled residuals are used; by default all.
+    """
+
+    sample: Sample
+    read_data: Callable[[], np.ndarray]
+    shape: tuple[int, ...]
+    resolution: Resolution
+    data_count: float
+    multiplier: np.ndarray | None = None
+    selection: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        factors: Factors,
+        resolution: Resolution,
+        multiplier: np.ndarray | None = None,
+    ) -> Residuals:
+        """The residuals of a model at the engine's sample of entries."""
+        sample = engine.sample(factors)
+        read_data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
+        return cls(sample, read_data, engine.shape, resolution, engine.count, multiplier)
+
+    def subsample(self, max_count: int) -> Residuals:
+        """At most `max_count` of these residuals, drawn at random."""
+        if self.values.size <= max_count:
+            return self
+        selection = _draw_indices(self.values.size, max_count)
+        return replace(
+            self, selection=selection if self.selection is None else self.selection[selection]
+        )
+
+    def _select(self, x: np.ndarray) -> np.ndarray:
+        return x if self.selection is None else x[self.selection]
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """The residuals, float64."""
+        values = self.sample.values
+        return self._select(values if self.multiplier is None else values * self.multiplier)
+
+    @cached_property
+    def model(self) -> np.ndarray:
+        """The model's entries at the same positions."""
+        return np.asarray(self._select(self.read_data() - self.sample.values))
+
+    @cached_property
+    def indices(self) -> tuple[np.ndarray, ...]:
+        """For each mode, the index of every entry."""
+        return tuple(map(self._select, self.sample.indices))
+
+    @property
+    def scalable_modes(self) -> list[int]:
+        """The modes whose slabs may have scales of their own.
+
+        Their slabs hold more than a few of these residuals. And the data is large enough that no
+        component can be spent on fitting one slab exactly, as it can in a matrix: that slab would
+        then have no noise, and all the weight.
+        """
+        per_slab = NOISE_SETTINGS.min_entries_per_slab
+        per_parameter = NOISE_SETTINGS.min_entries_per_parameter
+        return [
+            mode
+            for mode, size in enumerate(self.shape)
+            if self.values.size >= per_slab * size
+            and self.data_count >= per_parameter * size * (sum(self.shape) - size)
+        ]
+
+    def counts(self, mode: int) -> np.ndarray:
+        """How many of these residuals each slab of a mode holds."""
+        if self.values.size == math.prod(self.shape):
+            return np.full(self.shape[mode], self.values.size // self.shape[mode])
+        return self.sums_by_slab(mode)
+
+    def sums_by_slab(self, mode: int, terms: np.ndarray | None = None) -> np.ndarray:
+        """For each slab of a mode the sum of some terms, one per residual; by default of 1."""
+        return np.bincount(self.indices[mode], terms, minlength=self.shape[mode])
+
+    # Groups of entries with similar signal
+
+    @cached_property
+    def signal_magnitudes(self) -> np.ndarray:
+        """The magnitude of the model's entries."""
+        return np.asarray(np.abs(self.model))
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """For each residual the number of its group: those with signals of similar magnitude."""
+        count, order = NOISE_SETTINGS.signal_groups, np.argsort(self.signal_magnitudes)
+        ordered = self.signal_magnitudes[order]
+        edges = [quantile_of_sorted(ordered, k / count) for k in range(1, count)]
+        ends = ordered.searchsorted(edges, side="right")
+        labels = np.empty(order.size, dtype=np.intp)
+        labels[order] = np.repeat(np.arange(count), np.diff(ends, prepend=0, append=order.size))
+        return labels
+
+    def sums_by_group(self, terms: np.ndarray | None = None) -> np.ndarray:
+        """For each group the sum of some terms, one per residual; by default of 1."""
+        return np.bincount(self.groups, terms, minlength=NOISE_SETTINGS.signal_groups)
+
+    @cached_property
+    def mean_signal_powers(self) -> np.ndarray:
+        """The mean of 1, |m| and m^2 over the entries of each group, with m the model's entry."""
+        count, magnitudes = np.maximum(self.sums_by_group(), 1), self.signal_magnitudes
+        powers = np.ones_like(magnitudes), magnitudes, magnitudes**2
+        return np.stack([self.sums_by_group(power) for power in powers], axis=1) / count[:, None]
+
+    # Standard deviations of the entries
+
+    def sigmas(self, variance: Variance, slabs: SlabScales, min_sigma: float) -> np.ndarray:
+        """Each entry's standard deviation for a variance function and scales of slabs.
+
+        The standard deviations approach `min_sigma` smoothly from above.
+        """
+        (a, b, c), magnitudes = variance, self.signal_magnitudes if any(variance[1:]) else None
+        v: Any = a if magnitudes is None else a + (b + c * magnitudes) * magnitudes
+        for scales, index in zip(slabs, self.indices, strict=True):
+            if scales is not None:
+                v = v * scales[index] ** 2
+        return np.broadcast_to(_floor_sigmas(v, min_sigma), self.values.shape)
+
+    def sigmas_of(self, noise: Noise) -> np.ndarray:
+        """Each entry's standard deviation according to a noise."""
+        if noise.homoscedastic:
+            return np.broadcast_to(noise.sigma, self.values.shape)
+        (a, b, c), s = noise.variance, noise.sigma
+        return self.sigmas((a * s * s, b * s, c), noise.slabs, noise.least)
+
+
+@lru_cache(maxsize=4)
+def _draw_indices(count: int, max_count: int) -> np.ndarray:
+    """The indices of a random subset, ascending; always the same for the same counts."""
+    indices = np.sort(np.random.default_rng(0).permutation(count)[:max_count])
+    indices.setflags(write=False)
+    return indices
+
+
+def _floor_sigmas(variance: np.ndarray | float, min_sigma: float) -> np.ndarray:
+    """sqrt(hypot(variance, min_sigma^2)), without the slow hypot."""
+    floor = min_sigma * min_sigma
+    if floor == 0:
+        return np.sqrt(variance)
+    high = np.maximum(variance, floor)
+    ratio = np.minimum(variance, floor) / high
+    return np.asarray(np.sqrt(high * np.sqrt(1.0 + ratio * ratio)))

@@ -1,0 +1,103 @@
+"""Scales of slabs: shrunk estimates, and a quick first estimate by main effects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from robustcp._util.quantiles import median
+from robustcp.engines.installed import numba_kernels
+from robustcp.noise.residuals import Residuals, SlabScales
+from robustcp.noise.settings import NOISE_SETTINGS
+
+#: The smallest magnitude that a logarithm is taken of.
+MIN_MAGNITUDE = 1e-300
+
+
+def estimate_main_effects(
+    residuals: Residuals, modes: Sequence[int], floor: float
+) -> tuple[SlabScales, np.ndarray]:
+    """Scales for the slabs of some modes, and the residuals divided by them.
+
+    The scales are geometric means of magnitudes, none of which counts as less than `floor`. Their
+    logarithms add up over the modes: they are the main effects of an analysis of variance. Modes
+    whose slabs hardly differ have none.
+    """
+    if not modes:
+        return (None,) * len(residuals.shape), residuals.values
+    compute = _main_effects if numba_kernels() is None else _compiled_main_effects
+    return compute(residuals, modes, max(floor, MIN_MAGNITUDE))
+
+
+def _main_effects(
+    residuals: Residuals, modes: Sequence[int], floor: float
+) -> tuple[SlabScales, np.ndarray]:
+    """The main effects by NumPy."""
+    logs = np.log(np.maximum(np.abs(residuals.values), floor))
+    slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
+    for mode in modes:
+        count = residuals.counts(mode)
+        effects = residuals.sums_by_slab(mode, logs) / np.maximum(count, 1)
+        if not count.all():
+            effects[count == 0] = float(logs.mean())
+        log_scales, _ = shrink_log_scales(effects, count, NOISE_SETTINGS.mean_log_sampling_variance)
+        if log_scales.std() >= NOISE_SETTINGS.min_log_spread:
+            slabs[mode] = np.exp(log_scales)
+            logs = logs - log_scales[residuals.indices[mode]]
+    return slabs, residuals.values / residuals.sigmas((1.0, 0.0, 0.0), slabs, 0.0)
+
+
+def _compiled_main_effects(
+    residuals: Residuals, modes: Sequence[int], floor: float
+) -> tuple[SlabScales, np.ndarray]:
+    """The main effects by compiled code."""
+    code, settings = numba_kernels(), NOISE_SETTINGS
+    values = np.ascontiguousarray(residuals.values)
+    counts = [residuals.counts(mode).astype(np.float64) for mode in modes]
+    indices = [np.ascontiguousarray(residuals.indices[mode], np.int64) for mode in modes]
+    all_counts, sizes = np.concatenate(counts), np.array([count.size for count in counts])
+    index_addresses = np.array([code.address(index) for index in indices])
+    max_weights = (max(median(count), 1e-9) for count in counts)
+    numbers = np.array(
+        (floor, settings.mean_log_sampling_variance, settings.min_log_spread, *max_weights)
+    )
+    scales, z = np.empty(all_counts.size), np.empty(values.size)
+    pointers = map(code.address, (index_addresses, sizes, all_counts, numbers, scales, z))
+    mode_bits = code.main_effects().run(code.address(values), values.size, len(modes), *pointers)
+    slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
+    for n, mode_scales in enumerate(np.split(scales, sizes.cumsum()[:-1])):
+        if int(mode_bits) >> n & 1:
+            slabs[modes[n]] = mode_scales
+    return slabs, z
+
+
+def shrink_log_scales(
+    logs: np.ndarray, count: np.ndarray, sampling_variance: float
+) -> tuple[np.ndarray, float]:
+    """Log scales of slabs, shrunk and centered at 0, and the center that was subtracted.
+
+    Estimates from few entries are shrunk towards the mean, according to the variance between slabs
+    in excess of the sampling variance (`sampling_variance` divided by the count).
+    """
+    count = np.maximum(count, 1e-9)
+    weights = np.minimum(count, median(count))
+    mean = float(logs @ weights / weights.sum())
+    variances, centered = sampling_variance / count, logs - mean
+    excess_variance = max(0.0, float(np.mean(centered * centered - np.minimum(variances, 1.0))))
+    if excess_variance:
+        shrunk = centered * (excess_variance / (excess_variance + variances))
+    else:
+        shrunk = 0.0 * centered
+    shrunk_mean = float(shrunk.mean())
+    return shrunk - shrunk_mean, mean + shrunk_mean
+
+
+def group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
+    """The median of each group, the upper one of two; for an empty group that of the medians."""
+    order = np.lexsort((x, group))
+    count = np.bincount(group, minlength=size)
+    first = np.cumsum(count) - count
+    medians = x[order][np.minimum(first + count // 2, x.size - 1)]
+    nonempty = count > 0
+    return np.asarray(np.where(nonempty, medians, np.median(medians[nonempty])))
