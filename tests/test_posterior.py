@@ -18,8 +18,8 @@ from robustcp.optimize.posterior import (
     Entries,
     Posterior,
     _plain_expected_equations,
-    posterior_means,
 )
+from robustcp.optimize.posterior_means import posterior_means
 from robustcp.starts.component_search import ComponentSearch, flag_fibres_of_posterior
 
 SHAPE, RANK = (7, 6, 5), 2

@@ -34,6 +34,7 @@ LAYERS = (
     ("optimize.row_prior", "optimize.posterior", "starts.settings", "starts.candidates"),
     ("optimize.objective", "optimize.updates", "optimize.acceleration"),
     ("optimize.schedules", "optimize.solver", "optimize.stages", "starts.search_log"),
+    ("optimize.posterior_means",),
     ("results.diagnostics",),
     ("starts.criterion", "starts.subsamples"),
     ("starts.start", "starts.random", "starts.svd", "starts.spectral", "starts.initial_factors"),

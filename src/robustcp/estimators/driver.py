@@ -31,6 +31,7 @@ from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.metrics import factor_match_score
 from robustcp.noise import COMMON, Noise, estimate_model_noise, measure_structure
 from robustcp.optimize.outcome import CONVERGED, STOPPED, Outcome
+from robustcp.optimize.posterior_means import move_to_posterior_means
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import PriorDominatedRows, RowPrior
 from robustcp.optimize.solver import Solver, State
@@ -264,7 +265,7 @@ class _FitDriver:
 
         state, outcome = solver.run(state, self.max_sweeps, after_sweep)
         if outcome == CONVERGED:
-            state = solver.move_to_posterior_means(state)
+            state = move_to_posterior_means(solver, state)
         record.save_run(number, SavedRun(starting_point, state, outcome, case_round))
         LOG.info("start %d: %s, after %d sweeps", number + 1, outcome, state.sweep)
         return _Run(solver, state, outcome, starting_point)

@@ -123,9 +123,9 @@ class _SortedResiduals:
         clean = (self._share_within(core) - core * (above + below)) / settings.truncated_probability
         clean = min(1.0, max(clean, 1 / count))
         peak = clean / (sigma * math.sqrt(2 * math.pi))
-        heights = [float(max(height / peak, 1e-4, 1 / count)) for height in (above, below)]
+        above, below = (float(max(height / peak, 1e-4, 1 / count)) for height in (above, below))
         rejected_share = 1.0 - self._share_within(4.685 * sigma)
-        return ContaminatedNormal(sigma * self.unit, *heights, float(clean), rejected_share)
+        return ContaminatedNormal(sigma * self.unit, above, below, float(clean), rejected_share)
 
     def _iterate(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
         """Sigma after the rounds, and the density of outliers above and below."""

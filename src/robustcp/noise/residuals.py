@@ -148,7 +148,8 @@ class Residuals:
         """The mean of 1, |m| and m^2 over the entries of each group, with m the model's entry."""
         count, magnitudes = np.maximum(self.sums_by_group(), 1), self.signal_magnitudes
         powers = np.ones_like(magnitudes), magnitudes, magnitudes**2
-        return np.stack([self.sums_by_group(power) for power in powers], axis=1) / count[:, None]
+        sums = [self.sums_by_group(power) for power in powers]
+        return np.asarray(np.stack(sums, axis=1) / count[:, None])
 
     # Standard deviations of the entries
 

@@ -1,9 +1,9 @@
-"""The one sweep loop.
+"""The sweep loop of all estimators.
 
-A fit is a list of stages; a stage is a list of levels, each with a loss; a level is a number of
-sweeps; a sweep updates each factor in turn. `Solver.advance` maps a `State` to the next one, a
-sweep further on, `Solver.next_level` to the beginning of the next level, and `Solver.run` repeats
-the two. Whatever wants to look in (stopping, callbacks, tests) looks at states.
+A fit is a sequence of stages, a stage a sequence of levels with a loss each, and a level a number
+of sweeps, which update each factor in turn. `Solver.advance` maps a `State` to the state after one
+more sweep, `Solver.next_level` to the beginning of the next level, and `Solver.run` repeats both.
+Stopping rules, callbacks and checkpoints look at states only.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from robustcp.noise import Noise
 from robustcp.optimize.acceleration import Acceleration, JointStep, SweepStep
 from robustcp.optimize.objective import Objective
 from robustcp.optimize.outcome import CONVERGED, STOPPED, Outcome, max_sweeps_outcome
-from robustcp.optimize.posterior import posterior_means
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import Prior
 from robustcp.optimize.schedules import Level, Schedule, Skip
 from robustcp.optimize.units import Units
 from robustcp.optimize.updates import MajorizeMinimize, SweepResult, UnsolvedRows, Update
 
-#: Where rows are badly determined, sweeps go slowly along valleys: what ends a level, relatively.
+#: With a prior, `Stage.tol` is multiplied by this: sweeps progress slowly along the valleys that
+#: badly determined rows make.
 PRIOR_TOL_FACTOR = 0.01
-#: With fewer entries a sweep costs less than a joint step,
+#: For data with at most this many entries, a sweep costs less than a joint step.
 CHEAP_SWEEP_ENTRIES = 1 << 15
-#: with fewer than this one of least squares does;
+#: The same limit for least squares.
 CHEAP_LEAST_SQUARES_ENTRIES = 1 << 18
-#: joint steps then begin after so many sweeps of a level.
+#: Where sweeps are that cheap, joint steps begin after this many sweeps of a level.
 JOINT_STEP_AFTER_SWEEPS = 30
-#: The level of a state that has not begun.
+#: The level of a state before its first level.
 NOT_STARTED = -1
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a fit.
+    """A part of a fit: what it minimises, and how.
 
     Attributes
     ----------
@@ -58,13 +58,13 @@ class Stage:
     mu : float
         The weight of the factors' squared norms.
     level_sweeps : int
-        A level other than the stage's last ends after so many sweeps at the latest.
+        The most sweeps of a level, unless it is the stage's last.
     acceleration : Acceleration
-        How sweeps are carried on, where that lowers the objective.
+        How sweeps are extrapolated, where that lowers the objective.
     update : Update
-        How each factor is updated in its turn.
+        How each factor is updated.
     fallback : Stage, optional
-        What is done in its place if its schedule says that it is not for this data.
+        The stage that replaces this one if its schedule finds it unsuitable for the data.
     """
 
     name: str
@@ -77,11 +77,11 @@ class Stage:
     fallback: Stage | None = None
 
     def for_warm_start(self, engine: Engine, factors: Factors) -> Stage:
-        """This stage for a fit that begins at factors which may be good already."""
+        """This stage for a fit whose initial factors may be good already."""
         return replace(self, schedule=self.schedule.for_warm_start(engine, factors))
 
     def in_units(self, units: Units) -> Stage:
-        """This stage, given in the units of the data, in those of the fit."""
+        """This stage in the units of the fit, from the units of the data."""
         return replace(
             self,
             schedule=self.schedule.in_units(units),
@@ -92,7 +92,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that a fit is after a sweep.
+    """All that is known of a fit after a sweep.
 
     Attributes
     ----------
@@ -101,33 +101,46 @@ class State:
     objective : float
         The objective at these factors, for the loss of this level.
     decrease : float
-        By how much the last sweep lowered it (see `Objective.relative_decrease`).
+        By how much the last sweep lowered the objective (see `Objective.relative_decrease`).
     sweep : int
-        Sweeps of this start so far, over all levels and stages.
+        The number of sweeps of this start so far, over all levels and stages.
     trace : tuple of float
-        The objective after each of them, in the units of the data.
+        The objective after each of these sweeps, in the units of the data.
     start : int
-        Which start this is.
+        The number of the start.
     stage, level : int
+        The numbers of the current stage and level.
     name : str
-        Of the stage.
+        The name of the stage.
     stages : tuple of (name, sweeps)
-        The stages so far.
+        The stages so far, and their numbers of sweeps.
     skipped : tuple of int
-        Stages in whose place another one is done.
+        Stages that were replaced by their fallback.
     loss : Loss
     noise : Noise, optional
-        What residuals are measured in, if their entries have noise of different size.
+        The noise, if residuals are divided by the scales of their entries.
     prior : Prior, optional
-        Of the rows, where the data says little of some.
+        The prior of rows with few entries.
     fibres : Fibres, optional
-        What is left out of the data.
+        Fibres that are left out of the data.
     level_sweep : int
-        Sweeps in this level.
+        The number of sweeps in this level.
     notes : tuple of str
         What users should know about the fit so far.
     generator : dict
         The state of the random generator, from which the next start is drawn.
+    unsolved_rows : tuple of (int, tuple of int)
+        Rows that the last sweep could not solve, for each mode that has any.
+    swept_factors : tuple of arrays
+        The factors at the end of the last sweep, before momentum.
+    momentum : int
+        How many extrapolated sweeps in a row were accepted.
+    damping : float
+        The damping of the next joint step (see `Acceleration`).
+    cached_equations : NormalEquations, optional
+        The first factor's normal equations, where evaluating the objective computed them.
+    before_stage : State, optional
+        The state before this stage.
     """
 
     factors: Factors
@@ -148,33 +161,23 @@ class State:
     stages: tuple[tuple[str, int], ...] = ()
     skipped: tuple[int, ...] = ()
     generator: dict[str, Any] = field(repr=False, default_factory=dict)
-    #: Rows that the last sweep could not solve, for each mode that has any.
     unsolved_rows: UnsolvedRows = field(repr=False, default=())
-    #: Where the last sweep led, before momentum; how often in a row the way beyond its end was
-    #: taken; and the damping of the next joint step (see `Acceleration`).
     swept_factors: Factors = field(repr=False, default=())
     momentum: int = field(repr=False, default=0)
     damping: float = field(repr=False, default=1.0)
-    #: The first factor's normal equations, where they came out of evaluating the objective.
     cached_equations: NormalEquations | None = field(repr=False, default=None)
-    #: The state before this stage.
     before_stage: State | None = field(repr=False, default=None)
 
     @property
     def level_spec(self) -> Level:
-        """What residuals cost in this level."""
+        """What is minimised in this level."""
         return Level(self.loss, self.noise, self.prior, self.fibres)
 
     def replace_fields(self, **changes: Any) -> State:
-        """As `replace`, in a third of its time: nothing here is made from the other fields."""
+        """As `dataclasses.replace`, but three times faster: there is no initialization to run."""
         other = object.__new__(State)
         other.__dict__.update(self.__dict__, **changes)
         return other
-
-    def stages_after_sweep(self) -> tuple[tuple[str, int], ...]:
-        """The stages so far, with one more sweep of the last."""
-        name, sweeps = self.stages[-1]
-        return (*self.stages[:-1], (name, sweeps + 1))
 
 
 @dataclass(frozen=True)
@@ -187,16 +190,16 @@ class Solver:
         The data in the units of the fit.
     stages : sequence of Stage
     modes : sequence of int, optional
-        Which factors are solved for, in the order of their turns; the others stay as given. By
-        default all.
-    constraints : tuple of Constraint, one for each mode; by default all are free
+        The factors that are solved for, in this order; the others stay fixed. By default all.
+    constraints : tuple of Constraint, one for each mode
+        By default all modes are free.
     """
 
     problem: Problem
     stages: Sequence[Stage]
     modes: tuple[int, ...] = ()
     constraints: Constraints = ()
-    #: The stage, loss and noise that were asked for last, and their objective.
+    #: The last stage and level whose objective was computed, and the objective.
     _objective_cache: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -211,7 +214,7 @@ class Solver:
         generator: dict[str, Any] | None = None,
         fibres: Fibres | None = None,
     ) -> State:
-        """The state before the first sweep; fibres are what is left out to begin with."""
+        """The state before the first sweep; `fibres` are left out of the data from the start."""
         factors = self._balance_norms(project_factors(factors, self.constraints, self.modes))
         before_first_level = State(
             factors,
@@ -237,9 +240,10 @@ class Solver:
     def run(
         self, state: State, sweep_limit: int, after_sweep: Callable[[State], bool] = lambda _: False
     ) -> tuple[State, Outcome]:
-        """Advance until finished, or for at most so many sweeps; and how it ended.
+        """Sweep until all stages have converged, or `sweep_limit` or `after_sweep` ends the run.
 
-        It may be given any state that `after_sweep` saw, or that it returned for want of sweeps.
+        Returns the last state and how the run ended. It can go on from any state that `after_sweep`
+        saw, or that another call returned at its limit.
         """
         while True:
             if state.level_sweep > 0 and self.is_level_finished(state):
@@ -252,65 +256,40 @@ class Solver:
             if after_sweep(state):
                 return state, STOPPED
 
-    def move_to_posterior_means(self, state: State) -> State:
-        """The state at the posterior means of all rows, if they have a prior; as one more stage.
-
-        It costs more than the state before, which is the likeliest.
-        """
-        prior, noise, order = state.prior, state.noise, len(state.factors)
-        if self.problem.engine.max_abs == 0:
-            return state
-        if (
-            prior is None
-            or noise is None
-            or len(self.modes) < order
-            or any(ridge is None for ridge in prior.ridges)
-        ):
-            return state
-        objective, engine = self.objective_of(state), self.problem.engine
-        means = posterior_means(
-            objective.engine, self.constraints, state.factors, state.loss, noise.sigma
-        )
-        if means is None:
-            return state
-        factors = tuple(
-            engine.xp.astype(engine.asarray(A), B.dtype)
-            for A, B in zip(means, state.factors, strict=True)
-        )
-        value = _evaluate_objective(objective, self._stage(state).update, factors)[0]
+    def move_to(self, state: State, factors: Factors, name: str) -> State:
+        """The state at other factors, reached in one sweep of a stage of that name."""
+        value, _ = self._evaluate(self.objective_of(state), state, factors)
         return replace(
             state,
             factors=factors,
             swept_factors=factors,
             objective=value,
             sweep=state.sweep + 1,
-            stages=(*state.stages, ("posterior means", 1)),
+            stages=(*state.stages, (name, 1)),
             trace=(*state.trace, self.reported_objective(value, state.loss)),
             cached_equations=None,
         )
 
     def resume(self, state: State) -> State:
-        """A state that comes from a file, with what is not kept there."""
-        equations = _evaluate_objective(
-            self.objective_of(state), self._stage(state).update, state.factors
-        )[1]
+        """A state that was read from a file, with the fields that files do not hold."""
+        _, equations = self._evaluate(self.objective_of(state), state, state.factors)
         return replace(state, cached_equations=equations)
 
     def advance(self, state: State) -> State:
-        """One more sweep."""
+        """The state after one more sweep."""
         stage, objective = self._stage(state), self.objective_of(state)
         sweep_result = stage.update.sweep(objective, state.factors, state.cached_equations)
         changes = self._extrapolate(state, objective, sweep_result)
         if "factors" not in changes:
             end = self._balance_norms(sweep_result.factors, state.prior)
             changes |= {"swept_factors": end, "momentum": 1, **self._accept(state, objective, end)}
-        if "factors" not in changes:  # only rounding makes a plain sweep rise: this is the lowest
+        if "factors" not in changes:  # only rounding makes a plain sweep rise: stay
             changes |= {"swept_factors": state.swept_factors, "momentum": 0, "decrease": 0.0}
         value = changes.get("objective", state.objective)
         return state.replace_fields(
             **changes,
             unsolved_rows=sweep_result.unsolved_rows,
-            stages=state.stages_after_sweep(),
+            stages=(*state.stages[:-1], (state.name, state.stages[-1][1] + 1)),
             sweep=state.sweep + 1,
             level_sweep=state.level_sweep + 1,
             trace=(
@@ -320,12 +299,12 @@ class Solver:
         )
 
     def is_level_finished(self, state: State) -> bool:
-        """Whether the level has converged, or has had its share of sweeps."""
+        """Whether the level has converged, or has reached its limit of sweeps."""
         tol, max_level_sweeps = self.level_limits(state)
         return state.decrease < tol or state.level_sweep >= max_level_sweeps
 
     def level_limits(self, state: State) -> tuple[float, float]:
-        """The fall in a sweep below which the level ends, and the most sweeps that it has."""
+        """The decrease in a sweep below which the level ends, and its limit of sweeps."""
         stage = self._stage(state)
         tol = stage.tol if state.prior is None else PRIOR_TOL_FACTOR * stage.tol
         return tol, math.inf if stage.schedule.is_last(state.level) else stage.level_sweeps
@@ -336,29 +315,25 @@ class Solver:
         return last_stage and self._stage(state).schedule.is_last(state.level)
 
     def next_level(self, state: State) -> tuple[State, bool]:
-        """The state at the beginning of the next level; or this one, and that it was the last."""
+        """The state at the beginning of the next level, and whether there was none left."""
         stage_number, level = state.stage, state.level + 1
         while stage_number < len(self.stages):
             stage = self._stage_at(stage_number, state.skipped)
             has_started = state.level > NOT_STARTED
             engine = self.problem.clipped_for(state.loss) if has_started else self.problem.engine
+            has_level = has_started or state.fibres is not None
             try:
-                has_level = has_started or state.fibres is not None
                 level_spec = stage.schedule(
                     level, engine, state.factors, state.level_spec if has_level else None
                 )
             except Skip as reason:
-                notes = (*state.notes, str(reason))
-                if (
-                    level > 0 and state.before_stage is not None
-                ):  # undo what the stage has done so far
-                    state = state.before_stage
+                notes, level_spec = (*state.notes, str(reason)), None
+                if level > 0 and state.before_stage is not None:
+                    state = state.before_stage  # undo what the stage has done
                 state = replace(state, notes=notes)
                 if stage.fallback is not None:
-                    state = replace(state, skipped=(*state.skipped, stage_number))
-                    level = 0
+                    state, level = replace(state, skipped=(*state.skipped, stage_number)), 0
                     continue
-                level_spec = None
             if level_spec is not None:
                 return self._enter_level(state, level_spec, stage_number, level), False
             stage_number, level = stage_number + 1, 0
@@ -371,25 +346,27 @@ class Solver:
         return self._cached_objective(self._stage(state), state.level_spec)
 
     def _cached_objective(self, stage: Stage, level_spec: Level) -> Objective:
-        """That of a stage and its level; the one that was asked for last is kept."""
-        cache, key = (
-            self._objective_cache,
-            (stage, level_spec.loss, level_spec.noise, level_spec.prior, level_spec.fibres),
-        )
+        """The objective of a stage's level; the last one is cached."""
+        cache = self._objective_cache
+        key = stage, level_spec.loss, level_spec.noise, level_spec.prior, level_spec.fibres
         if not cache or any(old is not new for old, new in zip(cache, key, strict=False)):
             cache[:] = *key, self._objective(stage, level_spec)
         objective: Objective = cache[-1]
         return objective
 
     def value(self, state: State, level_spec: Level) -> float:
-        """The objective at a state for other costs of residuals, in the units of the fit."""
-        stage = self._stage(state)
-        return _evaluate_objective(self._objective(stage, level_spec), stage.update, state.factors)[
-            0
-        ]
+        """The objective at a state's factors for another level, in the units of the fit."""
+        objective = self._objective(self._stage(state), level_spec)
+        return self._evaluate(objective, state, state.factors)[0]
+
+    def _evaluate(
+        self, objective: Objective, state: State, factors: Factors
+    ) -> tuple[float, NormalEquations | None]:
+        """See `_evaluate_objective`, by the update of the state's stage."""
+        return _evaluate_objective(objective, self._stage(state).update, factors)
 
     def reported_objective(self, objective: float, loss: Loss) -> float:
-        """An objective in the units of the data, wild entries included."""
+        """An objective in the units of the data, with the cost of clipped entries."""
         return self._objective_in_data_units(objective + self.problem.excess(loss), loss)
 
     def _objective_in_data_units(self, objective: float, loss: Loss) -> float:
@@ -398,12 +375,11 @@ class Solver:
     def state_in_data_units(self, state: State) -> State:
         """A state in the units of the data."""
         units = self.problem.units
+        convert = units.factors_of_data if units.exponent else tuple
         return replace(
             state,
-            factors=units.factors_of_data(state.factors) if units.exponent else state.factors,
-            swept_factors=units.factors_of_data(state.swept_factors)
-            if units.exponent
-            else state.swept_factors,
+            factors=convert(state.factors),
+            swept_factors=convert(state.swept_factors),
             objective=self.reported_objective(state.objective, state.loss),
             loss=units.loss_of_data(state.loss).original,
             noise=state.noise and state.noise.scaled(units.factor),
@@ -422,18 +398,12 @@ class Solver:
         return stage
 
     def _objective(self, stage: Stage, level_spec: Level) -> Objective:
-        all_have_prior = level_spec.prior is not None and all(
-            level_spec.prior.ridges[n] is not None for n in self.modes
-        )
-        mu = 0.0 if all_have_prior else stage.mu
+        """The objective of a stage's level; mu is left out if all rows have a prior."""
+        prior = level_spec.prior
+        all_have_prior = prior is not None and all(prior.ridges[n] is not None for n in self.modes)
+        mu, view = 0.0 if all_have_prior else stage.mu, level_spec.view_data
         return Objective.of(
-            self.problem,
-            level_spec.loss,
-            self.constraints,
-            self.modes,
-            mu,
-            level_spec.view_data,
-            level_spec.prior,
+            self.problem, level_spec.loss, self.constraints, self.modes, mu, view, prior
         )
 
     # Steps
@@ -441,42 +411,41 @@ class Solver:
     def _extrapolate(
         self, state: State, objective: Objective, sweep_result: SweepResult
     ) -> dict[str, Any]:
-        """What changes in a state that goes beyond the end of a sweep, if that is not higher up."""
+        """What changes in a state that moves beyond the end of a sweep, if that is not higher."""
         acceleration, algebra = self._stage(state).acceleration, objective.engine.algebra
-        entry_limit = (
+        cheap_entries = (
             CHEAP_LEAST_SQUARES_ENTRIES if objective.loss.quadratic else CHEAP_SWEEP_ENTRIES
         )
-        if self.problem.engine.count <= entry_limit and state.level_sweep < JOINT_STEP_AFTER_SWEEPS:
+        is_cheap = self.problem.engine.count <= cheap_entries
+        if is_cheap and state.level_sweep < JOINT_STEP_AFTER_SWEEPS:
             acceleration = acceleration.cheap_variant
         sweep = SweepStep(
             state.factors, sweep_result.factors, self.modes, sweep_result.predicted_decrease
         )
-        proposed_step = acceleration.propose(sweep, state.damping, algebra)
-        if proposed_step is None:
+        step = acceleration.propose(sweep, state.damping, algebra)
+        if step is None:
             return {}
-        end = self._balance_norms(objective.project(proposed_step.factors), state.prior)
-        momentum, extrapolated = acceleration.momentum(proposed_step, state.momentum), end
-        if momentum > 0:
+        end = self._balance_norms(objective.project(step.factors), state.prior)
+        coefficient, extrapolated = acceleration.momentum(step, state.momentum), end
+        if coefficient > 0:
             extrapolated = objective.project(
                 tuple(
-                    new + momentum * (new - old) if mode in self.modes else new
+                    new + coefficient * (new - old) if mode in self.modes else new
                     for mode, (new, old) in enumerate(zip(end, state.swept_factors, strict=True))
                 )
             )
         changes = self._accept(state, objective, extrapolated)
         if not changes:
-            return {"damping": acceleration.next_damping(state.damping, proposed_step, -math.inf)}
-        ratio = (
-            (state.objective - changes["objective"]) / proposed_step.predicted_decrease
-            if proposed_step.predicted_decrease > 0
-            else math.nan
-        )
-        damping = acceleration.next_damping(state.damping, proposed_step, ratio)
+            return {"damping": acceleration.next_damping(state.damping, step, -math.inf)}
+        decrease, ratio = state.objective - changes["objective"], math.nan
+        if step.predicted_decrease > 0:
+            ratio = decrease / step.predicted_decrease
+        damping = acceleration.next_damping(state.damping, step, ratio)
         return changes | {"swept_factors": end, "momentum": state.momentum + 1, "damping": damping}
 
     def _accept(self, state: State, objective: Objective, factors: Factors) -> dict[str, Any]:
-        """What changes in a state that moves to these factors; nothing if that is higher up."""
-        value, equations = _evaluate_objective(objective, self._stage(state).update, factors)
+        """What changes in a state that moves to some factors; empty if its objective would rise."""
+        value, equations = self._evaluate(objective, state, factors)
         if not value <= state.objective:
             return {}
         decrease = objective.relative_decrease(state.objective, value)
@@ -524,26 +493,20 @@ class Solver:
             return factors
         engine, roots = self.problem.engine, []
         if prior is not None:
-            if any(prior.ridges[mode] is None for mode in self.modes):
-                return factors
-            roots = [
-                engine.xp.astype(engine.asarray(_ridge_root(prior, mode)), factors[mode].dtype)
-                for mode in self.modes
-            ]
+            for mode in self.modes:
+                ridge = prior.ridges[mode]
+                if ridge is None:
+                    return factors
+                root = engine.asarray(np.sqrt(ridge))
+                roots.append(engine.xp.astype(root, factors[mode].dtype))
         new = engine.algebra.balance_norms([factors[mode] for mode in self.modes], roots)
         balanced = dict(zip(self.modes, new, strict=True))
         return tuple(balanced.get(mode, A) for mode, A in enumerate(factors))
 
 
-def _ridge_root(prior: Prior, mode: int) -> np.ndarray:
-    ridge = prior.ridges[mode]
-    assert ridge is not None
-    return np.asarray(np.sqrt(ridge))
-
-
 def _evaluate_objective(
     objective: Objective, update: Update, factors: Factors
 ) -> tuple[float, NormalEquations | None]:
-    """Loss and penalty, and the first factor's normal equations where they come with them."""
+    """Loss and penalty, and the first factor's normal equations where they come for free."""
     value, equations = update.evaluate(objective, factors)
     return value + objective.penalty(factors), equations
