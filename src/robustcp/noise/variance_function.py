@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import chain, combinations
+
 import numpy as np
 
 from robustcp.noise.residuals import Residuals, Variance
@@ -26,10 +29,19 @@ def fit_variance_function(residuals: Residuals, squares: np.ndarray, count: np.n
 
 
 def _nonnegative_least_squares(terms: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """The nonnegative coefficients of least squares, with the columns of `terms` normalized."""
-    from scipy.optimize import nnls
+    """The nonnegative coefficients of least squares, from all subsets of the few terms.
 
+    Of subsets that fit equally well, the smallest is selected; SciPy's `nnls` selects any.
+    """
     norms = np.sqrt(np.sum(terms**2, axis=0))
-    norms[norms == 0] = 1.0
-    coefficients: np.ndarray = nnls(terms / norms, targets)[0] / norms
-    return coefficients
+    columns = np.flatnonzero(norms)
+    best, least_error = np.zeros(norms.size), math.inf
+    for subset in chain.from_iterable(combinations(columns, k + 1) for k in range(columns.size)):
+        used = list(subset)
+        scaled = terms[:, used] / norms[used]
+        coefficients = np.linalg.lstsq(scaled, targets, rcond=None)[0]
+        error = float(np.sum((scaled @ coefficients - targets) ** 2))
+        if not np.any(coefficients < 0) and error < least_error * (1 - 1e-9):
+            best, least_error = np.zeros(norms.size), error
+            best[used] = coefficients / norms[used]
+    return best

@@ -1,15 +1,15 @@
-"""How a sweep is carried on: a joint step of all factors, and momentum.
+"""Extrapolation of sweeps: a joint step of all factors, and momentum.
 
 A sweep solves for one factor after the other. Where components are alike, each of them can only
 follow the others in tiny steps (a swamp). Let H be the Hessian of half the squared residuals in
 all factors, after Gauss and Newton. When factor n was solved for, its gradient became zero; the
-steps s_m of those after it have made sum_{m>n} H_nm s_m of that. So the joint step e from the end
+steps s_m of later factors have changed it to sum_{m>n} H_nm s_m. So the joint step e from the end
 of the sweep,
 
     H e = -L' s,    L' the blocks of H above the diagonal,
 
-needs no pass over the data. The weights that a loss gives to entries cancel, in so far as their
-mean is the same everywhere. Its blocks are e_n = A_n E_n, and the R x R matrices E_n follow from
+needs no pass over the data. The weights that a loss gives to entries cancel as far as their mean
+is the same everywhere. Its blocks are e_n = A_n E_n, and the R x R matrices E_n follow from
 the Gram matrices of the factors.
 """
 
@@ -29,16 +29,16 @@ from robustcp.engines.joint_step import JointSystem
 
 @dataclass(frozen=True)
 class SweepStep:
-    """What a sweep did.
+    """The step of a sweep.
 
     Attributes
     ----------
     start, end : tuple of arrays
-        The factors before it and at its end.
+        The factors before and after the sweep.
     modes : sequence of int
-        Those that were solved for, in the order of their turns.
+        The modes that were solved for, in this order.
     first_decrease : float
-        By how much the first of them should have lowered the loss; NaN if that is not known.
+        The predicted decrease of the loss by the first of these modes; NaN if it is not known.
     """
 
     start: Factors
@@ -49,18 +49,18 @@ class SweepStep:
 
 @dataclass(frozen=True)
 class ProposedStep:
-    """Where a sweep leads.
+    """Factors that an acceleration proposes after a sweep.
 
     Attributes
     ----------
     factors : tuple of arrays
     relative_gain : float
-        By how much it should be lower there than at the end of the sweep, in units of the sweep's
-        own fall.
+        The predicted decrease of the objective beyond the end of the sweep, relative to the
+        decrease by the sweep.
     damping_gain : float
-        By how much half of the damping would lower it more, in units of the whole fall.
+        The further decrease that half the damping would give, relative to the total decrease.
     predicted_decrease : float
-        How far the objective should fall from the beginning of the sweep; NaN if that is not
+        The predicted decrease of the objective from the beginning of the sweep; NaN if it is not
         known.
     """
 
@@ -71,32 +71,33 @@ class ProposedStep:
 
 
 class Acceleration(ABC):
-    """How a sweep is carried on."""
+    """How sweeps are extrapolated."""
 
     @abstractmethod
     def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
-        """Where a sweep leads; None if there is nothing beyond its end."""
+        """The factors to try after a sweep; None to stay at its end."""
 
     @property
     def cheap_variant(self) -> Acceleration:
-        """The same without anything that takes longer than a sweep of small data."""
+        """This acceleration without steps that take longer than a sweep of small data."""
         return self
 
     def momentum(self, step: ProposedStep, extrapolations: int) -> float:
-        """How far to go on along the way from the last aim to this one, after so many leaps."""
+        """The momentum coefficient of a step, after some accepted extrapolations in a row."""
         return 0.0
 
     def next_damping(self, damping: float, step: ProposedStep, ratio: float) -> float:
-        """The damping of the next joint step, given how far the objective fell with this one.
+        """The damping of the next joint step.
 
-        The ratio is to what it should; negative if it would rise, NaN if that is not known.
+        `ratio` is the decrease of the objective over the predicted one: negative if the objective
+        would have risen, NaN if it is not known.
         """
         return damping
 
 
 @dataclass(frozen=True)
 class NoAcceleration(Acceleration):
-    """Not at all."""
+    """No extrapolation."""
 
     def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
         return None
@@ -104,7 +105,7 @@ class NoAcceleration(Acceleration):
 
 @dataclass(frozen=True)
 class Momentum(Acceleration):
-    """By Nesterov's momentum alone."""
+    """Nesterov's momentum alone."""
 
     def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
         return ProposedStep(sweep.end)
@@ -115,28 +116,28 @@ class Momentum(Acceleration):
 
 @dataclass(frozen=True)
 class JointStep(Momentum):
-    """By a joint step of all factors; by momentum, in so far as that step has little to add.
+    """A joint step of all factors, with momentum as far as that step gains little.
 
-    The step is damped, (H + damping D) e = -L' s with D the diagonal blocks of H: with much of it
-    the aim is the end of the sweep. Damping follows from how well falls are foretold. Momentum is
-    Nesterov's, divided by 1 + `ProposedStep.relative_gain`: where the joint step does the work it
-    would only carry away from the bottom of the valley.
+    The step is damped, (H + damping D) e = -L' s with D the diagonal blocks of H: strong damping
+    leads to the end of the sweep. The damping is adapted to how well decreases are predicted.
+    Momentum is Nesterov's, divided by 1 + `ProposedStep.relative_gain`: where the joint step does
+    the work, momentum would only lead away from the bottom of the valley.
 
     Attributes
     ----------
     good_ratio, bad_ratio : float
-        Damping is halved if the objective falls by more than this share of what it should, and
-        doubled if it falls by less.
+        Damping is halved if the objective falls by more than the first share of the predicted
+        decrease, and doubled if it falls by less than the second.
     min_damping_gain : float
-        What half of the damping must have to offer for that, see `ProposedStep.damping_gain`.
+        The least `ProposedStep.damping_gain` for which damping is halved.
     rejection_factor : float
-        What damping is multiplied by if the objective would rise.
+        The factor of damping if the objective would rise.
     min_damping, max_damping : float
         Bounds of the damping.
 
     Examples
     --------
-    Components that are alike in every mode, and the sweeps that least squares takes:
+    Least squares with components that are alike in every mode takes fewer sweeps:
 
     >>> import numpy as np
     >>> from robustcp import cp
@@ -170,22 +171,19 @@ class JointStep(Momentum):
         with np.errstate(all="ignore"):  # factors that run off
             grams, squares, cross_products = algebra.step_products(sweep.start, end)
             system, solved_modes = JointSystem.from_grams(grams, modes), list(modes)
-            own_decreases, slips = (
-                system.own_decreases(squares[solved_modes]),
-                system.coupled_gradients(cross_products[solved_modes]),
-            )
+            own_decreases = system.own_decreases(squares[solved_modes])
+            gradients = system.coupled_gradients(cross_products[solved_modes])
         total = float(np.sum(own_decreases))
-        if not (0 < total < math.inf and np.all(np.isfinite(slips))):
+        if not (0 < total < math.inf and np.all(np.isfinite(gradients))):
             return ProposedStep(end)
-        E, joint_decrease = algebra.joint_step(system, slips, damping)
+        E, joint_decrease = algebra.joint_step(system, gradients, damping)
         changed = dict(zip(modes, algebra.add_step([end[n] for n in modes], E), strict=True))
         factors = tuple(changed.get(mode, A) for mode, A in enumerate(end))
         damping_gain = 0.5 * damping * system.diagonal_quadratic_form(E) / (total + joint_decrease)
-        predicted_decrease = (
-            sweep.first_decrease / float(own_decreases[0]) * (total + joint_decrease)
-            if own_decreases[0] > 0
-            else math.nan
-        )
+        predicted_decrease = math.nan
+        if own_decreases[0] > 0:
+            unit = sweep.first_decrease / float(own_decreases[0])
+            predicted_decrease = unit * (total + joint_decrease)
         return ProposedStep(factors, joint_decrease / total, damping_gain, predicted_decrease)
 
     @property
@@ -197,8 +195,6 @@ class JointStep(Momentum):
             return min(self.rejection_factor * damping, self.max_damping)
         if ratio < self.bad_ratio:
             return min(2 * damping, self.max_damping)
-        return (
-            damping
-            if ratio < self.good_ratio or step.damping_gain < self.min_damping_gain
-            else max(damping / 2, self.min_damping)
-        )
+        if ratio < self.good_ratio or step.damping_gain < self.min_damping_gain:
+            return damping
+        return max(damping / 2, self.min_damping)

@@ -1,4 +1,4 @@
-"""What is minimised."""
+"""The objective: the loss over the data, penalties of the factors, and priors of their rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from robustcp.optimize.row_prior import Prior
 class Objective:
     """The loss summed over the data, plus mu/2 times the squared norms of the factors solved for.
 
-    To these comes what the constraints cost: for each mode n that has a `Constraint.penalty`,
+    It also holds the penalties of constraints: for each mode n that has a `Constraint.penalty`,
     unit * sum_r penalty_r(A_n) prod_m |b_r|^2 over the columns b_r of the other modes.
 
     Attributes
     ----------
     engine : Engine
-        The data in the units of the fit, wild entries cut if the loss allows it; residuals in
-        units of the noise, where that differs between entries.
+        The data in the units of the fit, with large entries clipped if the tail of the loss is
+        known, and residuals divided by the scales of heteroscedastic noise.
     loss : Loss
     constraints : tuple of Constraint, one for each mode
     modes : tuple of int
@@ -38,11 +38,11 @@ class Objective:
     floor : float
         The part of the loss that no model can lower, of entries far beyond the others.
     excess : float
-        What the loss of the whole data is more, for the entries that were cut.
+        By how much clipping lowers the loss.
     penalty_unit : float
-        What the penalties of constraints are multiplied by, so that they have the loss's degree.
+        The factor of the penalties of constraints, which gives them the degree of the loss.
     prior : Prior, optional
-        Of the rows.
+        The prior of the rows.
     """
 
     engine: Engine
@@ -66,14 +66,18 @@ class Objective:
         view: Callable[[Engine], Engine] = lambda engine: engine,
         prior: Prior | None = None,
     ) -> Objective:
-        """The objective for a problem's data, with what follows for wild entries.
-
-        The data may be looked at in another way: without some of it, residuals in other units.
-        """
-        engine = view(problem.clipped_for(loss))
-        floor, excess = problem.floor(loss), problem.excess(loss)
-        penalty_unit = problem.penalty_unit(loss.degree)
-        return cls(engine, loss, constraints, modes, mu, floor, excess, penalty_unit, prior)
+        """The objective for a problem's data, or for a view of it."""
+        return cls(
+            view(problem.clipped_for(loss)),
+            loss,
+            constraints,
+            modes,
+            mu,
+            problem.floor(loss),
+            problem.excess(loss),
+            problem.penalty_unit(loss.degree),
+            prior,
+        )
 
     def value(self, factors: Factors) -> float:
         """The loss alone."""
@@ -84,20 +88,17 @@ class Objective:
 
     @cached_property
     def unconstrained(self) -> bool:
-        """Whether all factors are allowed."""
+        """Whether no mode that is solved for has a constraint."""
         return all(self.constraints[n] == Free() for n in self.modes)
 
     @cached_property
     def whole_sweep(self) -> WholeSweep | None:
-        """Whole sweeps, where the engine has them and nothing but the data has a say."""
-        return (
-            self.engine.whole_sweep(self.loss)
-            if self.unconstrained and self.prior is None
-            else None
-        )
+        """Compiled whole sweeps, if the engine has them and there are no constraints or priors."""
+        has_data_only = self.unconstrained and self.prior is None
+        return self.engine.whole_sweep(self.loss) if has_data_only else None
 
     def row_blocks(self, mode: int, rank: int) -> Sequence[slice]:
-        """Parts of a mode's rows that can be solved one after the other."""
+        """Blocks of a mode's rows that are solved one after the other."""
         if self.constraints[mode].couples_rows:
             return [slice(0, self.engine.shape[mode])]
         return self.engine.row_blocks(mode, rank, self.loss)
@@ -127,7 +128,7 @@ class Objective:
         return constraint.solve(equations, old, self.mu, algebra, penalty_weight)
 
     def penalty(self, factors: Factors) -> float:
-        """What is added to the loss."""
+        """The terms of the objective other than the loss."""
         total = 0.0
         if self.mu != 0:
             square = self.engine.algebra.squared_norm
@@ -137,29 +138,27 @@ class Objective:
         penalties = self._column_penalties(factors)
         if penalties:
             squares = _squared_norms(factors)
-            terms = [
-                penalty @ _product_of_other_modes(squares, mode)
-                for mode, penalty in penalties.items()
-            ]
+            terms = (
+                penalty @ _product_of_other_modes(squares, n) for n, penalty in penalties.items()
+            )
             total += self.penalty_unit * float(sum(terms))
         return total
 
     def _column_penalties(self, factors: Factors) -> dict[int, np.ndarray]:
-        """What the columns cost, for each mode whose constraint has a penalty."""
+        """The penalties of the columns, for each mode whose constraint has any."""
         penalties = {}
         for mode in self.__dict__.get("_penalised_modes", self.modes):
             penalty = self.constraints[mode].penalty(factors[mode])
             if penalty is not None:
                 penalties[mode] = np.asarray(to_host(penalty), dtype=np.float64)
-        self.__dict__["_penalised_modes"] = tuple(
-            penalties
-        )  # a constraint has a penalty always or never
+        # a constraint has a penalty always or never
+        self.__dict__["_penalised_modes"] = tuple(penalties)
         return penalties
 
     def relative_decrease(self, before: float, after: float) -> float:
-        """How far the objective has fallen: relatively, or per entry if it has no zero.
+        """The decrease of the objective, relative to it, or per entry (by weight) for likelihoods.
 
-        An entry counts by its weight.
+        Likelihoods have no natural zero.
         """
         reference = before - self.floor if before > self.floor else before
         if self.loss.likelihood or reference <= 0:
@@ -167,19 +166,17 @@ class Objective:
         return (before - after) / reference
 
     def project(self, factors: Factors) -> Factors:
-        """The nearest factors that are allowed."""
-        return (
-            factors
-            if self.unconstrained
-            else project_factors(factors, self.constraints, self.modes)
-        )
+        """The nearest factors that satisfy the constraints."""
+        if self.unconstrained:
+            return factors
+        return project_factors(factors, self.constraints, self.modes)
 
 
 def _squared_norms(factors: Factors) -> list[np.ndarray]:
-    """Of the columns of each factor; host."""
+    """The squared norms of each factor's columns, on the host."""
     return [np.sum(np.asarray(to_host(A), dtype=np.float64) ** 2, axis=0) for A in factors]
 
 
 def _product_of_other_modes(squares: list[np.ndarray], *modes: int) -> np.ndarray:
-    """The product over all modes but some."""
+    """The product of the squared norms over all modes but some."""
     return np.asarray(math.prod(s for m, s in enumerate(squares) if m not in modes))

@@ -27,5 +27,5 @@ STOPPED = Outcome("stopped", "stopped by the callback")
 
 
 def max_sweeps_outcome(count: int) -> Outcome:
-    """Out of sweeps."""
+    """The outcome of a run that reached its limit of sweeps."""
     return Outcome("max_sweeps", f"stopped after {count} sweeps (max_sweeps)")

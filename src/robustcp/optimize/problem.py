@@ -14,15 +14,15 @@ from robustcp.noise.constant_fibres import find_constant_fibres
 from robustcp.noise.resolution import MIN_ENTRIES, Magnitudes, Resolution
 from robustcp.optimize.units import Units
 
-#: Entries this many times larger than ordinary ones, or than the reach of the loss, are cut to
-#: that size where its tail is known: this moves the objective by a constant, and the ordinary
-#: entries keep their digits.
+#: Entries are clipped at this multiple of ordinary entries, or of the reach of the loss, if the
+#: tail of the loss is known: the objective changes by a constant, and ordinary entries keep their
+#: digits.
 CLIP_RATIO = 2.0**27
-#: What entries this many times larger cost is left out when the progress of a fit is measured.
+#: The cost of entries beyond this multiple is left out when the progress of a fit is measured.
 FLOOR_RATIO = 10.0
-#: Gross outliers are beyond a gap of this ratio in the magnitudes,
+#: Gross outliers lie beyond a gap in the magnitudes of at least this ratio.
 GAP_RATIO = 4.0
-#: and so many times as large as ordinary entries.
+#: Gross outliers are at least this many times larger than ordinary entries.
 GROSS_RATIO = 20.0
 
 
@@ -45,11 +45,11 @@ class GrossOutliers:
 
     @classmethod
     def of(cls, engine: Engine, magnitudes: Magnitudes) -> GrossOutliers | None:
-        """None if there are none, or if they may be what is looked for.
+        """The gross outliers of some data; None if it has none, or if they may be signal.
 
-        That is so if they are more than a quarter of the entries; or if they have two indices or
-        more in each mode and fill half of the box that these make, as those of a strong component
-        that is local would.
+        They may be signal if they are more than a quarter of the entries. Or if they have at least
+        two indices in each mode and fill half of the box that these span, as a strong localised
+        component would.
         """
         if engine.max_abs <= GROSS_RATIO * magnitudes.median:
             return None
@@ -80,7 +80,7 @@ class GrossOutliers:
 def _last_magnitude_before_gap(
     magnitudes: np.ndarray, median: float, largest: float
 ) -> float | None:
-    """The last magnitude before the first gap beyond which all are wild; None if there is none."""
+    """The last magnitude before a gap beyond which all are outliers; None if there is no gap."""
     tail = np.sort(magnitudes[magnitudes > GAP_RATIO * median])
     edges = np.concatenate([[GAP_RATIO * median], tail, [largest]])
     for k in np.flatnonzero(edges[1:] >= GAP_RATIO * edges[:-1]):
@@ -111,11 +111,11 @@ class Problem:
         The data in the units of the fit.
     units : Units
     keep_outliers : bool
-        Whether wild entries count like any other.
+        Whether gross outliers are treated like other entries.
     notes : tuple of str
         What users should know about the data.
     excluded_slabs : dict from a mode to an array of indices
-        Slabs that were left out on purpose.
+        Slabs that are left out on purpose.
     """
 
     def __init__(
@@ -136,9 +136,10 @@ class Problem:
 
     @classmethod
     def of(cls, engine: Engine, *, keep_outliers: bool = False, magnify: bool = True) -> Problem:
-        """In units where squares neither overflow nor vanish; not magnified if so wished.
+        """The problem in units in which squares neither overflow nor underflow.
 
-        They go by ordinary entries; with `keep_outliers`, for least squares, by the largest.
+        The units follow from ordinary entries or, with `keep_outliers` (for least squares), from
+        the largest. Without `magnify` small data stays as it is.
         """
         magnitudes = None if keep_outliers or engine.max_abs == 0 else Magnitudes.of(engine)
         reference = engine.max_abs if magnitudes is None else magnitudes.high_quantile
@@ -154,47 +155,35 @@ class Problem:
 
     @property
     def without_gross_outliers(self) -> Problem:
-        """The same data without wild entries: even the 1-norm would spend a component on one."""
-        return self._without_gross_outliers or self
-
-    @cached_property
-    def _without_gross_outliers(self) -> Problem | None:
+        """This problem without gross outliers: even the 1-norm would spend a component on one."""
         outliers = self._gross_outliers
         if outliers is None:
-            return None
-        rest = Problem(
-            self.engine.masked_above(outliers.threshold),
-            self.units,
-            keep_outliers=self.keep_outliers,
+            return self
+        return self._without(
+            self.engine.masked_above(outliers.threshold), outliers.note(self.units)
         )
-        rest.notes = (outliers.note(self.units),)
-        rest.__dict__["_gross_outliers"] = None
-        return rest
 
     @property
     def without_constant_fibres(self) -> Problem:
-        """The same data without fibres that hold one value throughout."""
-        return self._without_constant_fibres or self
-
-    @cached_property
-    def _without_constant_fibres(self) -> Problem | None:
+        """This problem without fibres that hold one value throughout."""
         if self.engine.max_abs == 0 or self.resolution.step > 0:
-            return None
+            return self
         fibres = find_constant_fibres(self.engine)
         if fibres is None:
-            return None
-        rest = Problem(
-            self.engine.without_fibres(fibres), self.units, keep_outliers=self.keep_outliers
-        )
-        rest.notes = (
-            *self.notes,
-            f"{fibres.describe(self.engine.view.axes)} with one value throughout left out",
-        )
+            return self
+        described = fibres.describe(self.engine.view.axes)
+        note = f"{described} with one value throughout left out"
+        return self._without(self.engine.without_fibres(fibres), note)
+
+    def _without(self, engine: Engine, note: str) -> Problem:
+        """The problem of the remaining data, with a further note; it has no gross outliers."""
+        rest = Problem(engine, self.units, keep_outliers=self.keep_outliers)
+        rest.notes = (*self.notes, note)
         rest.__dict__["_gross_outliers"] = None
         return rest
 
     def with_engine(self, engine: Engine) -> Problem:
-        """A part of the same data, in the same units, with the sizes of the whole."""
+        """The problem of a part of the data, in the same units and with the same magnitudes."""
         if engine is self.engine:
             return self
         problem = Problem(engine, self.units, self.magnitudes, keep_outliers=self.keep_outliers)
@@ -217,32 +206,32 @@ class Problem:
 
     @property
     def min_epsilon(self) -> float:
-        """Below the roundings of the data a residual is zero, however small epsilon is."""
+        """The least epsilon that matters: the square of the roundings of the data."""
         return (self.engine.machine_epsilon * self.ordinary_magnitude) ** 2
 
     @cached_property
     def resolution(self) -> Resolution:
-        """What is too small to be seen."""
+        """What is too small to be seen in the data."""
         return Resolution.of(self.engine, self.magnitudes)
 
     def relative_mu(self, mu: float, degree: int = 1) -> float:
-        """A mu that is relative to the scale of the data."""
+        """mu in the units of the fit, from mu relative to the scale of the data."""
         return float(mu * self.scale ** (degree - 2 / self.units.order))
 
     def penalty_unit(self, degree: int) -> float:
-        """What quadratic penalties are multiplied by, to grow with the data as the loss does."""
+        """The factor of quadratic penalties that makes them grow with the data as the loss does."""
         return float(max(self.scale, 1e-150) ** (degree - 2)) if degree != 2 else 1.0
 
-    # Wild entries
+    # Clipping
 
     def clipped_for(self, loss: Loss) -> Engine:
-        """The data with wild entries cut, if the loss allows it."""
+        """The data with large entries clipped, if the tail of the loss is known."""
         limit = self._clip_limit(loss)
         return self.engine if limit is None else self._clip(limit)
 
     @property
     def clipped(self) -> Engine:
-        """The data with wild entries cut, unless they count."""
+        """The data with large entries clipped, unless outliers are kept."""
         limit = math.inf if self.keep_outliers else CLIP_RATIO * self.ordinary_magnitude
         return self.engine if self.engine.max_abs <= limit else self._clip(limit)
 
@@ -252,21 +241,21 @@ class Problem:
         return self._clip_cache[limit]
 
     def excess(self, loss: Loss) -> float:
-        """What wild entries cost beyond what they cost when cut."""
+        """By how much clipping lowers the loss."""
         limit = self._clip_limit(loss)
         if limit is None or loss.tail is None:
             return 0.0
         return self._excess_beyond(self.engine, limit, loss.tail)
 
     def floor(self, loss: Loss) -> float:
-        """The part of the loss, wild entries cut, that no model of ordinary size can lower."""
+        """The part of the loss of clipped data that no model of ordinary size can lower."""
         if loss.tail is None or loss.tail.flat:
             return 0.0
         low = FLOOR_RATIO * max(self.ordinary_magnitude, loss.reach)
         return self._excess_beyond(self.clipped_for(loss), low, loss.tail)
 
     def _clip_limit(self, loss: Loss) -> float | None:
-        """Where wild entries are cut; None if none is."""
+        """The limit at which entries are clipped; None if none is."""
         if loss.tail is None:
             return None
         limit = CLIP_RATIO * max(self.ordinary_magnitude, loss.reach)
@@ -282,9 +271,9 @@ class Problem:
 
 
 def unit_exponent(engine: Engine, size: float) -> int:
-    """The power of 2 by which data of some size is divided, so that its squares are in range.
+    """The exponent of the power of 2 by which data is divided to keep its squares in range.
 
-    Data of ordinary size is left alone.
+    It is 0 for data of ordinary magnitude (`size`).
     """
     safe_limit = 2.0**200 if engine.machine_epsilon < 1e-10 else 2.0**30
     if size == 0 or 1 / safe_limit < size < safe_limit:

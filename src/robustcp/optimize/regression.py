@@ -1,4 +1,4 @@
-"""Robust regression: the sweep loop with all factors but one held."""
+"""Robust regression: the sweep loop with all factors but one fixed."""
 
 from __future__ import annotations
 
@@ -64,17 +64,13 @@ def l1_regression(
     responses = plain_array(Y)
     vector = responses.ndim == 1
     design, engine = _matrices(M, responses[:, None] if vector else responses)
-    # Each column of M and of Y in units of its own: they are separate measurements.
+    # Columns of M and of Y are separate measurements, and each is scaled by itself.
     host = engine.unfolding(0, slice(0, engine.shape[0]))
     design_exponents = np.array([_exponent(column) for column in design.T])
     response_exponents = np.array([_exponent(column[column != 0]) for column in host.T])
     with single_blas_thread:
-        scaled = (
-            engine.asarray(np.ldexp(host, -response_exponents))
-            if engine.max_abs
-            else engine.asarray(host)
-        )
-        problem = Problem.of(as_engine(scaled))
+        scaled = np.ldexp(host, -response_exponents) if engine.max_abs else host
+        problem = Problem.of(as_engine(engine.asarray(scaled)))
         continuation = l1_continuation(problem, epsilon)
         stage = Stage("L1", continuation, tol, mu / problem.scale, max_sweeps)
         solver = Solver(problem, (stage,), modes=(1,))
@@ -110,7 +106,7 @@ def _matrices(M: Any, Y: Any) -> tuple[np.ndarray, Engine]:
 
 
 def _exponent(column: np.ndarray) -> int:
-    """The power of 2 next to the median magnitude of a column, or to the largest."""
+    """The exponent of the power of 2 near a column's median magnitude, or near its largest."""
     if not column.size:
         return 0
     sizes = np.abs(column)
@@ -124,7 +120,7 @@ def project(
     constraint: Constraint = Free(),  # noqa: B008
     noise: NoiseSpec = NoiseSpec(),  # noqa: B008
 ) -> Array:
-    """The factor of new data in one mode, by the stages of `cp` with the other factors held."""
+    """The factor of new data in one mode, by the stages of `cp` with the other factors fixed."""
     mode = checks.whole_number("mode", mode, 0, maximum=len(model.shape) - 1)
     with single_blas_thread:
         data = as_engine(X)

@@ -1,9 +1,9 @@
-"""A prior for rows of which the data says little; and leverage.
+"""Priors of rows with few entries, and the leverage of entries.
 
 The rows of a factor have independent Gaussian priors of mean 0, with a variance tau_r^2 for each
-component. It is that of the rows themselves: the mean over them of A_ir^2 plus their posterior
-variance (a step of EM; without the second term components would die). The leverage of an entry is
-how far it pulls the model to itself.
+component. It is estimated from the rows: the mean of A_ir^2 plus their posterior variance (a step
+of EM; without the second term components would shrink to nothing). The leverage of an entry is the
+share of its own residual by which it pulls the model towards itself.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from robustcp.engines import Axes, Engine, Sample, to_host
 from robustcp.engines.normal_equations import unpack_indices
 from robustcp.losses import Loss
 
-#: Rows with so many entries for each component need no prior.
+#: Rows with this many entries per component need no prior.
 AMPLE_ENTRIES_PER_COMPONENT = 50
-#: Where no entry is missing, so many are enough.
+#: If no entry is missing, rows with this many entries per component need no prior.
 MIN_ENTRIES_PER_COMPONENT = 8
-#: Rounds in which the variances are estimated.
+#: Rounds in which the prior variances are estimated.
 EM_ROUNDS = 5
-#: Leverages are not above this, which leaves something of a residual.
+#: Leverages are cut here, so that part of each residual remains.
 MAX_LEVERAGE = 0.9
-#: A prior decides a row if it holds more than this share of what is known of it.
+#: A prior dominates a row if its share of the posterior precision is larger than this.
 DOMINANT_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """What is added to the loss: for each mode, ridge_r / 2 times the squared norm of column r.
+    """A term of the objective: for each mode, ridge_r / 2 times the squared norm of column r.
 
     Attributes
     ----------
@@ -43,6 +43,7 @@ class Prior:
     ridges: tuple[np.ndarray | None, ...]
 
     def value(self, factors: Factors) -> float:
+        """The term at some factors."""
         total = 0.0
         for A, ridge in zip(factors, self.ridges, strict=True):
             if ridge is not None:
@@ -53,30 +54,30 @@ class Prior:
 
 @dataclass(frozen=True)
 class PriorDominatedRows:
-    """Rows of a mode that a prior decides: how many, and what they rest on."""
+    """How many rows of a mode a prior dominates, and what they rest on."""
 
     mode: int
     count: int
     basis: str
 
     def describe(self, axes: Axes) -> str:
-        """How many rows of which mode rest on what."""
+        """A sentence for users, with the name of the mode."""
         rows, verb = ("1 row", "rests") if self.count == 1 else (f"{self.count} rows", "rest")
         return f"{rows} of {axes.mode_name(self.mode)} {verb} {self.basis}"
 
 
 @dataclass(frozen=True, eq=False)
 class RowPosterior:
-    """What is known of the rows of a model, given the loss and the noise.
+    """The posterior of the rows of a model, each mode given the others, with a loss and a noise.
 
     Attributes
     ----------
     prior_variances : tuple of (array (R,) or None), one for each mode
         The prior variances; None for modes without a prior.
     covariances : tuple of array (I_n, R, R)
-        Of the rows, each mode by itself, in units of the noise.
+        The covariance of each row, in units of the noise.
     prior_shares : tuple of (array (I_n,) or None)
-        Which share of what is known of a row is the prior's.
+        The share of the prior in the posterior precision of each row.
     """
 
     prior_variances: tuple[np.ndarray | None, ...]
@@ -84,11 +85,11 @@ class RowPosterior:
     prior_shares: tuple[np.ndarray | None, ...] = field(repr=False)
 
     def prior(self, unit: float) -> Prior:
-        """For a loss that is so many times a negative log likelihood."""
+        """The prior for a loss that is `unit` times a negative log likelihood."""
         return Prior(tuple(None if tau is None else unit / tau for tau in self.prior_variances))
 
     def leverages(self, sample: Sample, factors: Factors, curvatures: np.ndarray) -> np.ndarray:
-        """By how much of its own residual each entry moves the model to itself."""
+        """The leverage of each entry, for the curvatures of the loss there."""
         host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
         rows = [A[index] for A, index in zip(host, sample.indices, strict=True)]
         leverages = np.zeros(sample.values.size)
@@ -100,7 +101,7 @@ class RowPosterior:
         return np.asarray(np.minimum(leverages * curvatures, MAX_LEVERAGE))
 
     def subset(self, indices: Sequence[np.ndarray | None]) -> RowPosterior:
-        """What is known of some rows of each mode; None takes a mode whole."""
+        """The posterior of some rows of each mode; None takes all of a mode."""
         covariances = tuple(
             C if index is None else C[index]
             for C, index in zip(self.covariances, indices, strict=True)
@@ -112,28 +113,25 @@ class RowPosterior:
         return RowPosterior(self.prior_variances, covariances, prior_shares)
 
     def prior_dominated_rows(self, counts: Sequence[np.ndarray]) -> list[PriorDominatedRows]:
-        """The rows that the prior decides, given how many entries each has."""
-        dominated_rows, rank = [], self.covariances[0].shape[1]
+        """The rows that the prior dominates, given how many entries each has."""
+        found, rank = [], self.covariances[0].shape[1]
         for mode, share in enumerate(self.prior_shares):
             if share is None:
                 continue
-            observed = counts[mode] > 0
-            thin = observed & (counts[mode] < rank)
-            dominated = int(np.sum(observed & ~thin & (share > DOMINANT_SHARE)))
-            if thin.any():
-                dominated_rows.append(
-                    PriorDominatedRows(mode, int(thin.sum()), "on fewer entries than components")
-                )
-            if dominated:
-                dominated_rows.append(
-                    PriorDominatedRows(mode, dominated, "more on a prior than on entries")
-                )
-        return dominated_rows
+            thin = (counts[mode] > 0) & (counts[mode] < rank)
+            dominated = (counts[mode] > 0) & ~thin & (share > DOMINANT_SHARE)
+            for rows, basis in (
+                (thin, "on fewer entries than components"),
+                (dominated, "more on a prior than on entries"),
+            ):
+                if rows.any():
+                    found.append(PriorDominatedRows(mode, int(rows.sum()), basis))
+        return found
 
 
 @dataclass(frozen=True)
 class RowPrior:
-    """Where rows have a prior: in some modes, if some of their rows have few entries.
+    """The modes whose rows have a prior if some of their rows have few entries.
 
     Attributes
     ----------
@@ -144,13 +142,13 @@ class RowPrior:
 
     @classmethod
     def of(cls, constraints: Constraints, modes: Sequence[int]) -> RowPrior:
-        """For modes that are solved for and whose rows do not depend on each other."""
+        """The modes that are solved for and whose rows do not depend on each other."""
         return cls(tuple(mode for mode in modes if not constraints[mode].couples_rows))
 
     def is_needed(self, engine: Engine, rank: int) -> bool:
         """Whether some rows have so few entries that they need a prior.
 
-        Where no entry is missing rows differ less, and need it only if they have hardly any.
+        If no entry is missing, rows differ less and need it only with hardly any entries.
         """
         min_entries = MIN_ENTRIES_PER_COMPONENT if engine.complete else AMPLE_ENTRIES_PER_COMPONENT
         return any(min_row_entries(engine, mode) < min_entries * rank for mode in self.modes)
@@ -164,15 +162,16 @@ class RowPrior:
     def row_posterior(
         self, engine: Engine, factors: Factors, loss: Loss, unit: float, before: Prior | None
     ) -> RowPosterior:
-        """What is known of the rows, for a loss that is `unit` times a negative log likelihood."""
-        prior_variances, covariances, prior_shares = [], [], []
-        for mode in range(engine.order):
-            ridge = None if before is None else before.ridges[mode]
-            tau, C, share = self._mode_posterior(engine, factors, mode, loss, unit, ridge)
-            prior_variances.append(tau)
-            covariances.append(C)
-            prior_shares.append(share)
-        return RowPosterior(tuple(prior_variances), tuple(covariances), tuple(prior_shares))
+        """The posterior of the rows, for a loss that is `unit` times a negative log likelihood."""
+        ridges = (None,) * engine.order if before is None else before.ridges
+        prior_variances, covariances, prior_shares = zip(
+            *(
+                self._mode_posterior(engine, factors, mode, loss, unit, ridge)
+                for mode, ridge in enumerate(ridges)
+            ),
+            strict=True,
+        )
+        return RowPosterior(prior_variances, covariances, prior_shares)
 
     def _mode_posterior(
         self,
@@ -185,9 +184,8 @@ class RowPrior:
     ) -> tuple[np.ndarray | None, np.ndarray, np.ndarray | None]:
         A = np.asarray(to_host(factors[mode]), dtype=np.float64)
         rank = A.shape[1]
-        packed = np.asarray(
-            to_host(engine.normal_equations(factors, mode, loss).gram), dtype=np.float64
-        )
+        gram = engine.normal_equations(factors, mode, loss).gram
+        packed = np.asarray(to_host(gram), dtype=np.float64)
         G = packed[:, unpack_indices(rank)].reshape(-1, rank, rank)
         G = np.broadcast_to(G, (len(A), rank, rank))
         if mode not in self.modes:
@@ -208,6 +206,6 @@ class RowPrior:
 
 
 def min_row_entries(engine: Engine, mode: int) -> float:
-    """The fewest entries that a row of a mode has, of those that have any."""
+    """The least number of entries in a row of a mode, of rows that have any."""
     counts = engine.slab_counts(mode)
     return float(np.min(counts[counts > 0], initial=np.iinfo(np.int64).max))

@@ -1,4 +1,4 @@
-"""Schedules: what residuals cost in a stage, level by level."""
+"""Schedules: the losses of a stage, and the noise, prior and fibres that go with them."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from robustcp.optimize.units import Units
 
 @dataclass(frozen=True)
 class RefinementSettings:
-    """The constants by which the noise leads a fit."""
+    """The constants of refinement, and of other levels that depend on estimated noise."""
 
     #: With a larger share of outliers the noise cannot be estimated.
     max_outlier_share: float = 0.5
-    #: With at most this share the noise can be estimated if its peak is high:
+    #: The same limit if the peak of the noise is high.
     max_outlier_share_with_peak: float = 0.75
-    #: the floor of outliers, relative to the peak, is at most this.
+    #: The peak is high if the floor of outliers, relative to the peak, is at most this.
     max_outlier_floor: float = 0.5
-    #: With fewer clean entries the 1-norm, which is led by medians, misleads.
+    #: With fewer clean entries the 1-norm, which follows medians, misleads.
     min_clean_share: float = 0.55
-    #: A level that raises the share of rejected entries, and lowers that of clean ones, by this is
-    #: undone: to a bounded loss, rejecting entries may be cheaper than a penalty.
+    #: A level is undone if it raises the share of rejected entries and lowers the share of clean
+    #: entries by this: to a bounded loss, rejecting entries may be cheaper than a penalty.
     max_rejection_rise: float = 0.05
-    #: The change of the logarithm of common noise at which a refinement ends;
+    #: A refinement ends when the logarithm of common noise changes by less than this.
     common_noise_tol: float = 0.002
-    #: the same of heteroscedastic noise, entry by entry.
+    #: The same for heteroscedastic noise: the root mean square change over the entries.
     heteroscedastic_noise_tol: float = 0.005
-    #: The same of starts, which only have to be compared.
+    #: The same for starts, which only have to be compared.
     start_noise_tol: float = 0.02
-    #: The kind of noise is selected before the first levels of a refinement, then it stays.
+    #: The kind of noise is selected before each of this many levels, and kept from then on.
     noise_kind_levels: int = 2
 
 
@@ -57,24 +57,23 @@ REFINEMENT = RefinementSettings()
 
 
 class Skip(Exception):  # noqa: N818 - not an error: the stage is not for this data
-    """Raised by a schedule, with the reason: the stage is left out, or undone."""
+    """Raised by a schedule, with the reason, to leave out the stage or undo it."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What residuals cost in a level of a stage.
+    """What is minimised in a level of a stage.
 
     Attributes
     ----------
     loss : Loss
-        Of residuals in the units of the data.
+        The loss of residuals in the units of the data.
     noise : Noise, optional
-        If entries have noise of different size, the loss is of residuals that are divided by
-        its scales.
+        The estimated noise. Where it is heteroscedastic, residuals are divided by its scales.
     prior : Prior, optional
-        Of the rows, where the data says little of some.
+        The prior of rows with few entries.
     fibres : Fibres, optional
-        What is left out.
+        Fibres that are left out of the data.
     """
 
     loss: Loss
@@ -83,7 +82,7 @@ class Level:
     fibres: Fibres | None = None
 
     def view_data(self, engine: Engine) -> Engine:
-        """Data as this level looks at it."""
+        """The data without the fibres, with residuals in units of the scales of the noise."""
         if self.fibres is not None:
             engine = engine.without_fibres(self.fibres)
         if self.noise is not None and not self.noise.homoscedastic:
@@ -92,18 +91,18 @@ class Level:
 
 
 class Schedule(ABC):
-    """What residuals cost in a stage, level by level."""
+    """The levels of a stage."""
 
     @abstractmethod
     def __call__(
         self, level: int, engine: Engine, factors: Factors, before: Level | None
     ) -> Level | None:
-        """The level that begins at these factors; None when there is no such level.
+        """The level of a number, which begins at these factors; None if the stage ends before it.
 
-        `before` is the level before, of this stage or the one before; None at the start.
+        `before` is the previous level, of this stage or the one before; None at the start.
         """
 
-    #: By which power of a factor of the data its losses grow (see `Loss.degree`).
+    #: The power with which its losses grow with the data (see `Loss.degree`).
     degree: int = 0
 
     def is_last(self, level: int) -> bool:
@@ -111,17 +110,17 @@ class Schedule(ABC):
         return False
 
     def for_warm_start(self, engine: Engine, factors: Factors) -> Schedule:
-        """The same schedule for a fit that begins at factors which may be good already."""
+        """This schedule for a fit whose initial factors may be good already."""
         return self
 
     def in_units(self, units: Units) -> Schedule:
-        """The same schedule, given in the units of the data, in those of the fit."""
+        """This schedule in the units of the fit, from the units of the data."""
         return self
 
 
 @dataclass(frozen=True)
 class Single(Schedule):
-    """One level with one loss and, where rows have one, a prior."""
+    """One level with one loss and, optionally, a prior of the rows."""
 
     loss: Loss
     prior: Prior | None = None
@@ -147,13 +146,19 @@ class Single(Schedule):
 
 @dataclass(frozen=True)
 class Continuation(Schedule):
-    """The smoothed 1-norm with epsilon falling from one level to the next, down to the last.
+    """The smoothed 1-norm, with epsilon multiplied by `ratio` from level to level.
 
     With a fixed tiny epsilon an entry that happens to be fitted gets a huge weight and pins its
-    row; coming down from a large one, the same objective ends lower in fewer sweeps.
+    row. From a large epsilon downward, the same objective ends lower in fewer sweeps.
 
-    With `stop_share` it ends before the last, once epsilon is below that share of the square of the
-    median residual: where another stage follows, residuals need not be told apart any finer.
+    Attributes
+    ----------
+    first, lowest : float
+        Epsilon in the first and in the last level.
+    ratio : float
+    stop_share : float
+        If another stage follows, the levels end once epsilon is below this share of the square of
+        the median residual: a sharper 1-norm gains nothing then.
     """
 
     degree = 1
@@ -184,27 +189,26 @@ class Continuation(Schedule):
         return self.first * self.ratio**level <= self.lowest
 
     def for_warm_start(self, engine: Engine, factors: Factors) -> Continuation:
-        """Begin at the size of the residuals: a larger epsilon would lead a good start astray."""
+        """Begin at the magnitude of the residuals: a larger epsilon would spoil a good start."""
         size = median_magnitude(engine.sample(factors).values) or math.inf
         return replace(self, first=max(self.lowest, min(self.first, size * size)))
 
 
 @dataclass(frozen=True)
 class Refinement(Schedule):
-    """Levels of `Contaminated`, with the noise estimated anew before each, to a fixed point.
+    """Levels of `Contaminated`, with the noise estimated before each, until it changes little.
 
-    Within a level the noise is frozen, also where it depends on the model's entries.
+    Within a level the noise is fixed, also where it depends on the model's entries.
 
     Attributes
     ----------
     resolution : Resolution
-        What is too small to be seen.
+        What is too small to be seen in the data.
     noise : NoiseSpec
         What is known of the noise.
     row_prior : RowPrior
-        Which rows have a prior, where they have few entries.
+        The modes whose rows have a prior if some have few entries.
     max_levels : int
-        The most levels.
     """
 
     degree = 2
@@ -251,9 +255,10 @@ class Refinement(Schedule):
     def _estimate_residuals(
         self, engine: Engine, factors: Factors, before: Level | None
     ) -> tuple[Residuals, RowPosterior | None]:
-        """Residuals of what was not left out; with few entries, as large as they should be.
+        """Residuals without the excluded fibres, and the posterior of the rows if it is needed.
 
-        Entries pull the model to themselves, and the more so the fewer there are (leverage).
+        Where rows have few entries, residuals are corrected for leverage: each entry pulls the
+        model towards itself.
         """
         if before is not None and before.fibres is not None:
             engine = engine.without_fibres(before.fibres)
@@ -263,30 +268,33 @@ class Refinement(Schedule):
         if before is None or before.noise is None:
             sigma = max(1.4826 * median_magnitude(raw), self.resolution.min_entry_sigma)
             before = Level(Cauchy(2 * sigma), Noise.common(sigma, engine.order))
-        level_spec, standardized = before, replace(before, fibres=None).view_data(engine)
-        sigma = cast(Noise, level_spec.noise).sigma
+        standardized = replace(before, fibres=None).view_data(engine)
+        unit = cast(Noise, before.noise).sigma ** 2
         posterior = self.row_prior.row_posterior(
-            standardized, factors, level_spec.loss, sigma**2, level_spec.prior
+            standardized, factors, before.loss, unit, before.prior
         )
         sample = standardized.sample(factors)
         u = np.divide(raw, sample.values, out=np.ones_like(raw), where=sample.values != 0)
-        leverages = posterior.leverages(
-            sample, factors, level_spec.loss.curvature(sample.values) / u**2
-        )
-        leverage_correction = 1 / np.sqrt(1 - leverages)
-        return Residuals.of(engine, factors, self.resolution, leverage_correction), posterior
+        curvatures = before.loss.curvature(sample.values) / u**2
+        correction = 1 / np.sqrt(1 - posterior.leverages(sample, factors, curvatures))
+        return Residuals.of(engine, factors, self.resolution, correction), posterior
 
     def _check_noise(self, noise: Noise, old: Noise | None) -> None:
-        """Whether there is noise that can be told from the outliers."""
-        has_peak = max(noise.above, noise.below) < REFINEMENT.max_outlier_floor
-        if noise.rejected_share > (
-            REFINEMENT.max_outlier_share_with_peak if has_peak else REFINEMENT.max_outlier_share
-        ):
+        """Raise `Skip` if noise cannot be told from outliers."""
+        max_share = REFINEMENT.max_outlier_share
+        if max(noise.above, noise.below) < REFINEMENT.max_outlier_floor:
+            max_share = REFINEMENT.max_outlier_share_with_peak
+        if noise.rejected_share > max_share:
             raise Skip(
                 f"refinement would reject {noise.rejected_share:.0%} of the entries: "
                 "the L1 fit is kept"
             )
-        if old is not None and _rejects_more(old, noise):
+        rise = REFINEMENT.max_rejection_rise
+        if (
+            old is not None
+            and noise.clean < old.clean - rise
+            and noise.rejected_share > old.rejected_share + rise
+        ):
             raise Skip(
                 f"refinement would reject more and more entries ({old.rejected_share:.0%}, then "
                 f"{noise.rejected_share:.0%}): the L1 fit is kept"
@@ -295,21 +303,20 @@ class Refinement(Schedule):
 
 @dataclass(frozen=True)
 class StandardizedL1(Schedule):
-    """The smoothed 1-norm of residuals in units of the spread of their slabs, epsilon falling.
+    """A continuation of the smoothed 1-norm, of residuals divided by the scales of their slabs.
 
-    The spread is that of the data to begin with, so that a slab of large entries has no more say
-    than others before anything is known; then that of the residuals.
+    In the first level the scales are estimated from the data, so that slabs of large entries have
+    no more influence than others before there is a model; then from the residuals.
 
     Attributes
     ----------
     continuation : Continuation
-        How epsilon falls.
+        The values of epsilon.
     resolution : Resolution
     trust_residuals : bool
-        Whether the residuals may tell something from the beginning.
+        Whether the initial factors may be good enough to estimate scales from their residuals.
     row_prior : RowPrior
-        Rows with few entries, which have a prior. With very few there is no such stage, if
-        something is known; nor is there if medians mislead.
+        The modes whose rows have a prior if some have few entries.
     """
 
     degree = 1
@@ -337,10 +344,9 @@ class StandardizedL1(Schedule):
         level_spec = replace(level_spec, noise=noise, fibres=fibres)
         if model is factors and self.row_prior.is_needed(engine, rank):
             standardized = replace(level_spec, fibres=None).view_data(engine)
-            unit = float(
-                np.mean(np.abs(np.clip(standardized.sample(factors).values, *_clip_limits(noise))))
-            )
-            unit = max(unit, self.resolution.min_sigma)
+            limit, residuals = 4 * noise.sigma, standardized.sample(factors).values
+            mean = float(np.mean(np.abs(np.clip(residuals, -limit, limit))))
+            unit = max(mean, self.resolution.min_sigma)
             old = None if before is None else before.prior
             posterior = self.row_prior.row_posterior(
                 standardized, factors, level_spec.loss, unit, old
@@ -349,10 +355,10 @@ class StandardizedL1(Schedule):
         return level_spec
 
     def is_unsuitable(self, engine: Engine, factors: Factors) -> bool:
-        """Whether this is not for the data: of good factors, if medians, which lead here, mislead.
+        """Whether medians, which the 1-norm follows, would spoil initial factors that are good.
 
-        So they do where rows have hardly any entries, where most are outliers, and of small
-        counts, whose median is a whole number and lower than their mean.
+        They mislead where rows have hardly any entries, where most entries are outliers, and for
+        small counts, whose median is a whole number below their mean.
         """
         if not self.trust_residuals:
             return False
@@ -376,38 +382,23 @@ class StandardizedL1(Schedule):
 
 
 def most_are_outliers(engine: Engine, factors: Factors, resolution: Resolution) -> bool:
-    """Whether less than half of the entries, or hardly more, are clean beside a model."""
-    return (
-        fit_contaminated_normal(engine.sample(factors).values, resolution.min_entry_sigma).clean
-        < REFINEMENT.min_clean_share
-    )
-
-
-def _clip_limits(noise: Noise) -> tuple[float, float]:
-    """What is beyond this does not tell how large residuals are."""
-    return -4 * noise.sigma, 4 * noise.sigma
-
-
-def _rejects_more(before: Noise, now: Noise) -> bool:
-    """Whether far more entries are rejected than before, and fewer are clean."""
-    return (
-        now.clean < before.clean - REFINEMENT.max_rejection_rise
-        and now.rejected_share > before.rejected_share + REFINEMENT.max_rejection_rise
-    )
+    """Whether less than half of the entries, or hardly more, are clean given a model."""
+    residuals = engine.sample(factors).values
+    mixture = fit_contaminated_normal(residuals, resolution.min_entry_sigma)
+    return mixture.clean < REFINEMENT.min_clean_share
 
 
 def _explains_data(engine: Engine, factors: Factors) -> bool:
-    """Whether residuals are smaller than the data."""
-    return median_magnitude(engine.sample(factors).values) < median_magnitude(
-        engine.sample().values
-    )
+    """Whether residuals are smaller than the data, by their median magnitudes."""
+    residuals, data = engine.sample(factors).values, engine.sample().values
+    return median_magnitude(residuals) < median_magnitude(data)
 
 
 @dataclass(frozen=True)
 class CauchyContinuation(Schedule):
-    """Levels of Cauchy's loss of residuals in units of the spread of their slabs.
+    """Levels of Cauchy's loss of residuals divided by the scales of their slabs.
 
-    What is far from the model has next to no say, be it an entry or a slab.
+    Entries and slabs that are far from the model have little influence.
 
     Attributes
     ----------
@@ -415,7 +406,7 @@ class CauchyContinuation(Schedule):
     width : float
         The width of the loss, in standard deviations.
     max_levels : int
-        The most levels; there are fewer once the noise stays the same.
+        The most levels; they end when the noise changes little.
     """
 
     degree = 2
@@ -437,12 +428,12 @@ class CauchyContinuation(Schedule):
 
 @dataclass(frozen=True)
 class QuantileContinuation(Schedule):
-    """The smoothed quantile loss with epsilon falling: most entries on one side are outliers.
+    """A continuation of the smoothed quantile loss, for data with most outliers on one side.
 
     Attributes
     ----------
     continuation : Continuation
-        How epsilon falls.
+        The values of epsilon.
     tau : float
         The quantile.
     """
@@ -460,13 +451,13 @@ class QuantileContinuation(Schedule):
 
 @dataclass(frozen=True)
 class NarrowWelsch(Schedule):
-    """Levels of Welsch's loss that is so narrow that most entries may be outliers.
+    """Levels of Welsch's loss, narrow enough for data in which most entries are outliers.
 
     Attributes
     ----------
     resolution : Resolution
     width : float
-        In units of the lower quartile of the magnitudes of the residuals.
+        The width of the loss, in units of the lower quartile of residual magnitudes.
     max_levels : int
     """
 
@@ -487,10 +478,7 @@ class NarrowWelsch(Schedule):
 
 @dataclass(frozen=True)
 class L1Finish(Schedule):
-    """The 1-norm down to its end, from wherever a fit stands.
-
-    It begins at the size of the residuals: the stage before may have left off anywhere.
-    """
+    """A continuation of the 1-norm that begins at the magnitude of the current residuals."""
 
     degree = 1
     lowest: float

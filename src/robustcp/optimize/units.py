@@ -1,4 +1,4 @@
-"""The units that a fit is done in, so that the size of the data does not matter."""
+"""The units of a fit, in which data of any magnitude is handled alike."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from robustcp.losses import Loss
 
 @dataclass(frozen=True)
 class Units:
-    """What is measured in the units of the data, in those of the fit, and back.
+    """Conversion between the units of the data and the units of the fit.
 
-    The data of the fit is the data times 2**-exponent: a power of 2 changes no digit.
+    In the units of the fit the data is multiplied by 2**-exponent, which changes no digit.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Units:
 
     @property
     def factor(self) -> float:
-        """What entries of the fit are multiplied by, to be those of the data."""
+        """The factor that converts entries from the units of the fit to those of the data."""
         return power_of_two(self.exponent)
 
     def loss_of_fit(self, loss: Loss) -> Loss:

@@ -1,4 +1,4 @@
-"""How one factor is updated while the others are held."""
+"""Updates of one factor while the others are fixed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UnsolvedRows = tuple[tuple[int, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class FactorUpdate:
-    """What an update makes of one factor.
+    """An updated factor.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class FactorUpdate:
     unsolved_rows : tuple of int
         Rows that could not be solved and keep their last value.
     predicted_decrease : float
-        By how much it should lower the loss, as far as that is quadratic; NaN if it is not known.
+        By how much the quadratic majorizer falls; NaN if it is not known.
     """
 
     factor: Array
@@ -35,15 +35,15 @@ class FactorUpdate:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep makes of all factors that are solved for.
+    """The factors after a sweep.
 
     Attributes
     ----------
     factors : tuple of arrays
     unsolved_rows : tuple of (int, tuple of int)
-        Modes with rows that could not be solved, and those rows.
+        Rows that could not be solved, for each mode that has any.
     predicted_decrease : float
-        That of the first factor that was updated, see `FactorUpdate`.
+        The predicted decrease of the first factor that was updated (see `FactorUpdate`).
     """
 
     factors: Factors
@@ -52,13 +52,13 @@ class SweepResult:
 
 
 class Update(ABC):
-    """How one factor is updated while the others are held."""
+    """How factors are updated in a sweep."""
 
     @abstractmethod
     def evaluate(
         self, objective: Objective, factors: Factors
     ) -> tuple[float, NormalEquations | None]:
-        """The loss, with the first mode's normal equations where they cost no more."""
+        """The loss, with the first mode's normal equations where they come for free."""
 
     def sweep(
         self,
@@ -66,7 +66,7 @@ class Update(ABC):
         factors: Factors,
         cached_equations: NormalEquations | None = None,
     ) -> SweepResult:
-        """All factors that are solved for, updated in turn.
+        """Update all factors that are solved for, in turn.
 
         `cached_equations` are the first mode's normal equations, if they are known.
         """
@@ -116,14 +116,11 @@ class MajorizeMinimize(Update):
                 factors, objective.modes, objective.mu, cached_equations
             )
             first = objective.modes[0]
-            decrease = math.nan
-            if cached_equations is not None:
-                decrease = float(
-                    _predict_decrease(
-                        cached_equations, factors[first], new[first], objective.engine.xp
-                    )
-                )
-            return SweepResult(new, predicted_decrease=decrease)
+            if cached_equations is None:
+                return SweepResult(new)
+            xp = objective.engine.xp
+            decrease = _predict_decrease(cached_equations, factors[first], new[first], xp)
+            return SweepResult(new, predicted_decrease=float(decrease))
         return super().sweep(objective, factors, cached_equations)
 
     def evaluate(
@@ -146,21 +143,15 @@ class MajorizeMinimize(Update):
         mode: int,
         cached_equations: NormalEquations | None = None,
     ) -> FactorUpdate:
-        before, decrease = math.inf, 0.0
+        before, decrease, xp = math.inf, 0.0, objective.engine.xp
         for steps_left in reversed(range(self.inner)):
-            old, value, solved_blocks = factors[mode], 0.0, []
+            old, value, blocks = factors[mode], 0.0, []
             for rows in objective.row_blocks(mode, old.shape[1]):
                 equations = cached_equations or objective.equations(factors, mode, rows)
                 value += equations.value
-                solved_blocks.append(objective.solve_rows(equations, factors, mode, rows))
-                decrease += _predict_decrease(
-                    equations, old[rows, :], solved_blocks[-1], objective.engine.xp
-                )
-            new = (
-                solved_blocks[0]
-                if len(solved_blocks) == 1
-                else objective.engine.xp.concat(solved_blocks, axis=0)
-            )
+                blocks.append(objective.solve_rows(equations, factors, mode, rows))
+                decrease += _predict_decrease(equations, old[rows, :], blocks[-1], xp)
+            new = blocks[0] if len(blocks) == 1 else xp.concat(blocks, axis=0)
             factors = (*factors[:mode], new, *factors[mode + 1 :])
             if steps_left == 0 or before - value < self.inner_tol * value:
                 break
@@ -169,5 +160,5 @@ class MajorizeMinimize(Update):
 
 
 def _predict_decrease(equations: NormalEquations, old: Array, new: Array, xp: Any) -> Array:
-    """By how much new rows lower the majorizer if they are where it is lowest; a number."""
+    """By how much new rows at the minimum of the majorizer lower it; a scalar array."""
     return 0.5 * xp.sum(equations.gradient * (new - old))
