@@ -157,7 +157,7 @@ def cp(
 
 @dataclass(frozen=True)
 class _ScreenedStarts(Method):
-    """Starts that are screened against each other, or drawn from subsets of the samples."""
+    """A method whose starts are screened, or drawn from subsets of the samples."""
 
     def starts(self, init: Any, count: int | None, cases: Cases | None) -> list[Start]:
         if not isinstance(init, str):
@@ -180,7 +180,7 @@ class RefinedL1(_ScreenedStarts):
 
 @dataclass(frozen=True, eq=False)
 class GivenStages(_ScreenedStarts):
-    """Losses that the user gave, one after the other, in the units of the data."""
+    """Stages that the user gave, in the units of the data."""
 
     given: tuple[Stage, ...]
 
@@ -190,7 +190,7 @@ class GivenStages(_ScreenedStarts):
 
 
 def _describe_noise(noise: Any) -> Any:
-    """The noise as checkpoints compare it; known values show in the objective."""
+    """The noise argument as text, by which checkpoints are compared; "given" for known values."""
     if not is_kind(noise):
         return "given"
     items = noise if isinstance(noise, list | tuple) else [noise]

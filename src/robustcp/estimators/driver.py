@@ -1,11 +1,11 @@
-"""What the estimators share: from a plan and its starts to a fit."""
+"""The driver of all estimators: engine, plan, starts, solver, and the fit with its warnings."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any
@@ -49,15 +49,15 @@ from robustcp.starts.start import Start, StartingPoint
 
 LOG = logging.getLogger(__name__)
 
-#: A component this many times larger than the largest entry has diverged.
+#: A component that is this many times larger than the largest entry has diverged.
 DIVERGENCE_RATIO = 100.0
-#: Costs per entry that differ by less are the same.
+#: Costs per entry that differ by less are taken as equal.
 SAME_COST_TOL = 1e-3
 #: Models fit equally well if their costs per entry differ by less than this.
 EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
-#: With at least this many starts, one that alone reached the best model is reported.
+#: With at least this many starts there is a warning if only one reached the best model.
 MIN_STARTS_TO_WARN = 6
 
 Callback = Callable[[State], bool | None]
@@ -66,19 +66,19 @@ Seed = int | np.random.Generator | None
 
 @dataclass(frozen=True)
 class _Run:
-    """What came of one start."""
+    """The result of one start."""
 
     solver: Solver
     state: State
     outcome: Outcome
     starting_point: StartingPoint
     case_diagnostics: CaseDiagnostics | None = None
-    #: How many subsets of samples it would take.
+    #: How many subsets of samples are needed, with cases.
     subsets_needed: int = 0
 
     @property
     def axes(self) -> Axes:
-        """What the modes of the data are called."""
+        """The names and labels of the data's modes."""
         return self.solver.problem.engine.view.axes
 
     @cached_property
@@ -92,20 +92,16 @@ class _Run:
 
     @cached_property
     def cost(self) -> float:
-        """What the model costs, on the scale on which starts are compared, in the data's units."""
+        """The cost by which starts are compared, in the units of the data."""
         return self.cost_without(None)
 
     def cost_without(self, fibres: Fibres | None) -> float:
-        """The cost on data without some fibres."""
+        """The cost on the data without some fibres."""
         problem, state = self.solver.problem, self.state
-        rest = (
-            problem
-            if fibres is None
-            else problem.with_engine(problem.engine.without_fibres(fibres))
-        )
-        criterion = Criterion(rest, self.solver.constraints)
-        cost = criterion.cost(state.factors, state.noise)
-        return cost + math.log(problem.units.factor)
+        if fibres is not None:
+            problem = problem.with_engine(problem.engine.without_fibres(fibres))
+        criterion = Criterion(problem, self.solver.constraints)
+        return criterion.cost(state.factors, state.noise) + math.log(problem.units.factor)
 
 
 def estimate(
@@ -132,16 +128,13 @@ def estimate(
         fit_engine.check_memory()
         fit_plan = plan(spec, fit_engine)
         constraints = fit_plan.mode_constraints
-        fit_plan = replace(
-            fit_plan, constraints=bind_constraints(constraints, engine.shape, axes.labels)
-        )
+        bound = bind_constraints(constraints, engine.shape, axes.labels)
+        fit_plan = replace(fit_plan, constraints=bound)
+        if fit_engine is not engine:
+            callback = _transfer_callback(callback, engine)
         with FitRecord.of(checkpoint, fit_plan, rank, max_sweeps, generator) as record:
-            transferred_callback = (
-                callback if fit_engine is engine else _transfer_callback(callback, engine)
-            )
-            fit = record.fit or _FitDriver(
-                fit_plan, generator, max_sweeps, transferred_callback, record
-            ).fit(rank)
+            driver = _FitDriver(fit_plan, generator, max_sweeps, callback, record)
+            fit = record.fit or driver.fit(rank)
     if fit_engine is not engine:
         weights, *factors = _transfer_arrays((fit.model.weights, *fit.model.factors), engine)
         fit = replace(fit, model=KruskalTensor(weights, tuple(factors)))
@@ -159,7 +152,7 @@ def _label_fit(fit: Fit, axes: Axes) -> Fit:
 
 
 def _transfer_callback(callback: Callback | None, engine: Engine) -> Callback | None:
-    """A callback that gets arrays in the library and on the device of X."""
+    """A callback whose state holds arrays in the library and on the device of X."""
     if callback is None:
         return None
     return lambda state: callback(
@@ -178,25 +171,25 @@ def _transfer_arrays(arrays: Iterable[Array], engine: Engine) -> tuple[Array, ..
 def bind_constraints(
     constraints: Constraints, shape: Sequence[int], labels: Sequence[Sequence[Any] | None]
 ) -> Constraints:
-    """Constraints that know the sizes and labels of their modes."""
+    """Constraints that are bound to the sizes and labels of their modes."""
     modes = zip(constraints, shape, labels or (None,) * len(shape), strict=True)
     return tuple(constraint.bound(size, names) for constraint, size, names in modes)
 
 
 @dataclass(frozen=True, eq=False)
 class _FitDriver:
-    """How the starts of a plan are followed."""
+    """Runs the starts of a plan through its stages."""
 
     plan: Plan
     generator: np.random.Generator
     max_sweeps: int
     callback: Callback | None
     record: FitRecord
-    #: How many runs are known to follow.
+    #: How many runs are still to come, as far as known.
     runs_left: int = 0
 
     def fit(self, rank: int) -> Fit:
-        """Follow the starts, from where they are."""
+        """Run all starts, or go on with them from a checkpoint, and return the best as a fit."""
         plan, runs = self.plan, list[_Run]()
         starts, restarts = list(plan.starts), list(plan.restarts)
         while starts:
@@ -219,7 +212,7 @@ class _FitDriver:
         return fit
 
     def find_starting_point(self, start: Start, number: int, rank: int) -> StartingPoint:
-        """The starting point, from the checkpoint or else by a search."""
+        """The starting point of a start, from the checkpoint or by a search."""
         plan, saved = self.plan, self.record.saved_run(number)
         if saved:
             return saved.starting_point
@@ -232,7 +225,7 @@ class _FitDriver:
         return starting_point
 
     def run_start(self, number: int, starting_point: StartingPoint, case_round: int = 0) -> _Run:
-        """Follow one start."""
+        """Run one start through all stages."""
         plan, record, generator = self.plan, self.record, self.generator
         saved, solver = record.saved_run(number), plan.solver(starting_point)
         if saved and saved.case_round != case_round:
@@ -271,7 +264,7 @@ class _FitDriver:
         return _Run(solver, state, outcome, starting_point)
 
     def run_start_with_cases(self, number: int, starting_point: StartingPoint) -> _Run:
-        """Follow one start without the samples that are bad, until they stay the same ones."""
+        """Run one start without the bad samples, and again until the bad samples stay the same."""
         plan, saved = self.plan, self.record.saved_run(number)
         assert plan.cases is not None
         mode, problem = int(plan.cases.mode), plan.problem
@@ -301,48 +294,46 @@ class _FitDriver:
                 break
             bad, starting_point = diagnostics.flagged, replace(starting_point, factors=factors)
         diagnostics = replace(diagnostics, weights=np.where(bad, 0.0, 1.0))
-        state, subsets = (
-            replace(run.state, factors=factors),
-            plan.cases.subsets(factors[0].shape[1]),
+        return replace(
+            run,
+            state=replace(run.state, factors=factors),
+            case_diagnostics=diagnostics,
+            subsets_needed=plan.cases.subsets(factors[0].shape[1]),
         )
-        return replace(run, state=state, case_diagnostics=diagnostics, subsets_needed=subsets)
 
 
+@dataclass(frozen=True, eq=False)
 class _ProgressLog:
-    """What the log says of a run."""
+    """Logs the progress of a run."""
 
-    def __init__(self, solver: Solver, number: int, max_sweeps: int, runs_left: int) -> None:
-        self._solver, self._number, self._max_sweeps, self._runs_left = (
-            solver,
-            number,
-            max_sweeps,
-            runs_left,
-        )
-        self._throughput, self._convergence = Throughput(), ConvergenceTrend()
+    solver: Solver
+    number: int
+    max_sweeps: int
+    runs_left: int
+    throughput: Throughput = field(default_factory=Throughput)
+    convergence: ConvergenceTrend = field(default_factory=ConvergenceTrend)
 
     def after_sweep(self, state: State) -> None:
-        """Say where the run is."""
-        self._throughput.count_step()
-        self._convergence.add(state.decrease, state.level_sweep == 1)
-        self._throughput.report(LOG, lambda: self.progress(state), now=state.level_sweep == 1)
+        """Log the progress, at times."""
+        self.throughput.count_step()
+        self.convergence.add(state.decrease, state.level_sweep == 1)
+        self.throughput.report(LOG, lambda: self.progress(state), now=state.level_sweep == 1)
 
     def progress(self, state: State) -> ProgressReport:
-        """Where it is: the sweeps that are left are those allowed, and a guess for the level."""
-        tol, max_level_sweeps = self._solver.level_limits(state)
-        seconds_per_sweep, sweeps_left = (
-            self._throughput.seconds_per_step,
-            self._max_sweeps - state.sweep,
-        )
+        """The progress of the run, with an estimate for the level and the most for the fit."""
+        tol, max_level_sweeps = self.solver.level_limits(state)
+        seconds_per_sweep = self.throughput.seconds_per_step
+        sweeps_left = self.max_sweeps - state.sweep
         expected = min(
-            self._convergence.sweeps_left(tol), max_level_sweeps - state.level_sweep, sweeps_left
+            self.convergence.sweeps_left(tol), max_level_sweeps - state.level_sweep, sweeps_left
         )
-        sweeps_left += self._runs_left * self._max_sweeps
+        sweeps_left += self.runs_left * self.max_sweeps
         return ProgressReport(
-            f"start {self._number + 1}, stage {state.name!r} ({state.stage + 1} of "
-            f"{len(self._solver.stages)}), level {state.level + 1}",
+            f"start {self.number + 1}, stage {state.name!r} ({state.stage + 1} of "
+            f"{len(self.solver.stages)}), level {state.level + 1}",
             f"sweep {state.sweep}",
             state.trace[-1],
-            state.sweep / self._max_sweeps,
+            state.sweep / self.max_sweeps,
             seconds_per_sweep * expected,
             " for this level",
             seconds_per_sweep * sweeps_left,
@@ -352,32 +343,7 @@ class _ProgressLog:
 
 def _make_fit(runs: Sequence[_Run]) -> Fit:
     """The best run as a Fit, in the units of the data."""
-    # Runs that were cut short may stand at different losses; compare them under the last one.
-    last_level = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).level_spec
-    objectives = [
-        run.state.objective
-        if run.state.level_spec == last_level
-        else run.solver.value(run.state, last_level)
-        for run in runs
-    ]
-    starts = Starts(
-        runs[0].solver.reported_objective(value, last_level.loss) for value in objectives
-    )
-    best, start_warnings = runs[int(np.argmin(objectives))], []
-    if best.case_diagnostics is not None:
-        starts = best.starting_point.starts or starts
-        start_warnings = (
-            diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
-            if best.starting_point.starts
-            else []
-        )
-        flagged = best.case_diagnostics.flagged
-        start_warnings += diagnostics.bad_sample_warnings(
-            int(flagged.sum()), flagged.size, 1 - CASE_SETTINGS.good_share
-        )
-    elif runs[0].starting_point.starts is not None:
-        best, starts = _select_best_run(runs)
-        start_warnings = _start_warnings(runs, best, starts)
+    best, starts, start_warnings = _compare_runs(runs)
     solver, state = best.solver, best.state
     problem, units = solver.problem, solver.problem.units
     engine = problem.clipped_for(state.loss)
@@ -386,12 +352,11 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
     model = _canonical_model(solver, state)
     loss = units.loss_of_data(state.loss)
     # Without refinement the kind of noise was not selected: it is taken as common.
-    noise_estimated = state.noise is not None
-    kind = state.noise.kind if state.noise is not None else COMMON
+    kind = COMMON if state.noise is None else state.noise.kind
     noise = estimate_model_noise(
         engine, state.factors, problem.resolution, units, kind, state.noise
     )
-    data_is_zero = engine.max_abs == 0 and not noise.known  # there is no size that noise could have
+    data_is_zero = engine.max_abs == 0 and not noise.known  # then noise has no natural size
     return Fit(
         model=KruskalTensor(model.weights * 2.0**units.exponent, model.factors),
         trace=np.array(state.trace),
@@ -406,16 +371,43 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
         explained=_explained_share(problem, state),
         starts=starts,
         noise=replace(
-            noise.scaled(0.0 if data_is_zero else units.factor), kind_determined=noise_estimated
+            noise.scaled(0.0 if data_is_zero else units.factor),
+            kind_determined=state.noise is not None,
         ),
         cases=best.case_diagnostics,
     )
 
 
+def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]:
+    """The best run, what became of all starts, and warnings that follow from comparing them."""
+    search = runs[0].starting_point.starts
+    if search is not None and runs[0].case_diagnostics is None:
+        best, starts = _select_best_run(runs)
+        return best, starts, _start_warnings(runs, best, starts)
+    # Runs that were cut short may end with different losses; compare them under the last one.
+    last_level = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).level_spec
+    objectives = [
+        run.state.objective
+        if run.state.level_spec == last_level
+        else run.solver.value(run.state, last_level)
+        for run in runs
+    ]
+    best, warnings = runs[int(np.argmin(objectives))], list[FitWarning]()
+    solver = runs[0].solver
+    starts = Starts(solver.reported_objective(value, last_level.loss) for value in objectives)
+    if best.case_diagnostics is not None:
+        if best.starting_point.starts:
+            starts = best.starting_point.starts
+            warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
+        flagged, max_bad_share = best.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
+        warnings += diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
+    return best, starts, warnings
+
+
 def _warnings(
     run: _Run, model: KruskalTensor, noise: Noise, sufficient_rank: int | None
 ) -> list[FitWarning]:
-    """Warnings from one run; those from comparing runs are in `_start_warnings`."""
+    """Warnings from one run; see `_start_warnings` for those from comparing runs."""
     state, level_data, rank = run.state, run.solver.objective_of(run.state).engine, model.rank
     cases = None if run.case_diagnostics is None else run.case_diagnostics.mode
     axes = run.axes
@@ -443,7 +435,7 @@ def _warnings(
 
 
 def _notes(run: _Run) -> list[str]:
-    """What else users should know."""
+    """Notes for users that are not warnings."""
     state, solver = run.state, run.solver
     notes = [*solver.problem.notes, *state.notes]
     notes += _rejected_row_notes(solver.objective_of(state).engine, state, run.axes)
@@ -456,10 +448,10 @@ def _notes(run: _Run) -> list[str]:
 
 
 def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
-    """The run that costs least in the end, and what is known of all starts.
+    """The run of lowest cost, and what became of all starts.
 
-    They are compared without the fibres that any of them leaves out, so that a component fitted to
-    these does not lower the cost. Ties go to the run that most starts agree with.
+    Runs are compared without the fibres that any of them leaves out, so that a component fitted to
+    such fibres does not lower the cost. Ties go to the run that most starts agree with.
     """
     starts = runs[0].starting_point.starts
     assert starts is not None
@@ -478,7 +470,7 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
 
 
 def _costs(runs: Sequence[_Run]) -> list[float]:
-    """What the models cost, without the fibres that any of them leaves out."""
+    """The costs of runs, without the fibres that any of them leaves out."""
     excluded_fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
     if not excluded_fibres:
         return [run.cost for run in runs]
@@ -486,7 +478,7 @@ def _costs(runs: Sequence[_Run]) -> list[float]:
 
 
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
-    """Whether the model is one that others would find too."""
+    """Warnings if few starts reached the model, or another model fits as well."""
     warnings = []
     if starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
@@ -504,7 +496,7 @@ def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[Fi
 
 
 def _canonical_model(solver: Solver, state: State) -> KruskalTensor:
-    """The model in canonical form; columns are not turned around where that is not allowed."""
+    """The model in canonical form; columns keep their sign where constraints need it."""
     modes = range(len(state.factors))
     flippable = [mode for mode in modes if solver.constraints[mode].symmetric]
     oriented = set(modes) - set(flippable)
@@ -513,7 +505,7 @@ def _canonical_model(solver: Solver, state: State) -> KruskalTensor:
 
 
 def _located_outcome(run: _Run, loss: Loss) -> Outcome:
-    """How a run ended, and where, if that was before its last level."""
+    """The outcome of a run, with the level at which it ended unless that was the last."""
     if run.outcome == CONVERGED or run.solver.is_last_level(run.state):
         return run.outcome
     position = f" in stage {run.state.name!r} at {loss}, before the last level"
@@ -521,9 +513,10 @@ def _located_outcome(run: _Run, loss: Loss) -> Outcome:
 
 
 def _explained_share(problem: Problem, state: State) -> float:
-    """The share of the data that the model explains: of squares for least squares, else of |x|.
+    """The share of the data that the model explains, by sums of |residuals|.
 
-    Squares for small counts too: at their mean the sum of |residuals| may exceed that at 0.
+    For least squares, and for small counts, by sums of squares: with counts at their mean the sum
+    of |residuals| may exceed the sum of |entries|.
     """
     tiny = L1(max((1e-6 * problem.scale) ** 2, 1e-300))
     squares = state.loss.quadratic or problem.resolution.small_counts
@@ -540,7 +533,7 @@ def _rejected_row_notes(engine: Engine, state: State, axes: Axes) -> list[str]:
     if not np.isfinite(state.loss.rejects):
         return []
     notes = []
-    rank = state.factors[0].shape[1]  # so many entries of a row can be met by chance
+    rank = state.factors[0].shape[1]  # a row may fit that many entries by chance
     for mode, hits in enumerate(engine.count_large_residuals(state.factors, state.loss.rejects)):
         rows = np.flatnonzero((engine.slab_counts(mode) - hits <= rank) & (hits > 0))
         if rows.size:
@@ -552,7 +545,7 @@ def _rejected_row_notes(engine: Engine, state: State, axes: Axes) -> list[str]:
 
 
 def _prior_decided_rows(engine: Engine, state: State) -> list[PriorDominatedRows]:
-    """Rows that a prior decides."""
+    """Rows that a prior dominates."""
     if state.prior is None or state.noise is None:
         return []
     modes = tuple(n for n, ridge in enumerate(state.prior.ridges) if ridge is not None)

@@ -1,4 +1,4 @@
-"""The call of an estimator as a value, and the plan that follows from it for some data."""
+"""The arguments of an estimator as a value, and the plan that follows from them for some data."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Method(ABC):
 
     @abstractmethod
     def stages(self, engine: Engine, row_prior: RowPrior) -> tuple[Problem, list[Stage]]:
-        """The data in the units of the fit, and the stages in those units."""
+        """The data in the units of the fit, and the stages in the same units."""
 
     def starts(self, init: Any, count: int | None, cases: Cases | None) -> list[Start]:
-        """The starts: as many as asked for, or None for as many as it takes."""
+        """The starts; `count` is their number, or None for as many as needed."""
         return make_starts(init, count or 1)
 
     def restarts(self, init: Any) -> list[Start]:
-        """Starts in place of those that diverge where entries are missing."""
+        """Starts that replace those that diverge where entries are missing."""
         return []
 
 
 @dataclass(frozen=True, eq=False)
 class FitSpec:
-    """The call of an estimator: what can be said of a fit before its data is looked at.
+    """The arguments of an estimator, checked as far as possible without the data.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class FitSpec:
     rank : int
     init : str, KruskalTensor, Fit or list of factors
     starts : int or None
-        None is as many as it takes.
+        None is as many as needed.
     max_sweeps : int
     entry_weights, constraints, nonnegative, fixed, cases
         As `cp` takes them.
@@ -67,9 +67,9 @@ class FitSpec:
 
     def __post_init__(self) -> None:
         for name in ("starts", "rank", "max_sweeps"):
-            if name != "starts" or self.starts is not None:
-                number = checks.whole_number(name, getattr(self, name), 1)
-                object.__setattr__(self, name, number)
+            given = getattr(self, name)
+            if name != "starts" or given is not None:
+                object.__setattr__(self, name, checks.whole_number(name, given, 1))
         if isinstance(self.init, str):
             checks.choice("init", self.init, ("auto", "nvecs", "random"))
 
@@ -94,7 +94,7 @@ def plan(spec: FitSpec, engine: Engine) -> Plan:
 
 
 def align_init(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:
-    """A `Fit` with modes and indices ordered as the data's; other `init` unchanged.
+    """`init` with modes and indices in the order of the data, if it is a `Fit`; else as it is.
 
     Modes that are not fixed may have other labels.
     """
@@ -126,7 +126,7 @@ def add_nonnegative(
 
 
 def _nonnegative_flags(nonnegative: Any, axes: Axes, order: int) -> tuple[bool, ...]:
-    """Which modes are meant, by one flag, one for each, or their numbers and names."""
+    """One flag for each mode, from one for all, one for each, or modes by number or name."""
     if isinstance(nonnegative, bool | np.bool_):
         return (bool(nonnegative),) * order
     flags_or_modes = (nonnegative,) if isinstance(nonnegative, str) else nonnegative
