@@ -154,7 +154,7 @@ class _SortedResiduals:
         return float(np.min(counts / (self.magnitudes.size * sigma * widths)))
 
     def _iterate_compiled(self, sigma: float, rounds: Sequence[bool]) -> tuple[float, float, float]:
-        """As `_iterate`, by compiled code."""
+        """As `_iterate`, by compiled code in engines/passes/numba/noise.py."""
         code, result, settings = numba_kernels(), np.empty(3), MIXTURE_SETTINGS
         constants = settings.truncation, settings.truncated_variance, *settings.outlier_edges
         numbers = np.array((sigma, self.min_sigma, *constants))

@@ -51,7 +51,7 @@ def _main_effects(
 def _compiled_main_effects(
     residuals: Residuals, modes: Sequence[int], floor: float
 ) -> tuple[SlabScales, np.ndarray]:
-    """The main effects by compiled code."""
+    """The main effects by compiled code, in engines/passes/numba/noise.py."""
     code, settings = numba_kernels(), NOISE_SETTINGS
     values = np.ascontiguousarray(residuals.values)
     counts = [residuals.counts(mode).astype(np.float64) for mode in modes]
