@@ -23,6 +23,7 @@ import robustcp
 from robustcp import L1, Checkpoint, Huber, Loss, Welsch, cp, cpal1, cpals
 from robustcp.cli import app
 from robustcp.engines import DenseEngine
+from robustcp.inference import rank_checkpoint
 from robustcp.optimize.schedules import L1Finish, Level, Schedule, Single, Skip
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.persist import checkpoint
@@ -632,3 +633,46 @@ class TestCommand:
         fit = ["fit", file, "--out", tmp_path / "f.npz", "--force", "--checkpoint", path, "-q"]
         assert run(*fit, "--rank", 2).exit_code == 0
         one_line(run(*fit, "--rank", 3), f"--checkpoint: {path}: is of a fit with rank 2, not 3")
+
+
+# Files of earlier versions
+
+
+EARLIER = Path(__file__).with_name("files")
+SMALL = np.round(robustcp.simulate((6, 5, 4), 2, eta=0.2, gamma=1.0, rng=0).data, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("search_2.ckpt", "in the search for starts, after 1 runs of it"),
+        ("sweeps_2.ckpt", "start 1, stage 'refinement', level 1, after sweep 20"),
+    ],
+)
+def test_a_fit_of_version_2_goes_on(name, message, path, caplog):
+    path.write_bytes((EARLIER / name).read_bytes())
+    with caplog.at_level("INFO", "robustcp.persist.checkpoint"):
+        fit = cp(SMALL, 2, checkpoint=path)
+    assert message in caplog.text
+    straight = cp(SMALL, 2)
+    assert robustcp.factor_match_score(fit, straight) > 1 - 1e-6
+    assert fit.noise.sigma == pytest.approx(straight.noise.sigma, rel=1e-6)
+    assert cp(SMALL, 2, checkpoint=path).objective == fit.objective
+
+
+def test_a_finished_fit_of_version_2_comes_back(path):
+    path.write_bytes((EARLIER / "finished_2.ckpt").read_bytes())
+    fit = cpals(SMALL, 1, max_sweeps=4, checkpoint=path)
+    assert path.read_bytes() == (EARLIER / "finished_2.ckpt").read_bytes()
+    assert (fit.sweeps, fit.starts.reached, len(fit.trace)) == (4, 1, 4)
+    assert fit.objective == pytest.approx(cpals(SMALL, 1, max_sweeps=4).objective, rel=1e-9)
+
+
+def test_a_rank_profile_of_version_1_goes_on(path, monkeypatch, caplog):
+    path.write_bytes((EARLIER / "rank_1.ckpt").read_bytes())
+    saved = checkpoint.CheckpointContent.read(path)
+    monkeypatch.setattr(rank_checkpoint, "versions", lambda: saved.versions)
+    with caplog.at_level("INFO", "robustcp.inference.rank_checkpoint"):
+        found = robustcp.rank_profile(SMALL, [1, 2], jobs=1, folds=3, checkpoint=path)
+    assert "1 of 4 climbs are done" in caplog.text
+    assert found.rank == robustcp.rank_profile(SMALL, [1, 2], jobs=1, folds=3).rank
