@@ -1,4 +1,4 @@
-"""Axes that are kept beside an array: vectors of a struct or a group that are as long as a mode."""
+"""Labels of modes from vectors in the same struct or group as an array."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NamesAndLabels = tuple[tuple[str, ...], tuple[Labels, ...]]
 
 
 def axes_from_vectors(shape: Sequence[int], vectors: Mapping[str, Sequence[Any]]) -> NamesAndLabels:
-    """Names and labels of modes, from the vectors that are kept beside an array.
+    """Names and labels of modes, from vectors that are stored with an array.
 
-    A vector belongs to a mode if it is as long as that mode and no other, and if it is the only
-    one: of several, text before numbers, and then the one that rises or falls throughout. Its
-    name becomes the name of the mode.
+    A vector may label a mode if it is as long as this mode and as no other. Of several such
+    vectors the only one of text is used, or without text the only one that is monotone. The name
+    of the vector becomes the name of the mode.
 
     >>> axes_from_vectors((2, 3), {"nm": [300.0, 302.0, 304.0]})
     (('mode 0', 'nm'), (None, [300.0, 302.0, 304.0]))
@@ -39,7 +39,7 @@ def axes_from_vectors(shape: Sequence[int], vectors: Mapping[str, Sequence[Any]]
 
 
 def _choose_vector(candidates: Mapping[str, list[Any]]) -> str | None:
-    """The vector that is meant, if that is clear."""
+    """The name of the vector that labels a mode; None if there is none, or no single one."""
     text_names = [
         name for name, vector in candidates.items() if all(isinstance(x, str) for x in vector)
     ]

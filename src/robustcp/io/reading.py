@@ -27,10 +27,10 @@ from robustcp.io.tables import (
     read_folder,
     read_matrix,
     read_parquet,
+    read_text_table,
     read_workbook,
     tensor_from_long_table,
 )
-from robustcp.io.tables import read_text_table as text_of
 from robustcp.io.tns import read_tns
 from robustcp.persist.errors import FileError, reason
 
@@ -70,7 +70,7 @@ class Loaded(LabelledTensor):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What is said of a file: which array or sheet, which columns, and what is not listed."""
+    """The options of `read`."""
 
     key: str | None = None
     absent: str | None = None
@@ -102,7 +102,8 @@ def read(
         Which array, where a file holds several; fields of structs by dots, "X.data". Of a
         workbook, which sheet.
     absent : {"missing", "zero"}, optional
-        What an index that is not listed in a .tns file or a table means. There is no default.
+        What an index that is not listed in a .tns file or a table means.
+        By default a file that does not list all entries is refused.
     modes, value : sequence of columns, and a column; by name or position, optional
         Of a long table: which columns are the modes, in their order, and which holds the values.
         With `stack`, `modes` names the modes.
@@ -149,9 +150,9 @@ def read(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loaded = _READERS[file_format](path, options)
-    except FileError:
-        raise
-    except ImportError:
+    except MissingLibraryError as error:
+        raise FileError(path, str(error)) from None
+    except (FileError, ImportError):
         raise
     except MemoryError:
         raise FileError(path, "claims to hold more than memory has room for") from None
@@ -228,15 +229,8 @@ def _detect_format(path: Path) -> str:
     )
 
 
-def _import_optional(name: str, path: Path) -> Any:
-    try:
-        return import_optional(name, "reading it")
-    except MissingLibraryError as error:
-        raise FileError(path, str(error)) from None
-
-
 def _choose_array(path: Path, arrays: Mapping[str, Any], key: str | None) -> tuple[str, Any]:
-    """The array that is meant, of those that a file holds."""
+    """The array named `key`, or else the only one of numbers with at least 2 modes."""
     if key is not None:
         if key not in arrays:
             listing = ", ".join(sorted(arrays)) or "none"
@@ -271,7 +265,7 @@ class _ArrayHeader:
 
 
 def _read_npz(path: Path, options: ReadOptions) -> Loaded:
-    """Only the array that is meant is read; of the others, what they are."""
+    """Read the chosen array; of the others only the headers."""
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
         if not names:
@@ -307,7 +301,7 @@ def _read_mat(path: Path, options: ReadOptions) -> Loaded:
 def _iterate_arrays(
     variables: Mapping[str, Any], prefix: str = "", depth: int = 0
 ) -> Iterable[tuple[str, Any]]:
-    """Arrays and those in structs, with their names."""
+    """Arrays with their names; of arrays in structs, `struct.field`."""
     for name, value in variables.items():
         if name.startswith("__"):
             continue
@@ -319,7 +313,7 @@ def _iterate_arrays(
 
 
 def _attach_axes(data: Any, name: str, arrays: Mapping[str, Any]) -> Loaded:
-    """An array with the labels that are kept beside it, in the same struct or group."""
+    """An array with labels from the vectors in the same struct or group."""
     group = name.rpartition(".")[0]
     vectors = {
         other: vector
@@ -334,7 +328,7 @@ def _attach_axes(data: Any, name: str, arrays: Mapping[str, Any]) -> Loaded:
 
 def _read_hdf5(path: Path, options: ReadOptions) -> Loaded:
     """An array; lazily as it lies in the file, which stays open."""
-    h5py = _import_optional("h5py", path)
+    h5py = import_optional("h5py", "reading it")
     file = h5py.File(path, "r")
     try:
         arrays: dict[str, Any] = {}
@@ -373,7 +367,7 @@ def _read_vector(file: Any, item: Any, h5py: Any) -> Any:
 
 def _read_xarray(path: Path, options: ReadOptions) -> Loaded:
     """A variable with its coordinates; lazily as it lies in the file, which stays open."""
-    dataset = _import_optional("xarray", path).open_dataset(path, cache=not options.lazy)
+    dataset = import_optional("xarray", "reading it").open_dataset(path, cache=not options.lazy)
     if options.lazy:
         return _from_data_array(_choose_array(path, dict(dataset.data_vars), options.key)[1])
     with dataset:
@@ -393,8 +387,8 @@ def _read_zarr(path: Path, options: ReadOptions) -> Loaded:
 
 
 def _open_zarr(path: Path, key: str | None) -> Loaded:
-    """An array of Zarr; of xarray, where that makes other numbers of what is stored."""
-    zarr = _import_optional("zarr", path)
+    """An array of Zarr; of xarray, where that decodes the stored numbers, as by a scale."""
+    zarr = import_optional("zarr", "reading it")
     node = zarr.open(path, mode="r")
     if not isinstance(node, zarr.Group):
         names = getattr(node.metadata, "dimension_names", None) or (None,) * node.ndim
@@ -402,7 +396,7 @@ def _open_zarr(path: Path, key: str | None) -> Loaded:
         pairs = zip(names, unlabelled.modes, strict=True)
         return replace(unlabelled, modes=tuple(name or number for name, number in pairs))
     try:
-        dataset = _import_optional("xarray", path).open_zarr(path, chunks=None)
+        dataset = import_optional("xarray", "reading it").open_zarr(path, chunks=None)
     except (KeyError, ValueError):  # dimensions have no names
         members = dict(node.members(None))
         arrays = {
@@ -419,14 +413,14 @@ def _open_zarr(path: Path, key: str | None) -> Loaded:
 
 
 def _is_unencoded(variable: Any) -> bool:
-    """Whether what is stored is what is meant: no scale, no offset, no value for missing ones."""
+    """Whether the stored numbers are the values: no scale, no offset, no fill value."""
     fill = variable.encoding.get("_FillValue")
     has_fill_value = fill is not None and not np.isnan(np.float64(fill))
     return not has_fill_value and not {"scale_factor", "add_offset"} & set(variable.encoding)
 
 
 def _read_nifti(path: Path, options: ReadOptions) -> Loaded:
-    nibabel = _import_optional("nibabel", path)
+    nibabel = import_optional("nibabel", "reading it")
     image = nibabel.load(path)
     data = np.asanyarray(image.dataobj)
     names = ("x", "y", "z", "time", "mode 4", "mode 5", "mode 6")[: data.ndim]
@@ -443,7 +437,7 @@ def _as_loaded(tensor: LabelledTensor) -> Loaded:
 def _read_text(path: Path, options: ReadOptions) -> Loaded:
     if options.stack:
         return _as_loaded(read_matrix(path))
-    return _load_long_table(text_of(path, options.columns), options)
+    return _load_long_table(read_text_table(path, options.columns), options)
 
 
 def _load_long_table(table: Table, options: ReadOptions) -> Loaded:
@@ -467,7 +461,7 @@ def _read_parquet(path: Path, options: ReadOptions) -> Loaded:
 
 def _read_parquet_folder(path: Path, options: ReadOptions) -> Loaded:
     """A table in a folder of files, which are read in every pass."""
-    _import_optional("pyarrow", path)
+    import_optional("pyarrow", "reading it")
     data = open_parquet(path, by_name=True)
     if options.absent != "missing" and data.count < math.prod(data.shape):
         raise FileError(
@@ -488,14 +482,16 @@ _READERS: dict[str, Callable[[Path, ReadOptions], Loaded]] = {
     "NetCDF": _read_xarray,
     "Zarr": _read_zarr,
     "NIfTI": _read_nifti,
-    "FROSTT .tns": lambda path, asked: _as_loaded(read_tns(path, asked.absent)),
+    "FROSTT .tns": lambda path, options: _as_loaded(read_tns(path, options.absent)),
     "CSV": _read_text,
     "Parquet": _read_parquet,
     "Parquet, in parts": _read_parquet_folder,
     "Excel .xlsx": _read_workbook,
-    "a folder of tables": lambda path, asked: _as_loaded(read_folder(path)),
+    "a folder of tables": lambda path, options: _as_loaded(read_folder(path)),
 }
-#: Those that are tables, those whose tables are matrices, and those that may list few entries.
+#: Formats whose tensors may have few of their entries listed.
 _COORDINATE_FORMATS = ("FROSTT .tns", "CSV", "Parquet", "Parquet, in parts", "Excel .xlsx")
+#: Formats of one table, long or, with `stack`, a matrix.
 _TABLE_FORMATS = ("CSV", "Parquet", "Excel .xlsx")
+#: Formats of tables that are always matrices.
 _MATRIX_FORMATS = ("a folder of tables",)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcp._util.optional import MissingLibraryError, import_optional
+from robustcp._util.optional import import_optional
 from robustcp.engines import LabelledTensor, Observed
 from robustcp.engines.axes import Axes, Labels, format_labels
 from robustcp.engines.labelled import (
@@ -300,8 +300,6 @@ def tensor_from_entries(
 def read_text_table(path: Path, requested: Columns) -> Table:
     """A long table in a text file."""
     lines, rows, decimal_comma = _read_rows(path)
-    if len(rows[0]) < 3:
-        raise FileError(path, "must have a column for each of at least 2 modes, and one of values")
     header = _has_header(rows, requested, decimal_comma)
     body = rows[1:] if header else rows
     count = len(rows[0])
@@ -523,9 +521,7 @@ def _natural_sort_key(name: str) -> list[tuple[int, int, str]]:
 
 def read_workbook(path: Path, key: str | None, stack: bool) -> LabelledTensor | Table:
     """All sheets of a workbook as matrices of one tensor, or one sheet as a long table."""
-    _import_optional("openpyxl", path)
-    import openpyxl
-
+    openpyxl = import_optional("openpyxl", "reading it")
     book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
         sheets = {
@@ -569,9 +565,7 @@ def _read_cells(sheet: Any) -> list[list[Any]]:
 
 def _table_from_sheet(path: Path, rows: list[list[Any]]) -> Table:
     """A sheet as a long table with names in its first row."""
-    pandas = _import_optional("pandas", path)
-    if len(rows[0]) < 3:
-        raise FileError(path, "must have a column for each of at least 2 modes, and one of values")
+    pandas = import_optional("pandas", "reading it")
     header = [str(cell) for cell in rows[0]]
     columns = []
     for column in itertools.zip_longest(*rows[1:]):
@@ -582,19 +576,10 @@ def _table_from_sheet(path: Path, rows: list[list[Any]]) -> Table:
 
 def read_parquet(path: Path) -> Table:
     """A long table in a Parquet file."""
-    pandas = _import_optional("pandas", path)
-    _import_optional("pyarrow", path)
+    pandas = import_optional("pandas", "reading it")
+    import_optional("pyarrow", "reading it")
     table = pandas.read_parquet(path)
     if any(name is not None for name in table.index.names):
         table = table.reset_index()
     names = [str(name) for name in table.columns]
-    if len(names) < 3:
-        raise FileError(path, "must have a column for each of at least 2 modes, and one of values")
     return Table(path, names, [table.iloc[:, k] for k in range(len(names))])
-
-
-def _import_optional(name: str, path: Path) -> Any:
-    try:
-        return import_optional(name, "reading it")
-    except MissingLibraryError as error:
-        raise FileError(path, str(error)) from None

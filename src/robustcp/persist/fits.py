@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robustcp.constraints import Constraint
 from robustcp.engines import CoordinateWeights, Weights
-from robustcp.losses import Loss, loss_types
+from robustcp.losses import loss_types
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.simulation import Simulation
 from robustcp.noise import Noise
@@ -23,6 +21,7 @@ from robustcp.persist.formats.description import (
     NOISE_FIELDS,
     ForeignConstraint,
     ForeignLoss,
+    decode_instance,
 )
 from robustcp.persist.formats.text import read_csv
 from robustcp.persist.labels import LABEL_CODEC
@@ -80,6 +79,9 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
     )
     if sizes != model.shape:
         raise ValueError(f"labels for a tensor of {sizes}, not of {model.shape}")
+    constraints = metadata.get("constraints", [])  # files of the first versions have none
+    if len(constraints) not in (0, len(modes)):
+        raise ValueError(f"{len(constraints)} constraints for {len(modes)} modes")
     return Fit(
         model=model,
         trace=arrays["trace"],
@@ -87,7 +89,7 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
         notes=tuple(map(str, metadata.get("notes", ()))),
         warnings=tuple(FitWarning(**warning) for warning in metadata.get("warnings", ())),
         cases=_decode_cases(arrays, metadata),
-        loss=_decode_loss(metadata["loss"]),
+        loss=decode_instance(metadata["loss"], loss_types(), ForeignLoss),
         stages=tuple((str(name), int(count)) for name, count in metadata["stages"]),
         explained=float(metadata["explained"]),
         starts=Starts(metadata["starts"], metadata.get("reached"), metadata.get("final", ())),
@@ -95,7 +97,10 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
         modes=modes,
         labels=labels,
         units=tuple(map(str, metadata.get("units", ()))),
-        constraints=_decode_constraints(metadata.get("constraints"), len(modes)),
+        constraints=tuple(
+            decode_instance(constraint, CONSTRAINTS, ForeignConstraint)
+            for constraint in constraints
+        ),
     )
 
 
@@ -174,36 +179,3 @@ def save_simulation(sim: Simulation, path: str | Path) -> None:
     arrays |= {"weights": sim.truth.weights, "data": sim.data, "artifacts": sim.artifacts}
     with open_atomic(path) as file:
         np.savez(file, **arrays)
-
-
-def _decode_loss(description: dict[str, Any]) -> Loss:
-    name, numbers = str(description["name"]), description["numbers"]
-    loss_type = loss_types().get(name)
-    if numbers is None or loss_type is None:
-        return ForeignLoss(name)
-    if set(numbers) != {field.name for field in fields(loss_type)}:
-        raise ValueError(f"the loss {name} has other parameters than {', '.join(numbers)}")
-    if any(type(number) not in (int, float) for number in numbers.values()):
-        raise ValueError(f"a parameter of the loss {name} is not a number")
-    loss: Loss = loss_type(**numbers)
-    return loss
-
-
-def _decode_constraints(descriptions: Any, order: int) -> tuple[Constraint, ...]:
-    """Those of a file; files of the first versions hold none."""
-    if descriptions is None:
-        return ()
-    if len(descriptions) != order:
-        raise ValueError(f"{len(descriptions)} constraints for {order} modes")
-    return tuple(map(_decode_constraint, descriptions))
-
-
-def _decode_constraint(description: dict[str, Any]) -> Constraint:
-    name, numbers = str(description["name"]), description["numbers"]
-    if numbers is None or name not in CONSTRAINTS:
-        return ForeignConstraint(name)
-    constraint_type = CONSTRAINTS[name]
-    if set(numbers) != {field.name for field in fields(constraint_type)}:
-        raise ValueError(f"the constraint {name} has other parameters than {', '.join(numbers)}")
-    constraint: Constraint = constraint_type(**numbers)  # which refuses what is not a number
-    return constraint

@@ -77,7 +77,7 @@ def save_to_temporary_folder(fit: Fit) -> Path:
 
 
 def check_suffix(path: str | Path) -> Path:
-    """Refuse file names that do not say how a fit is to be written, or cannot be."""
+    """Refuse a suffix of no format, or of a format whose library is not installed."""
     path = Path(path)
     if path.suffix not in FORMATS:
         raise FileError(path, f"a fit is written as {', '.join(FORMATS)}")

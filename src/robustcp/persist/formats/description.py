@@ -1,8 +1,9 @@
-"""A fit as arrays, and as what JSON can hold; files of all kinds are made of these."""
+"""A fit as arrays and JSON, which files of all formats hold."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from robustcp.persist.labels import LABEL_CODEC
 if TYPE_CHECKING:
     from robustcp.results.fit import Fit
 
-#: What a file of a fit holds: arrays by name, and all else.
+#: What a file of a fit holds: arrays by name, and JSON.
 FitContent = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 #: The constraints that a file may name; others come back as a name only.
@@ -31,7 +32,7 @@ NOISE_FIELDS = {
     "clean": "clean", "beyond": "rejected_share", "looked": "kind_determined",
 }  # fmt: skip
 
-#: What is known of each sample.
+#: The arrays of `CaseDiagnostics`, with a value for each sample.
 CASE_ARRAYS = ("weights", "distances", "cutoffs")
 
 
@@ -57,11 +58,11 @@ class ForeignConstraint(Constraint):
         raise NotImplementedError(f"the file says only the name of the constraint, {self.name}")
 
     def project(self, factor: Array) -> Array:
-        raise NotImplementedError(f"the file says only the name of the constraint, {self.name}")
+        return self.solve(factor)
 
 
 def fit_arrays(fit: Fit) -> dict[str, np.ndarray]:
-    """All that is an array."""
+    """The arrays of a fit by name."""
     arrays = {f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)}
     if fit.cases is not None:
         arrays |= {f"cases_{name}": getattr(fit.cases, name) for name in CASE_ARRAYS}
@@ -89,21 +90,14 @@ def noise_arrays(noise: Noise) -> dict[str, np.ndarray]:
     }
 
 
-def _as_json_numbers(value: Any) -> Any:
-    """Numbers of any type as JSON can hold them."""
-    if isinstance(value, tuple):
-        return [float(number) for number in value]
-    return bool(value) if isinstance(value, bool) else float(value)
-
-
 def fit_metadata(fit: Fit) -> dict[str, Any]:
-    """All that is not an array."""
+    """The rest of a fit, as JSON."""
     return {
         "result": asdict(fit.result),
         "notes": list(fit.notes),
         "warnings": [asdict(warning) for warning in fit.warnings],
         "cases": None if fit.cases is None else fit.cases.mode,
-        "loss": _describe_loss(fit.loss),
+        "loss": _describe_instance(fit.loss, loss_types()),
         "stages": [[str(name), int(count)] for name, count in fit.stages],
         "explained": float(fit.explained),
         "starts": [float(value) for value in fit.starts],
@@ -111,33 +105,48 @@ def fit_metadata(fit: Fit) -> dict[str, Any]:
         "final": [None if value is None else float(value) for value in fit.starts.final],
         "scale": float(fit.scale),
         "noise": {
-            key: _as_json_numbers(getattr(fit.noise, name)) for key, name in NOISE_FIELDS.items()
+            key: _as_plain_numbers(getattr(fit.noise, name)) for key, name in NOISE_FIELDS.items()
         },
         "modes": LABEL_CODEC.encode(list(fit.modes)),
         "labels": LABEL_CODEC.encode(list(fit.labels)),
         "units": list(fit.units),
-        "constraints": [_describe_constraint(constraint) for constraint in fit.constraints],
+        "constraints": [
+            _describe_instance(constraint, CONSTRAINTS) for constraint in fit.constraints
+        ],
     }
 
 
-def _describe_loss(loss: Any) -> dict[str, Any]:
-    name = type(loss).__name__
-    is_known = loss_types().get(name) is type(loss)
-    return {
-        "name": loss.name if isinstance(loss, ForeignLoss) else name,
-        "numbers": _as_floats(asdict(loss)) if is_known else None,
-    }
-
-
-def _as_floats(numbers: dict[str, Any]) -> dict[str, float]:
+def _as_plain_numbers(value: Any) -> Any:
     """Numbers of any type as JSON can hold them."""
-    return {name: float(number) for name, number in numbers.items()}
+    if isinstance(value, tuple):
+        return [float(number) for number in value]
+    return value if isinstance(value, bool) else float(value)
 
 
-def _describe_constraint(constraint: Constraint) -> dict[str, Any]:
-    if isinstance(constraint, ForeignConstraint):
-        return {"name": constraint.name, "numbers": None}
-    original: Any = getattr(constraint, "original", constraint)
+def _describe_instance(value: Any, known_types: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """The name and the numbers of a loss or a constraint; of a type that is not known, its name."""
+    if isinstance(value, ForeignLoss | ForeignConstraint):
+        return {"name": value.name, "numbers": None}
+    original = getattr(value, "original", value)
     name = type(original).__name__
-    is_known = CONSTRAINTS.get(name) is type(original)
-    return {"name": name, "numbers": asdict(original) if is_known else None}
+    if known_types.get(name) is not type(original):
+        return {"name": name, "numbers": None}
+    numbers = asdict(original)
+    if isinstance(value, Loss):
+        numbers = {key: float(number) for key, number in numbers.items()}
+    return {"name": name, "numbers": numbers}
+
+
+def decode_instance(
+    description: dict[str, Any], known_types: Mapping[str, type[Any]], foreign_type: type[Any]
+) -> Any:
+    """The loss or constraint that a file describes."""
+    name, numbers = str(description["name"]), description["numbers"]
+    if numbers is None or name not in known_types:
+        return foreign_type(name)
+    class_ = known_types[name]
+    if set(numbers) != {field.name for field in fields(class_)}:
+        raise ValueError(f"{name} has other parameters than {', '.join(numbers)}")
+    if issubclass(class_, Loss) and any(type(x) not in (int, float) for x in numbers.values()):
+        raise ValueError(f"a parameter of the loss {name} is not a number")
+    return class_(**numbers)  # which refuses other parameters that are not what they should be
