@@ -18,8 +18,8 @@ from robustcp.engines import (
     Engine,
     Observed,
     Scales,
-    Signal,
     Tiling,
+    VarianceFunction,
     View,
     as_engine,
     as_weights,
@@ -300,8 +300,8 @@ SLABS = [np.linspace(0.5, 2, 6), None, np.linspace(3, 0.1, 4)]
 SCALES = {
     "vectors": Scales(as_weights(SLABS, (6, 5, 4))),
     "array": Scales(as_weights(np.random.default_rng(6).uniform(0.1, 3, (5, 4)), (6, 5, 4))),
-    "signal": Scales(None, Signal(HELD, 0.1, 0.5, 0.2)),
-    "all": Scales(as_weights(SLABS, (6, 5, 4)), Signal(HELD, 0.0, 1.0, 0.3), least=0.4),
+    "signal": Scales(None, VarianceFunction(HELD, 0.1, 0.5, 0.2)),
+    "all": Scales(as_weights(SLABS, (6, 5, 4)), VarianceFunction(HELD, 0.0, 1.0, 0.3), least=0.4),
 }
 ENTRY_SCALES = {
     "vectors": np.einsum("i,j,k->ijk", SLABS[0], np.ones(5), SLABS[2]),

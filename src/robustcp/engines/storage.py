@@ -17,6 +17,7 @@ import numpy as np
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
 from robustcp.engines.base import View
+from robustcp.engines.entry_field import EntryField, TileField, check_shape
 from robustcp.engines.normal_equations import pack_indices
 from robustcp.engines.sample_indices import SampleIndices
 from robustcp.engines.scales import TileScales
@@ -30,7 +31,6 @@ from robustcp.engines.tiles import (
     split_boxes,
     split_range,
 )
-from robustcp.engines.weights import TileWeights, Weights
 
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc.
 _MALLOC_THRESHOLDS = -1, -3
@@ -139,13 +139,12 @@ class Storage:
             other.scales = self._tile_scales(view)
         return other
 
-    def _tile_weights(self, view: View) -> TileWeights | None:
-        weights, shape = view.weights, tuple(self.array.shape)
-        if weights is None:
+    def _tile_weights(self, view: View) -> TileField | None:
+        if view.weights is None:
             return None
-        if not isinstance(weights, Weights) or weights.shape != shape:
-            raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
-        return TileWeights(weights, self.order, self.xp, self.dtype, self.device)
+        check_shape(view.weights, "entry_weights", tuple(self.array.shape))
+        assert isinstance(view.weights, EntryField)
+        return TileField(view.weights, self.order, self.xp, self.dtype, self.device)
 
     def _tile_scales(self, view: View) -> TileScales | None:
         if view.scales is None:

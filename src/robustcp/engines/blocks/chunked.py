@@ -42,13 +42,13 @@ from robustcp.engines.blocks.tasks import (
     UnfoldingProduct,
 )
 from robustcp.engines.dense import BLOCK_BYTES, BLOCK_SHARE, DenseEngine
+from robustcp.engines.entry_field import broadcast_box
 from robustcp.engines.memory import fits_in_memory, format_bytes, parse_bytes
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.sample_indices import SampleIndices
 from robustcp.engines.storage import DataSummary
 from robustcp.engines.threads import TileExecutor, available_threads
 from robustcp.engines.tiles import Tile, Tiling, even_split, pass_tiles
-from robustcp.engines.weights import Weights
 from robustcp.losses import Loss
 
 #: A box: first index and end in each mode.
@@ -333,7 +333,7 @@ class ChunkedEngine(Engine):
         """Whether all rows of a mode have the same Gram matrix."""
         weights, view = self.view.weights, self.view
         separable_weights = weights is None or (
-            isinstance(weights, Weights) and weights.array is None and weights.vectors[mode] is None
+            weights.array is None and weights.vectors[mode] is None
         )
         complete = not self._summary.has_nan and not view.masks(self._summary.max_abs)
         return loss.quadratic and separable_weights and view.scales is None and complete
@@ -370,9 +370,9 @@ class ChunkedEngine(Engine):
             rows = [np.take(A, index, axis=0) for A, index in zip(factors, indices, strict=True)]
             r = r - np.sum(math.prod(rows[1:], start=rows[0]), axis=-1)
             if view.scales is not None:
-                r = r / self._view_arrays.scales_at(view, indices)
-        if isinstance(view.weights, Weights) and view.weights.has_zeros:
-            r = np.where(self._view_arrays.weights_at(view, indices) == 0, np.nan, r)
+                r = r / view.scales.values_at(indices)
+        if view.weights is not None and view.weights.has_zeros:
+            r = np.where(view.weights.values_at(indices) == 0, np.nan, r)
         values = np.asarray(r, dtype=np.float64)
         observed = ~np.isnan(values)
         if observed.all():
@@ -562,15 +562,7 @@ def _view_subset(
 ) -> View:
     """The view of a part; arrays that are computed when asked for are, if it is to be here."""
     subset = view.subset(indices)
-    if not in_memory:
-        return subset
-    weights, scales = subset.weights, subset.scales
-    if isinstance(weights, Weights) and is_lazy(weights.array):
-        subset = replace(subset, weights=replace(weights, array=to_host(weights.array)))
-    if scales is not None and isinstance(scales.slabs, Weights) and is_lazy(scales.slabs.array):
-        slabs = replace(scales.slabs, array=to_host(scales.slabs.array))
-        subset = replace(subset, scales=replace(scales, slabs=slabs))
-    return subset
+    return subset.map_fields(lambda field: field.in_memory()) if in_memory else subset
 
 
 @dataclass(frozen=True, eq=False)
@@ -593,21 +585,8 @@ class _ViewArrays:
 
     @classmethod
     def from_view(cls, view: View, source: Source) -> _ViewArrays:
-        weights, scales = view.weights, view.scales
-        weight_array: Any = None
-        scale_array: Any = None
-        if isinstance(weights, Weights) and weights.array is not None:
-            weight_array = weights.array
-            view = replace(view, weights=replace(weights, array=None))
-        if (
-            scales is not None
-            and isinstance(scales.slabs, Weights)
-            and scales.slabs.array is not None
-        ):
-            scale_array = scales.slabs.array
-            without_array = replace(scales, slabs=replace(scales.slabs, array=None))
-            view = replace(view, scales=without_array)
-        return cls(view, weight_array, scale_array, Graph(dict(source.graph), dict(source.futures)))
+        graph = Graph(dict(source.graph), dict(source.futures))
+        return cls(view.with_field_arrays(None, None), *view.field_arrays, graph)
 
     def blocks_for(self, box: Tile) -> tuple[Block | None, Block | None]:
         """What stands for the parts of both arrays that belong to a block."""
@@ -616,7 +595,7 @@ class _ViewArrays:
     def _block_for(self, array: Any, box: Tile) -> Block | None:
         if array is None:
             return None
-        array_box = _broadcast_box(array, box)
+        array_box = broadcast_box(array, box)
         if not is_lazy(array):
             return Block(box, to_host(array)[array_box])
         source = DaskSource(array[array_box].rechunk(-1))
@@ -624,38 +603,6 @@ class _ViewArrays:
         self.graph.futures.update(source.futures)
         (block,) = source.blocks(tuple(slice(0, size) for size in source.shape))
         return replace(block, box=box)
-
-    def weights_at(self, view: View, indices: Sequence[np.ndarray]) -> np.ndarray:
-        """The weights of some entries."""
-        assert isinstance(view.weights, Weights)
-        return _weights_at(view.weights, indices)
-
-    def scales_at(self, view: View, indices: Sequence[np.ndarray]) -> np.ndarray:
-        """The scales of some entries."""
-        scales = view.scales
-        assert scales is not None
-        slabs = scales.slabs
-        if not isinstance(slabs, Weights) or not is_lazy(slabs.array):
-            return scales.values_at(indices)
-        u = _weights_at(slabs, indices)
-        if scales.signal is not None:
-            u = u * scales.signal.values_at(indices)
-        return scales.apply_unit_and_floor(u, len(indices[0]))
-
-
-def _broadcast_box(array: Any, box: Tile) -> Tile:
-    """A box, where modes of size 1 stand for all indices."""
-    pairs = zip(box, array.shape, strict=True)
-    return tuple(part if size > 1 else slice(0, 1) for part, size in pairs)
-
-
-def _weights_at(weights: Weights, indices: Sequence[np.ndarray]) -> np.ndarray:
-    array = weights.array
-    if not is_lazy(array):
-        return weights.values_at(indices)
-    assert array is not None
-    index = (i if size > 1 else 0 * i for i, size in zip(indices, array.shape, strict=True))
-    return np.asarray(array.vindex[tuple(index)].compute(), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -671,7 +618,7 @@ class _BlockFunction:
     def __call__(self, block: np.ndarray, block_info: Any = None) -> np.ndarray:
         box = tuple(slice(a, b) for a, b in block_info[0]["array-location"])
         scales = (
-            None if self.scales is None else to_host(self.scales[_broadcast_box(self.scales, box)])
+            None if self.scales is None else to_host(self.scales[broadcast_box(self.scales, box)])
         )
         job = Job(EntryMap(self.function), self.view, self.factors, self.compiled)
         piece = Piece(Block(box, block), None, None if scales is None else Block(box, scales))

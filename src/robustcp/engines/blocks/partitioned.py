@@ -35,7 +35,6 @@ from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.observed import Observed, ObservedEngine
 from robustcp.engines.threads import TileExecutor, available_threads
 from robustcp.engines.tiles import Tile, split_range
-from robustcp.engines.weights import Weights
 from robustcp.losses import Loss
 
 #: Entries that trials of starts are made with.
@@ -95,7 +94,7 @@ class CoordinateJob(Job):
 def _any_unmasked(rows: Rows, view: View) -> bool:
     """Whether a view leaves any of the entries."""
     unmasked = np.abs(view.apply(rows.values, xp)) >= 0
-    if isinstance(view.weights, Weights) and view.weights.has_zeros:
+    if view.weights is not None and view.weights.has_zeros:
         unmasked &= view.weights.values_at(rows.indices) > 0
     return bool(unmasked.any())
 

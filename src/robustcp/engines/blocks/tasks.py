@@ -22,7 +22,6 @@ from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import DataSummary
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tile, slice_length
-from robustcp.engines.weights import Weights
 from robustcp.losses import Loss
 
 
@@ -173,17 +172,7 @@ class Job:
     def _block_view(
         self, box: Tile, weight_array: np.ndarray | None, scale_array: np.ndarray | None
     ) -> View:
-        indices = [np.arange(part.start, part.stop) for part in box]
-        view = self.view.subset(indices)
-        if weight_array is not None:
-            assert isinstance(view.weights, Weights)
-            view = replace(view, weights=replace(view.weights, array=weight_array))
-        if scale_array is not None:
-            assert view.scales is not None
-            assert isinstance(view.scales.slabs, Weights)
-            slab_scales = replace(view.scales.slabs, array=scale_array)
-            view = replace(view, scales=replace(view.scales, slabs=slab_scales))
-        return view
+        return self.view.restrict(box).with_field_arrays(weight_array, scale_array)
 
 
 def _assemble(full_box: Tile, parts: Sequence[tuple[Tile, np.ndarray | None]]) -> np.ndarray | None:
