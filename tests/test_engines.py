@@ -388,7 +388,7 @@ class TestContractOfScales:
         loss = Masked(InUnits(LOSS, u[here]), self.weights_of(weights, X)[here])
         expected = brute_force(np.nan_to_num(X[here]).clip(-1, 1), few, 2, loss)
         assert_equal(part.normal_equations(tuple(map(part.asarray, few)), 2, LOSS), expected)
-        if SCALES[scales].signal is not None:
+        if SCALES[scales].variance is not None:
             with pytest.raises(ValueError, match="scale the data first"):
                 engine.scaled(2)
         else:
