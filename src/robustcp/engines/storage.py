@@ -76,6 +76,16 @@ class DataSummary(NamedTuple):
     has_nan: bool
     max_abs_unweighted: float
 
+    @classmethod
+    def of_parts(cls, parts: Sequence[DataSummary]) -> DataSummary:
+        """The summary of an array from the summaries of its parts."""
+        return cls(
+            max(part.max_abs for part in parts),
+            any(part.has_missing for part in parts),
+            any(part.has_nan for part in parts),
+            float(np.max([part.max_abs_unweighted for part in parts])),
+        )
+
 
 class Storage:
     """An array of any array API library, viewed without a copy as a C-ordered one.
@@ -185,13 +195,8 @@ class Storage:
                 float(xp.max(observed)), bool(xp.any(missing)), has_nan, max_abs_unweighted
             )
 
-        tile_summaries = list(self.executor.map(work, split_boxes(self.shape, self.tile_entries)))
-        return DataSummary(
-            max(part.max_abs for part in tile_summaries),
-            any(part.has_missing for part in tile_summaries),
-            any(part.has_nan for part in tile_summaries),
-            float(np.max([part.max_abs_unweighted for part in tile_summaries])),
-        )
+        boxes = split_boxes(self.shape, self.tile_entries)
+        return DataSummary.of_parts(list(self.executor.map(work, boxes)))
 
     @property
     def max_abs(self) -> float:

@@ -72,7 +72,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def map(self, job: Job, groups: Sequence[Group], graph: Graph) -> Iterator[Any]:
-        """What comes of each group, in order."""
+        """The result of each group, in order."""
 
 
 class LocalScheduler(Scheduler):
@@ -83,7 +83,7 @@ class LocalScheduler(Scheduler):
 
     def map(self, job: Job, groups: Sequence[Group], graph: Graph) -> Iterator[Any]:
         def work(group: Group) -> Any:
-            return job.run_group(group, [piece.inputs for piece in group.pieces])[0]
+            return job.run_group(group, [piece.inputs for piece in group.pieces])
 
         return self._executor.map(work, groups)
 
@@ -98,8 +98,8 @@ class DaskScheduler(Scheduler):
         options = {} if self._workers is None else {"num_workers": self._workers}
         for batch in _batches(groups):
             tasks, keys = _build_task_graph(_Opaque(job), [[group] for group in batch], graph)
-            for (results,) in self._get(tasks, keys, **options):
-                yield results[0]
+            for (result,) in self._get(tasks, keys, **options):
+                yield result
 
 
 class ClusterScheduler(Scheduler):
@@ -167,7 +167,9 @@ class ClusterScheduler(Scheduler):
         ]
         tasks, keys = _build_task_graph(job_argument, [task for _, task in assignments], graph)
         workers = {key: [w] for key, (w, _) in zip(keys, assignments, strict=True) if w is not None}
-        with warnings.catch_warnings(), dask.annotate(**_annotations(workers)):
+        # Dask asks a function of the key for the workers.
+        placement = {"workers": workers.get, "allow_other_workers": True} if workers else {}
+        with warnings.catch_warnings(), dask.annotate(**placement):
             warnings.filterwarnings("ignore", "Sending large graph")
             futures = self._client.get(tasks, keys, sync=False)
         return [(task, future) for (_, task), future in zip(assignments, futures, strict=True)]
@@ -178,20 +180,21 @@ class ClusterScheduler(Scheduler):
         with self._translate_errors():
             results = self._gather([future for _, future in submission])
         whole_groups: dict[int, Any] = {}
-        partial_groups: dict[int, dict[int, Any]] = {}
-        for (task, _), parts in zip(submission, results, strict=True):
-            for group, part in zip(task, parts, strict=True):
-                if group.is_whole:
-                    whole_groups[group.number] = part[0]
+        pieces_of_groups: dict[int, dict[int, Any]] = {}
+        for (task, _), task_results in zip(submission, results, strict=True):
+            for group, result in zip(task, task_results, strict=True):
+                if group.piece_numbers is None:
+                    whole_groups[group.number] = result
                 else:
-                    partial_groups.setdefault(group.number, {}).update(
-                        zip(group.piece_numbers, part, strict=True)
-                    )
+                    pieces = pieces_of_groups.setdefault(group.number, {})
+                    pieces.update(zip(group.piece_numbers, result, strict=True))
         for group in groups:
-            if group.number not in whole_groups:
-                parts = [partial_groups[group.number][k] for k in group.piece_numbers]
-                whole_groups[group.number] = job.operation.combine(group.box, parts)
-            yield whole_groups.pop(group.number)
+            if group.number in whole_groups:
+                yield whole_groups.pop(group.number)
+            else:
+                pieces = pieces_of_groups.pop(group.number)
+                in_order = [pieces[k] for k in range(len(group.pieces))]
+                yield job.operation.combine(group.box, in_order)
 
     def _gather(self, futures: list[Any]) -> list[Any]:
         """What comes of tasks; a scheduler that says nothing is asked whether it is there."""
@@ -220,14 +223,13 @@ class ClusterScheduler(Scheduler):
             by_worker: dict[str | None, list[int]] = {}
             for k, piece in enumerate(group.pieces):
                 by_worker.setdefault(self._placement.worker_of.get(piece.block.data), []).append(k)
-            on_one_worker = len(by_worker) == 1
             for worker, numbers in by_worker.items():
-                pieces = [group.pieces[k] for k in numbers]
-                partial_group = replace(
-                    group, pieces=pieces, piece_numbers=numbers, is_whole=on_one_worker
-                )
-                groups_of_worker.setdefault(worker, []).append(partial_group)
-        return {w: _pack_tasks(share, threads.get(w, 1)) for w, share in groups_of_worker.items()}
+                share = group
+                if len(by_worker) > 1:
+                    pieces = [group.pieces[k] for k in numbers]
+                    share = replace(group, pieces=pieces, piece_numbers=numbers)
+                groups_of_worker.setdefault(worker, []).append(share)
+        return {w: _pack_tasks(own, threads.get(w, 1)) for w, own in groups_of_worker.items()}
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -248,23 +250,9 @@ class ClusterScheduler(Scheduler):
             ) from None
 
 
-class _WorkerLookup:
-    """The workers for each key, as annotations of Dask tell them."""
-
-    def __init__(self, workers: dict[str, list[str]]) -> None:
-        self._workers = workers
-
-    def __call__(self, key: str) -> list[str] | None:
-        return self._workers.get(key)
-
-
-def _annotations(workers: dict[str, list[str]]) -> dict[str, Any]:
-    return {"workers": _WorkerLookup(workers), "allow_other_workers": True} if workers else {}
-
-
 def _pack_tasks(groups: list[Group], count: int) -> list[list[Group]]:
     """Groups, or parts of them, in so many tasks, or fewer, of about the same size."""
-    sizes = [sum(volume(piece.block.box) for piece in group.pieces) for group in groups]
+    sizes = [sum(volume(piece.box) for piece in group.pieces) for group in groups]
     share = sum(sizes) / max(1, min(count, len(groups)))
     tasks: list[list[Group]] = [[] for _ in range(min(count, len(groups)))]
     preceding = 0.0
@@ -296,7 +284,7 @@ def _build_task_graph(
             for g in task
         ]
         without_data = _Opaque(
-            [replace(g, pieces=[p.without_data() for p in g.pieces]) for g in task]
+            [replace(g, pieces=[p.without_inputs() for p in g.pieces]) for g in task]
         )
         task_graph[key] = (_run_groups, job_argument, inputs, without_data)
     return task_graph, keys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robustcp.engines.blocks.chunks import ChunkError, Readable, independent_graphs
+from robustcp.engines.blocks.chunks import Readable, independent_graphs, unreadable_error
 from robustcp.engines.coordinates import index_dtype
 
 #: Rows of a part of a file: those of its row groups, while these are not more.
@@ -29,37 +28,18 @@ class Rows(NamedTuple):
     values: np.ndarray
 
 
-class TablePartition(Readable, ABC):
-    """A part of a table: its columns, the value last."""
-
-    def read(self) -> Any:
-        try:
-            return self.columns()
-        except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            raise ChunkError(f"X: {self.name} cannot be read ({text})") from None
-
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
-
-    @abstractmethod
-    def columns(self) -> list[np.ndarray]: ...
-
-
 @dataclass(frozen=True)
-class ParquetPartition(TablePartition):
-    """Some row groups of a Parquet file."""
+class ParquetPartition(Readable):
+    """Some row groups of a Parquet file; read as a list of columns, the values last."""
 
     path: str
     groups: tuple[int, ...]
     names: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
+    def _name(self) -> str:
         return f"part {self.path}"
 
-    def columns(self) -> list[np.ndarray]:
+    def _read(self) -> list[np.ndarray]:
         from pyarrow import parquet
 
         with parquet.ParquetFile(self.path) as file:
@@ -81,22 +61,46 @@ def _is_number(kind: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class DaskPartition(TablePartition):
-    """A partition of a DataFrame of Dask."""
+class DaskPartition(Readable):
+    """A partition of a DataFrame of Dask; read as a list of columns, the values last."""
 
     graph: Any
     key: Any
     names: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
+    def _name(self) -> str:
         return f"partition {self.key[-1]}"
 
-    def columns(self) -> list[np.ndarray]:
+    def _read(self) -> list[np.ndarray]:
         import dask
 
         frame = dask.get(self.graph, self.key)
         return [np.asarray(frame[name].to_numpy()) for name in self.names]
+
+
+@dataclass(frozen=True, eq=False)
+class TableLayout:
+    """How the columns of a part of a table become entries.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    labels : list of (array or None)
+        As in `PartitionedTable`.
+    """
+
+    shape: tuple[int, ...]
+    labels: list[np.ndarray | None]
+
+    def decode_rows(self, columns: Sequence[np.ndarray]) -> Rows:
+        """The entries of a part from its columns, without those that are NaN."""
+        *indices, values = columns
+        observed = ~np.isnan(values.astype(np.float64, copy=False))
+        dtype, codes = index_dtype(self.shape), []
+        for index, mode_labels in zip(indices, self.labels, strict=True):
+            code = index if mode_labels is None else np.searchsorted(mode_labels, index)
+            codes.append(code[observed].astype(dtype))
+        return Rows(np.stack(codes), values[observed].astype(np.float64, copy=False))
 
 
 class PartitionedTable:
@@ -118,7 +122,7 @@ class PartitionedTable:
 
     def __init__(
         self,
-        partitions: Sequence[TablePartition],
+        partitions: Sequence[Readable],
         modes: Sequence[str],
         shape: Sequence[int] | None,
         *,
@@ -146,9 +150,10 @@ class PartitionedTable:
                 raise ValueError(
                     f"indices: outside of {self.shape}: {min_size - 1} in {self.modes[mode]!r}"
                 )
+        self.layout = TableLayout(self.shape, self.labels)
         self._check_duplicates()
 
-    #: Of the values.
+    #: The type of the values.
     dtype = np.dtype(np.float64)
 
     @property
@@ -160,16 +165,6 @@ class PartitionedTable:
         share = 100 * self.count / math.prod(self.shape)
         parts = f"{len(self.partitions)} parts"
         return f"Partitioned({size}, {self.count} entries in {parts}, {share:.3g}% of all)"
-
-    def decode_rows(self, columns: Sequence[np.ndarray]) -> Rows:
-        """The entries of a part, from its columns."""
-        *indices, values = columns
-        observed = ~np.isnan(values.astype(np.float64, copy=False))
-        dtype, codes = index_dtype(self.shape), []
-        for index, mode_labels in zip(indices, self.labels, strict=True):
-            code = index if mode_labels is None else np.searchsorted(mode_labels, index)
-            codes.append(code[observed].astype(dtype))
-        return Rows(np.stack(codes), values[observed].astype(np.float64, copy=False))
 
     def _check_duplicates(self) -> None:
         """Complain about an entry that is listed more than once, in any of the parts.
@@ -193,9 +188,9 @@ class PartitionedTable:
             round_indices.sort()
             self._refuse_duplicates(round_indices)
 
-    def _linear_indices(self, partition: TablePartition) -> np.ndarray:
+    def _linear_indices(self, partition: Readable) -> np.ndarray:
         """The entries of a part as numbers, in rising order; beyond 2^63 these are hashes."""
-        indices = self.decode_rows(partition.read()).indices
+        indices = self.layout.decode_rows(partition.read()).indices
         flat = np.zeros(indices.shape[1], dtype=np.int64)
         for index, size in zip(indices, self.shape, strict=True):
             flat *= size
@@ -290,8 +285,7 @@ def open_parquet(
             with parquet.ParquetFile(file) as opened:
                 metadata, available = opened.metadata, tuple(opened.schema_arrow.names)
         except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            raise ChunkError(f"X: part {file} cannot be read ({text})") from None
+            raise unreadable_error(f"part {file}", error) from None
         names = tuple(columns) if columns is not None else available
         unknown = [name for name in names if name not in available]
         if unknown:
