@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
 from typing import Any, ClassVar
 
 import array_api_compat
@@ -110,11 +112,11 @@ class EntryField:
             pairs = zip(self.vectors, other.vectors, strict=True)
             vectors = (b if a is None else a if b is None else a * b for a, b in pairs)
             return EntryField(self.shape, tuple(vectors), None, has_zeros)
-        parts = [*self._broadcast_parts(), *other._broadcast_parts()]
-        product = other.array if self.array is None else self.array
-        for part in parts:
-            if part is not product:
-                product = product * _like(part, product)
+        if self.array is None:
+            product = reduce(mul, self._broadcast_parts(), other.array)
+        else:
+            parts = (_like(part, self.array) for part in other._broadcast_parts())
+            product = reduce(mul, parts, self.array)
         return EntryField.from_array(self.shape, product, has_zeros=has_zeros)
 
     def _broadcast_parts(self) -> list[Array]:
@@ -443,17 +445,16 @@ def _checked_minimum(array: Array, location: str = "") -> float:
     else:
         with np.errstate(invalid="ignore"):
             minimum, maximum = float(xp.min(array)), float(xp.max(array))
-    if math.isnan(minimum) or minimum < 0:
-        problem = (
-            "must not be NaN" if math.isnan(minimum) else f"must not be negative, got {minimum:g}"
-        )
-        index = np.unravel_index(int(xp.argmin(array)), tuple(array.shape))
+    problem, first = "", xp.argmin
+    if math.isnan(minimum):
+        problem = "must not be NaN"
+    elif minimum < 0:
+        problem = f"must not be negative, got {minimum:g}"
+    elif math.isinf(maximum):
+        problem, first = "must be finite, got inf", xp.argmax
+    if problem:
+        index = np.unravel_index(int(first(array)), tuple(array.shape))
         raise ValueError(f"{_ARGUMENT_NAME}: {problem}{location} at {tuple(map(int, index))}")
-    if math.isinf(maximum):
-        index = np.unravel_index(int(xp.argmax(array)), tuple(array.shape))
-        raise ValueError(
-            f"{_ARGUMENT_NAME}: must be finite, got inf{location} at {tuple(map(int, index))}"
-        )
     if maximum == 0:
         raise ValueError(f"{_ARGUMENT_NAME}: are all 0{location}")
     return minimum

@@ -10,7 +10,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ from robustcp.engines.blocks.tasks import (
     ModeEquations,
     Piece,
     SlabSums,
+    call_engine,
 )
 from robustcp.engines.memory import format_bytes, parse_bytes
 from robustcp.engines.normal_equations import NormalEquations
@@ -187,7 +189,9 @@ class DenseBlockEngine(BlockEngine):
     def _inspect_blocks(self) -> None:
         """Summarize the entries of each block."""
         if not self._block_summaries:
-            for box, summary in self._collect(_summarize):
+            for box, summary in self._collect(
+                partial(call_engine, methodcaller("compute_summary"))
+            ):
                 self._block_summaries[box_key(box)] = summary
 
     def _check_data(self) -> None:
@@ -207,11 +211,6 @@ class DenseBlockEngine(BlockEngine):
             return False
         separable = weights is None or (weights.array is None and weights.vectors[mode] is None)
         return separable and not view.masks(self._summary.max_abs)
-
-
-def _summarize(engine: Any, factors: Factors | None, piece: Piece) -> DataSummary:
-    summary: DataSummary = engine.compute_summary()
-    return summary
 
 
 def box_key(box: Tile) -> BoxKey:

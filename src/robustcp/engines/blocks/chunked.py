@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import methodcaller
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -32,7 +33,14 @@ from robustcp.engines.blocks.chunks import (
     volume,
 )
 from robustcp.engines.blocks.schedulers import Graph, Placement, Scheduler, scheduler_for
-from robustcp.engines.blocks.tasks import Collection, Group, Job, Piece
+from robustcp.engines.blocks.tasks import (
+    Collection,
+    Group,
+    Job,
+    Piece,
+    call_engine,
+    map_block_residuals,
+)
 from robustcp.engines.dense import BLOCK_BYTES, BLOCK_SHARE, DenseEngine
 from robustcp.engines.entry_field import broadcast_box
 from robustcp.engines.memory import fits_in_memory, format_bytes
@@ -308,11 +316,11 @@ class ChunkedEngine(DenseBlockEngine):
     # Arrays of the data's shape
 
     def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        return self._map_entries(partial(_map_residuals, work), factors)
+        return self._map_entries(partial(map_block_residuals, work), factors)
 
     def entry_scales(self) -> Array:
         zeros = tuple(np.zeros((size, 1), self.dtype) for size in self.shape)
-        return self._map_entries(_entry_scales, zeros)
+        return self._map_entries(partial(call_engine, methodcaller("entry_scales")), zeros)
 
     def _map_entries(self, function: Callable[..., np.ndarray], factors: Factors) -> Array:
         """An array of Dask with a number for each entry, which is computed when it is asked for."""
@@ -341,27 +349,27 @@ class ChunkedEngine(DenseBlockEngine):
         return subset.unfolding(mode, slice(0, subset.shape[mode]))
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
-        products = self._unfolding_products(partial(_gram, mode, basis), [mode])
+        products = self._unfolding_products(methodcaller("gram", mode, basis), [mode])
         return np.asarray(sum(products[1:], start=products[0]))
 
     def cogram(self, mode: int) -> np.ndarray:
-        products = self._unfolding_products(partial(_cogram, mode), self._other_modes(mode))
+        products = self._unfolding_products(methodcaller("cogram", mode), self._other_modes(mode))
         return np.asarray(sum(products[1:], start=products[0]))
 
     def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
-        projection = partial(_project, mode, basis)
+        projection = methodcaller("project", mode, basis)
         return np.concatenate(self._unfolding_products(projection, self._other_modes(mode)))
 
     def _other_modes(self, mode: int) -> list[int]:
         return [n for n in range(self.order) if n != mode]
 
     def _unfolding_products(
-        self, function: Callable[..., np.ndarray], uncut_modes: Sequence[int]
+        self, method: Callable[[Any], np.ndarray], uncut_modes: Sequence[int]
     ) -> list[np.ndarray]:
-        """A function of boxes that some modes are whole in; chunks of these must come together."""
+        """A method of boxes that some modes are whole in; chunks of these must come together."""
         boxes = self._source.grid.uncut_along(uncut_modes, 4 * GROUP_ENTRIES).boxes
         groups = self._groups([(box, self._source.blocks(box)) for box in boxes])
-        results = self._collect(function, groups=groups, needs_whole_group=True)
+        results = self._collect(partial(call_engine, method), groups=groups, needs_whole_group=True)
         return [product for _, product in results]
 
 
@@ -381,28 +389,6 @@ def _entries_at_indices(
 ) -> np.ndarray:
     _, local_indices = indices_within(indices, piece.box)
     return np.ascontiguousarray(engine.array[np.ix_(*local_indices)])
-
-
-def _map_residuals(
-    work: Callable[[Array], Array], engine: DenseEngine, factors: Factors, piece: Piece
-) -> np.ndarray:
-    return np.asarray(engine.map_residuals(work, factors))
-
-
-def _entry_scales(engine: DenseEngine, factors: Factors, piece: Piece) -> np.ndarray:
-    return np.asarray(engine.entry_scales())
-
-
-def _gram(mode: int, basis: np.ndarray | None, engine: DenseEngine, *_: Any) -> np.ndarray:
-    return engine.gram(mode, basis)
-
-
-def _cogram(mode: int, engine: DenseEngine, *_: Any) -> np.ndarray:
-    return engine.cogram(mode)
-
-
-def _project(mode: int, basis: np.ndarray, engine: DenseEngine, *_: Any) -> np.ndarray:
-    return engine.project(mode, basis)
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ def library_of(data: Any) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """Where an array is cut, mode by mode.
+    """Where an array is cut along each mode.
 
     Attributes
     ----------
@@ -79,12 +79,12 @@ class Grid:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the largest box."""
+        """The size of the largest interval of each mode."""
         return tuple(int(np.diff(edges).max()) for edges in self.edges)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many intervals there are in each mode."""
+        """The number of intervals of each mode."""
         return tuple(len(edges) - 1 for edges in self.edges)
 
     @cached_property
@@ -95,27 +95,21 @@ class Grid:
 
     @cached_property
     def max_box_entries(self) -> int:
-        """The entries of the largest box."""
+        """The number of entries of the largest box."""
         return math.prod(self.widths)
 
     def coarsen(self, max_entries: int) -> Grid:
-        """Neighbours taken together as long as boxes have at most so many entries.
+        """A coarser grid: neighbours are merged while boxes have at most `max_entries`.
 
         >>> Grid.regular((400, 400, 400), (100, 100, 100)).coarsen(1 << 23).edges[0]
         (0, 200, 400)
         """
-        grid = self
-        while True:
-            by_width = sorted(range(len(grid.edges)), key=lambda n: grid.edges[n][1])
-            for mode in by_width:
-                if (
-                    grid.counts[mode] > 1
-                    and (wider := grid._merge_pairs(mode)).max_box_entries <= max_entries
-                ):
-                    grid = wider
-                    break
-            else:
-                return grid
+        for mode in sorted(range(len(self.edges)), key=lambda n: self.edges[n][1]):
+            if self.counts[mode] > 1:
+                coarser = self._merge_pairs(mode)
+                if coarser.max_box_entries <= max_entries:
+                    return coarser.coarsen(max_entries)
+        return self
 
     def _merge_pairs(self, mode: int) -> Grid:
         edges = self.edges[mode]
@@ -123,7 +117,7 @@ class Grid:
         return Grid((*self.edges[:mode], merged, *self.edges[mode + 1 :]))
 
     def uncut_along(self, modes: Sequence[int], max_entries: int) -> Grid:
-        """Not cut along some modes; along the others so often that boxes are not larger."""
+        """A grid without cuts along some modes, with boxes of at most `max_entries` if possible."""
         edges = [(0, cut[-1]) if n in modes else cut for n, cut in enumerate(self.edges)]
         while True:
             grid = Grid(tuple(edges))
@@ -135,7 +129,7 @@ class Grid:
             edges[mode] = tuple(sorted({*edges[mode], *halves}))
 
     def overlapping_numbers(self, box: Tile) -> Iterator[tuple[int, ...]]:
-        """The numbers of the boxes, mode by mode, that have a part in another box."""
+        """The numbers, for each mode, of the boxes that overlap another box."""
         ranges = []
         for edges, part in zip(self.edges, box, strict=True):
             first = int(np.searchsorted(edges, part.start, side="right")) - 1
@@ -144,22 +138,12 @@ class Grid:
         return itertools.product(*ranges)
 
     def box(self, number: Sequence[int]) -> Tile:
-        """The box of some number in each mode."""
+        """The box with this number in each mode."""
         pairs = zip(self.edges, number, strict=True)
         return tuple(slice(edges[k], edges[k + 1]) for edges, k in pairs)
 
-    def source_boxes(self, indices: Sequence[np.ndarray], box: Tile) -> Iterator[Tile]:
-        """The boxes that hold the indices of a box of `subset`."""
-        intervals = []
-        for edges, index, part in zip(self.edges, indices, box, strict=True):
-            low, high = int(index[part.start]), int(index[part.stop - 1])
-            intervals.append(
-                [slice(a, b) for a, b in itertools.pairwise(edges) if a <= high and low < b]
-            )
-        return iter(itertools.product(*intervals))
-
     def subset(self, indices: Sequence[np.ndarray | None]) -> Grid:
-        """The grid of a part at some indices, in rising order, of each mode; empty boxes go."""
+        """The grid of the entries at some rising indices of each mode, without empty boxes."""
         new_edges = []
         for edges, index in zip(self.edges, indices, strict=True):
             cut = edges if index is None else tuple(np.searchsorted(index, edges).tolist())
@@ -270,7 +254,7 @@ class Block:
 
 
 def format_box(box: Tile) -> str:
-    """Where a block is, as one would index it.
+    """A box as text, like an index.
 
     >>> format_box((slice(0, 2), slice(4, 6)))
     '[0:2, 4:6]'
@@ -319,11 +303,11 @@ class Source(ABC):
         return self.grid.coarsen(max_entries)
 
     def check(self, group: Tile) -> None:  # noqa: B027 - most have nothing to check
-        """Complain about what is missing in a box, and would be read as something else."""
+        """Refuse a box with chunks that are not stored and would be read as a fill value."""
 
     @abstractmethod
     def as_dask(self) -> Any:
-        """The same as an array of Dask; None if that is not installed."""
+        """The data as an array of Dask; None if Dask is not installed."""
 
 
 class ReversedModesArray:
@@ -384,7 +368,7 @@ def _chunk_shape(array: Any) -> tuple[int, ...] | None:
 
 
 def _check_zarr(array: Any, group: Tile) -> None:
-    """Zarr takes a chunk that is not in the store for its fill value, whatever became of it."""
+    """Refuse chunks that are not in the store: Zarr reads them as the fill value."""
     if array.fill_value is not None and np.isnan(np.float64(array.fill_value)):
         return  # missing entries
     grid = Grid.regular(array.shape, _chunk_shape(array))
@@ -459,7 +443,7 @@ def _is_future(node: Any) -> bool:
 def independent_graphs(
     graph: Mapping[Any, Any], keys: Sequence[Any]
 ) -> dict[Any, dict[Any, Any]] | None:
-    """For each key the part of a graph that it follows from; None if work is shared."""
+    """For each key the part of a graph that it depends on; None if two keys share a task."""
     from dask.core import istask
 
     visited: set[Any] = set()
@@ -490,7 +474,7 @@ def _dependencies(graph: Mapping[Any, Any], node: Any) -> Iterable[Any]:
 
 
 class SubsetSource(Source):
-    """Some indices, in rising order, of each mode of another source; None takes a mode whole."""
+    """Another source at some rising indices of each mode; None stands for all."""
 
     def __init__(self, source: Source, indices: Sequence[np.ndarray | None]) -> None:
         self.array, self._source = source.array, source
@@ -503,9 +487,11 @@ class SubsetSource(Source):
         self.graph, self.futures = source.graph, source.futures
 
     def blocks(self, group: Tile) -> list[Block]:
-        blocks = []
-        for source_box in self._source_grid.source_boxes(self._indices, group):
-            for block in self._source.blocks(source_box):
+        blocks, grid = [], self._source_grid
+        pairs = zip(self._indices, group, strict=True)
+        span = tuple(slice(index[part.start], index[part.stop - 1] + 1) for index, part in pairs)
+        for number in grid.overlapping_numbers(span):
+            for block in self._source.blocks(grid.box(number)):
                 own_box, local_indices = indices_within(self._indices, block.box)
                 if volume(own_box):
                     blocks.append(Block(own_box, block.data, np.ix_(*local_indices)))

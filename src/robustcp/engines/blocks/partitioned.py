@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -16,7 +17,14 @@ from robustcp.engines.blocks.block_engine import BlockEngine, concurrent_pieces,
 from robustcp.engines.blocks.chunks import Block
 from robustcp.engines.blocks.schedulers import Placement, Scheduler, scheduler_for
 from robustcp.engines.blocks.tables import PartitionedTable, Rows, TableLayout
-from robustcp.engines.blocks.tasks import BlockOperation, Group, Job, Piece
+from robustcp.engines.blocks.tasks import (
+    BlockOperation,
+    Group,
+    Job,
+    Piece,
+    call_engine,
+    map_block_residuals,
+)
 from robustcp.engines.coordinates import stable_order
 from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.observed import Observed, ObservedEngine
@@ -74,10 +82,6 @@ def _any_unmasked(rows: Rows, view: View) -> bool:
 # Functions of the engine of a part, for `BlockEngine._collect`
 
 
-def _max_abs(engine: ObservedEngine, factors: Factors | None, piece: Piece) -> float:
-    return engine.max_abs
-
-
 def _entries_at_positions(engine: ObservedEngine, factors: Factors | None, piece: Piece) -> Rows:
     positions, data = piece.sample_indices, engine.data
     return Rows(data.indices[positions].T.copy(), data.values[positions])
@@ -95,16 +99,6 @@ def _entries_at_indices(
         if index is not None:
             keep &= np.isin(column, index)
     return Rows(data.indices[keep].T.copy(), data.values[keep])
-
-
-def _map_residuals(
-    work: Callable[[Array], Array], engine: ObservedEngine, factors: Factors, piece: Piece
-) -> np.ndarray:
-    return np.asarray(engine.map_residuals(work, factors))
-
-
-def _entry_scales(engine: ObservedEngine, factors: Factors | None, piece: Piece) -> np.ndarray:
-    return np.asarray(engine.entry_scales())
 
 
 def _concatenate_rows(tables: Sequence[Rows]) -> Rows:
@@ -172,7 +166,9 @@ class PartitionedEngine(BlockEngine):
 
     @cached_property
     def max_abs(self) -> float:
-        return max(float(value) for _, value in self._collect(_max_abs))
+        return max(
+            float(value) for _, value in self._collect(partial(call_engine, attrgetter("max_abs")))
+        )
 
     @property
     def complete(self) -> bool:
@@ -250,10 +246,10 @@ class PartitionedEngine(BlockEngine):
 
     def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
         """work(x - model) of each entry, in the order of the table."""
-        return self._map_rows(partial(_map_residuals, work), factors)
+        return self._map_rows(partial(map_block_residuals, work), factors)
 
     def entry_scales(self) -> Array:
-        return self._map_rows(_entry_scales)
+        return self._map_rows(partial(call_engine, methodcaller("entry_scales")))
 
     def _map_rows(self, function: Callable[..., np.ndarray], factors: Any = None) -> np.ndarray:
         """A function of the parts with a number for each entry, entries of weight 0 included."""

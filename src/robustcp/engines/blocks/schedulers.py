@@ -1,4 +1,4 @@
-"""Where tasks are done: in this process, by a scheduler of Dask, or on a cluster."""
+"""Schedulers: tasks run in this process, under a scheduler of Dask, or on a cluster."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import Any
 
 from robustcp._util.checks import ArgumentError
 from robustcp.engines.blocks.chunks import volume
-from robustcp.engines.blocks.tasks import Group, Job, run_groups
-from robustcp.engines.threads import TileExecutor
+from robustcp.engines.blocks.tasks import Group, Job
+from robustcp.engines.threads import TileExecutor, single_blas_thread
 
-#: Groups that are given to a cluster at a time, at least and for each thread; as many more are on
-#: their way.
+#: The least number of groups that are submitted to a cluster at a time, and the number for each of
+#: its threads; the next batch is submitted before the results of the last one are collected.
 MIN_BATCH_GROUPS, BATCH_GROUPS_PER_THREAD = 512, 32
-#: Tasks for each thread of a cluster, where it may choose.
+#: Tasks for each thread of a cluster, for data that no worker holds.
 TASKS_PER_THREAD = 4
-#: A pass whose factors and the rest take more bytes is sent once, not with each task.
+#: A job whose factors take more bytes, for all threads together, is sent once, not with each task.
 MAX_INLINE_JOB_BYTES = 1 << 20
-#: Seconds that a scheduler which does not answer is waited for; and without a result, after which
-#: it is asked whether it is still there.
+#: Seconds to wait for a lost connection; and for a result, before the scheduler is asked whether it
+#: is still there.
 RECONNECT_SECONDS, RESULT_TIMEOUT = 5.0, 20.0
-#: Where chunks are is asked again after so many seconds.
+#: Seconds after which the scheduler is asked again where chunks are.
 PLACEMENT_LIFETIME = 10.0
 _key_counter = itertools.count()
 
 
 class SchedulerError(ConnectionError):
-    """A scheduler of Dask that has gone away."""
+    """The scheduler of Dask does not answer any more, or has cancelled tasks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class ClusterScheduler(Scheduler):
             yield from self._collect_results(job, *submission)
 
     def _job_argument(self, job: Job) -> Any:
-        """What tells tasks of the job: itself, or if it is large a future, one for all tasks."""
+        """The job as an argument of tasks; a large one as a future that all tasks share."""
         wrapped, threads = _Opaque(job), sum(self._placement.threads.values())
         if job.nbytes * threads <= MAX_INLINE_JOB_BYTES:
             return wrapped
@@ -157,7 +157,7 @@ class ClusterScheduler(Scheduler):
         placement.update_time = time.monotonic()
 
     def _submit(self, job: Job, job_argument: Any, groups: list[Group], graph: Graph) -> list[Any]:
-        """Futures, with the groups that each is of."""
+        """The groups of each task, and its future."""
         import dask
 
         assignments = [
@@ -197,7 +197,7 @@ class ClusterScheduler(Scheduler):
                 yield job.operation.combine(group.box, in_order)
 
     def _gather(self, futures: list[Any]) -> list[Any]:
-        """What comes of tasks; a scheduler that says nothing is asked whether it is there."""
+        """The results of tasks; a silent scheduler is asked whether it is still there."""
         from distributed import wait
 
         while True:
@@ -233,7 +233,7 @@ class ClusterScheduler(Scheduler):
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Say so if the scheduler has gone."""
+        """Raise a `SchedulerError` if the scheduler has gone or has cancelled tasks."""
         from concurrent.futures import CancelledError
 
         from distributed.comm import CommClosedError
@@ -251,7 +251,7 @@ class ClusterScheduler(Scheduler):
 
 
 def _pack_tasks(groups: list[Group], count: int) -> list[list[Group]]:
-    """Groups, or parts of them, in so many tasks, or fewer, of about the same size."""
+    """At most `count` tasks of about the same size, each of neighbouring groups or their parts."""
     sizes = [sum(volume(piece.box) for piece in group.pieces) for group in groups]
     share = sum(sizes) / max(1, min(count, len(groups)))
     tasks: list[list[Group]] = [[] for _ in range(min(count, len(groups)))]
@@ -275,7 +275,7 @@ def _unique_key(kind: str) -> str:
 def _build_task_graph(
     job_argument: Any, tasks: Sequence[Sequence[Group]], graph: Graph
 ) -> tuple[dict[Any, Any], list[str]]:
-    """A graph of tasks with what they need of another one, and their keys."""
+    """A graph of tasks, which includes the nodes of the data's graph, and the keys of the tasks."""
     task_graph, futures, stem = graph.nodes_to_compute(), graph.futures, _unique_key("task")
     keys = [f"{stem}-{k}" for k in range(len(tasks))]
     for key, task in zip(keys, tasks, strict=True):
@@ -296,7 +296,7 @@ def _future_of(key: Any, futures: Mapping[Any, Any]) -> Any:
 
 
 class _Opaque:
-    """What Dask is to look into neither for keys nor for a hash: it is new each time."""
+    """A value in which Dask looks neither for keys nor for a hash."""
 
     def __init__(self, value: Any) -> None:
         self.value, self._token = value, _unique_key("held")
@@ -306,14 +306,17 @@ class _Opaque:
 
 
 def _run_groups(job: _Opaque, inputs: Any, groups: _Opaque) -> list[Any]:
-    return run_groups(job.value, inputs, groups.value)
+    """The results of some groups; `inputs` are those of their pieces."""
+    with single_blas_thread:
+        pairs = zip(groups.value, inputs, strict=True)
+        return [job.value.run_group(group, data) for group, data in pairs]
 
 
-# Which one
+# The active scheduler
 
 
 def scheduler_for(executor: TileExecutor, placement: Placement, *, by_dask: bool) -> Scheduler:
-    """The scheduler that is active; without one threads, by Dask or by this process."""
+    """The active scheduler of Dask; without one, threads of Dask or of this process."""
     if find_spec("dask") is None:
         return LocalScheduler(executor)
     from dask.base import get_scheduler
@@ -338,7 +341,7 @@ def connect(address: str, timeout: float = 5.0) -> Any:
     address : str
         Such as "tcp://10.0.0.1:8786".
     timeout : float
-        Seconds after which nobody is there.
+        Seconds to wait for an answer.
     """
     if find_spec("distributed") is None:
         raise ArgumentError(

@@ -15,9 +15,9 @@ import numpy as np
 from robustcp.engines.blocks.chunks import Readable, independent_graphs, unreadable_error
 from robustcp.engines.coordinates import index_dtype
 
-#: Rows of a part of a file: those of its row groups, while these are not more.
+#: The most rows of a part of a file, unless a single row group has more.
 MAX_PARTITION_ROWS = 1 << 22
-#: Bytes that are looked through at a time for entries that are listed twice.
+#: Bytes of indices that are searched for duplicates at a time.
 DUPLICATE_CHECK_BYTES = 1 << 27
 
 
@@ -167,9 +167,9 @@ class PartitionedTable:
         return f"Partitioned({size}, {self.count} entries in {parts}, {share:.3g}% of all)"
 
     def _check_duplicates(self) -> None:
-        """Complain about an entry that is listed more than once, in any of the parts.
+        """Refuse an entry that is listed more than once, in one part or in several.
 
-        One look will do where parts do not overlap, as those of a sorted table.
+        If the ranges of the parts do not overlap, as in a sorted table, each part is checked alone.
         """
         ends = []
         for partition in self.partitions:
@@ -207,10 +207,9 @@ class PartitionedTable:
 
 
 class _PartitionSummary(NamedTuple):
-    """What there is in a part: names, or the largest index, of each mode; how many entries."""
+    """The labels of each mode of a part, or the size that its indices need; and how many entries."""
 
-    labels: list[np.ndarray | None]
-    max_indices: list[int]
+    extents: list[np.ndarray | int]
     entries: int
 
 
@@ -224,42 +223,34 @@ def _summarize(
     observed = ~np.isnan(numbers)
     if np.isinf(numbers).any():
         raise ValueError("values: not finite")
-    labels: list[np.ndarray | None] = []
-    max_indices = []
+    extents: list[np.ndarray | int] = []
     for mode, index in zip(modes, indices, strict=True):
         if index.dtype.kind == "f" and np.isnan(index).any():
             raise ValueError(f"indices: column {mode!r} has gaps")
-        mode_labels = (
-            None if index.dtype.kind in "iu" and not by_name else np.unique(index[observed])
-        )
-        if mode_labels is None and index.size and int(index.min()) < 0:
+        if index.dtype.kind not in "iu" or by_name:
+            extents.append(np.unique(index[observed]))
+            continue
+        if index.size and int(index.min()) < 0:
             raise ValueError(f"indices: column {mode!r} has {int(index.min())}, less than 0")
-        labels.append(mode_labels)
-        max_indices.append(
-            int(index[observed].max()) if mode_labels is None and observed.any() else -1
-        )
-    return _PartitionSummary(labels, max_indices, int(observed.sum()))
+        extents.append(int(index[observed].max()) + 1 if observed.any() else 0)
+    return _PartitionSummary(extents, int(observed.sum()))
 
 
 def _merge_summaries(
     summaries: Sequence[_PartitionSummary],
 ) -> tuple[list[np.ndarray | None], tuple[int, ...]]:
-    """The names of each mode in all parts, and the sizes of the modes."""
+    """The labels of each mode in all parts, and the sizes of the modes."""
     labels: list[np.ndarray | None] = []
     sizes = []
-    for mode, first_labels in enumerate(summaries[0].labels):
-        if first_labels is None:
+    for extents in zip(*(summary.extents for summary in summaries), strict=True):
+        if isinstance(extents[0], int):
             labels.append(None)
-            sizes.append(max(summary.max_indices[mode] for summary in summaries) + 1)
-            continue
-        labels_of_partitions = [
-            mode_labels
-            for summary in summaries
-            if (mode_labels := summary.labels[mode]) is not None
-        ]
-        union = np.unique(np.concatenate(labels_of_partitions))
-        labels.append(union)
-        sizes.append(union.size)
+            sizes.append(max(extent for extent in extents if isinstance(extent, int)))
+        else:
+            parts = [extent for extent in extents if isinstance(extent, np.ndarray)]
+            union = np.unique(np.concatenate(parts))
+            labels.append(union)
+            sizes.append(union.size)
     return labels, tuple(sizes)
 
 
@@ -298,7 +289,7 @@ def open_parquet(
 
 
 def _batch_row_groups(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Row groups next to each other, of not too many rows together."""
+    """Batches of neighbouring row groups, of at most `MAX_PARTITION_ROWS` where possible."""
     batch: list[int] = []
     rows = 0
     for number, size in enumerate(sizes):

@@ -21,7 +21,6 @@ from robustcp.engines.blocks.chunks import Block, overlap, within
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import DataSummary
-from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tile, slice_length
 from robustcp.losses import Loss
 
@@ -188,12 +187,6 @@ def _join_blocks(
     return out
 
 
-def run_groups(job: Job, inputs: list[list[list[Any]]], groups: Sequence[Group]) -> list[Any]:
-    """The results of some groups; `inputs` are those of their pieces."""
-    with single_blas_thread:
-        return [job.run_group(group, data) for group, data in zip(groups, inputs, strict=True)]
-
-
 # Operations
 
 
@@ -305,3 +298,18 @@ class Collection(BlockOperation):
 
     def combine(self, full_box: Tile, results: Results) -> list[tuple[Tile, Any]]:
         return list(results)
+
+
+# Functions for collections
+
+
+def call_engine(method: Callable[[Any], Any], engine: Any, factors: Any, piece: Piece) -> Any:
+    """A method of the engine of a block."""
+    return method(engine)
+
+
+def map_block_residuals(
+    work: Callable[[Array], Array], engine: Engine, factors: Any, piece: Piece
+) -> np.ndarray:
+    """work(x - model) of the entries of a block."""
+    return np.asarray(engine.map_residuals(work, factors))
