@@ -126,6 +126,12 @@ class BlockEngine(Engine):
         for _, results in self._map(Collection(function, **options), factors, groups):
             yield from results
 
+    def _ask_engines(
+        self, method: Callable[[Any], Any], groups: Sequence[Group] | None = None, **options: bool
+    ) -> Iterator[tuple[Tile, Any]]:
+        """The results of a method of the engines of all blocks, each with the block's box."""
+        return self._collect(partial(call_engine, method), None, groups, **options)
+
     def _check_data(self) -> None:
         """Refuse data that cannot be fitted, before the first pass."""
 
@@ -189,9 +195,7 @@ class DenseBlockEngine(BlockEngine):
     def _inspect_blocks(self) -> None:
         """Summarize the entries of each block."""
         if not self._block_summaries:
-            for box, summary in self._collect(
-                partial(call_engine, methodcaller("compute_summary"))
-            ):
+            for box, summary in self._ask_engines(methodcaller("compute_summary")):
                 self._block_summaries[box_key(box)] = summary
 
     def _check_data(self) -> None:

@@ -369,7 +369,7 @@ class ChunkedEngine(DenseBlockEngine):
         """A method of boxes that some modes are whole in; chunks of these must come together."""
         boxes = self._source.grid.uncut_along(uncut_modes, 4 * GROUP_ENTRIES).boxes
         groups = self._groups([(box, self._source.blocks(box)) for box in boxes])
-        results = self._collect(partial(call_engine, method), groups=groups, needs_whole_group=True)
+        results = self._ask_engines(method, groups, needs_whole_group=True)
         return [product for _, product in results]
 
 

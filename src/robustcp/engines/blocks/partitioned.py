@@ -166,9 +166,7 @@ class PartitionedEngine(BlockEngine):
 
     @cached_property
     def max_abs(self) -> float:
-        return max(
-            float(value) for _, value in self._collect(partial(call_engine, attrgetter("max_abs")))
-        )
+        return max(float(value) for _, value in self._ask_engines(attrgetter("max_abs")))
 
     @property
     def complete(self) -> bool:

@@ -203,7 +203,7 @@ class StreamedEngine(DenseBlockEngine):
         if mode == self._cut_mode:  # slabs have products with each other
             return self._host.gram(mode, basis)
         self._check_data()
-        grams = self._collect(lambda engine, *_: engine.gram(mode, basis))
+        grams = self._ask_engines(lambda engine: engine.gram(mode, basis))
         return np.asarray(sum(gram for _, gram in grams))
 
     def cogram(self, mode: int) -> np.ndarray:

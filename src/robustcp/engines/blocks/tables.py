@@ -207,7 +207,7 @@ class PartitionedTable:
 
 
 class _PartitionSummary(NamedTuple):
-    """The labels of each mode of a part, or the size that its indices need; and how many entries."""
+    """The number of entries of a part; the labels of each mode, or the size its indices need."""
 
     extents: list[np.ndarray | int]
     entries: int
