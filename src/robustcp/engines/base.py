@@ -15,11 +15,11 @@ from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_device, to_host
 from robustcp.engines.axes import Axes
+from robustcp.engines.entry_field import EntryField, Indices, ListedField, as_weights
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor
-from robustcp.engines.weights import CoordinateWeights, Weights, as_weights
 from robustcp.losses import Loss, Tail
 
 E = TypeVar("E", bound="Engine")
@@ -58,7 +58,7 @@ class View:
 
     exponent: int = 0
     clip_limit: float = math.inf
-    weights: Weights | CoordinateWeights | None = None
+    weights: EntryField | ListedField | None = None
     mask_limit: float = math.inf
     scales: Scales | None = None
     axes: Axes = field(default=Axes(), compare=False)
@@ -86,12 +86,37 @@ class View:
         return math.ldexp(magnitude, -self.exponent) > self.mask_limit
 
     def subset(self, indices: Sequence[np.ndarray | None]) -> View:
-        """The view of a part of the data, which weights follow, and scales; see `subtensor`."""
+        """The view of a part of the data; see `Engine.subtensor`."""
+        view = self.restrict(indices)
+        return replace(view, axes=self.axes.subset(indices))
+
+    def restrict(self, indices: Sequence[Indices]) -> View:
+        """The view with the weights and scales at some indices of each mode, and all its names."""
+        weights = self.weights and self.weights.subset(indices)
+        return replace(self, weights=weights, scales=self.scales and self.scales.subset(indices))
+
+    def map_fields(
+        self, change: Callable[[EntryField | ListedField], EntryField | ListedField]
+    ) -> View:
+        """The view with other fields in place of those of its weights and of its scales."""
+        weights = self.weights and change(self.weights)
+        return replace(self, weights=weights, scales=self.scales and self.scales.map_field(change))
+
+    @property
+    def field_arrays(self) -> tuple[Array | None, Array | None]:
+        """The array of its weights and the array of its scales, where it has any."""
+        fields = self.weights, None if self.scales is None else self.scales.field
+        weights_array, scales_array = (None if f is None else f.array for f in fields)
+        return weights_array, scales_array
+
+    def with_field_arrays(self, weights_array: Array | None, scales_array: Array | None) -> View:
+        """The view with other arrays in place of these."""
         weights, scales = self.weights, self.scales
-        if isinstance(weights, Weights):
-            weights = weights.subset(indices)
-        scales = None if scales is None else scales.subset(indices)
-        return replace(self, weights=weights, scales=scales, axes=self.axes.subset(indices))
+        return replace(
+            self,
+            weights=weights and weights.with_array(weights_array),
+            scales=scales and scales.map_field(lambda field: field.with_array(scales_array)),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,31 +213,40 @@ class Engine(ABC):
             values = self.unfolding(0, slice(0, self.shape[0])).reshape(self.shape)
         else:
             values = np.array(to_host(self.map_residuals(lambda r: r, factors)), dtype=np.float64)
-        weights = self.view.weights
+        weights, scales = self.view.weights, self.view.scales
         entry_weights = None
-        if isinstance(weights, Weights):
-            entry_weights = weights.values_at(np.indices(self.shape).reshape(self.order, -1))
-            values[entry_weights.reshape(self.shape) == 0] = np.nan
+        if weights is not None:
+            all_weights = weights.values_at(np.indices(self.shape).reshape(self.order, -1))
+            entry_weights = all_weights.reshape(self.shape)
+            values[entry_weights == 0] = np.nan
         indices = np.nonzero(~np.isnan(values))
-        entry_weights = (
-            None if entry_weights is None else entry_weights.reshape(self.shape)[indices]
+        return Sample(
+            values[indices],
+            lambda: indices,
+            None if entry_weights is None else entry_weights[indices],
+            None if scales is None else scales.values_at(indices),
         )
-        scales = None if self.view.scales is None else self.view.scales.values_at(indices)
-        return Sample(values[indices], lambda: indices, entry_weights, scales)
 
     def without_fibres(self: E, fibres: Fibres) -> E:
         """The same data without some fibres, which count as missing."""
         if not fibres:
             return self
-        weights = self.view.weights
-        assert not isinstance(weights, CoordinateWeights)
-        return self.with_view(replace(self.view, weights=fibres.mask_weights(weights)))
+        return self._multiply_weights(fibres.weights)
 
     def without_slabs(self: E, mode: int, rows: np.ndarray) -> E:
         """The same data without some slabs of a mode, which count as missing."""
-        weights = self.view.weights or Weights(self.shape, (None,) * self.order)
-        assert isinstance(weights, Weights)
-        return self.with_view(replace(self.view, weights=weights.without_slabs(mode, rows)))
+        keep = np.ones(self.shape[mode])
+        keep[rows] = 0.0
+        return self._multiply_weights(
+            EntryField.from_vector(self.shape, mode, keep, has_zeros=True)
+        )
+
+    def _multiply_weights(self: E, factor: EntryField) -> E:
+        """The same data with weights times a field."""
+        weights = self.view.weights
+        assert not isinstance(weights, ListedField)
+        product = factor if weights is None else weights.times(factor)
+        return self.with_view(replace(self.view, weights=product))
 
     @abstractmethod
     def slab_sums(
@@ -291,7 +325,7 @@ class Engine(ABC):
     def scaled(self: E, exponent: int) -> E:
         """The same data times 2**-exponent, before any scales by signal."""
         view = self.view
-        if view.scales is not None and view.scales.signal is not None:
+        if view.scales is not None and view.scales.variance is not None:
             raise ValueError("scales: a signal is in the units of the data; scale the data first")
         clip_limit, mask_limit = (
             math.ldexp(magnitude, -exponent) for magnitude in (view.clip_limit, view.mask_limit)

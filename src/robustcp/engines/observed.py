@@ -27,12 +27,12 @@ from robustcp.engines.coordinates import (
     index_dtype,
     lexicographic_order,
 )
+from robustcp.engines.entry_field import ListedField, as_weights, check_shape
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor, available_threads
 from robustcp.engines.tiles import split_range
-from robustcp.engines.weights import CoordinateWeights, as_weights, coordinate_weights
 from robustcp.losses import Loss
 
 #: Entries of a sample.
@@ -178,17 +178,11 @@ def _format_indices(indices: np.ndarray, bad: np.ndarray) -> str:
 
 def _sorted_weights(data: Observed, view: View) -> np.ndarray | None:
     """The weights of the sorted entries."""
-    weights = view.weights
-    if weights is None:
+    if view.weights is None:
         return None
-    shape = data.values.shape if isinstance(weights, CoordinateWeights) else data.shape
-    if weights.shape != shape:
-        raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
-    if isinstance(weights, CoordinateWeights):
-        w = weights.values[data.sorting]
-    else:
-        w = weights.values_at(data.sorted_indices)
-    return np.asarray(w).astype(data.values.dtype)
+    check_shape(view.weights, "entry_weights", data.shape, data.values.shape)
+    w = view.weights.listed_values(data.sorted_indices, data.sorting)
+    return w.astype(data.values.dtype)
 
 
 #: Scales of the entries, and their inverses, if there are any.
@@ -348,25 +342,20 @@ class ObservedEngine(Engine):
         if scales is None:
             return None, None
         scales.check(self.shape, self._full_data.values.shape)
-        slabs, u = scales.slabs, None
-        if isinstance(slabs, CoordinateWeights):
-            positions = self._unmasked.positions
-            u = slabs.values[
-                self._full_data.sorting if positions is None else self._full_data.sorting[positions]
-            ]
-        elif slabs is not None:
-            u = slabs.values_at(data.sorted_indices)
-        if scales.signal is not None:
-            signal_factors = tuple(self.asarray(A) for A in scales.signal.factors)
+        positions, u = self._unmasked.positions, np.ones(data.values.size)
+        if scales.field is not None:
+            sorting = self._full_data.sorting
+            sorting = sorting if positions is None else sorting[positions]
+            u = scales.field.listed_values(data.sorted_indices, sorting)
+        deviations = None
+        if scales.variance is not None:
+            signal_factors = tuple(self.asarray(A) for A in scales.variance.factors)
             zeros = EntryValues(self._coordinates, np.zeros(data.values.size, self.dtype))
             entries = CoordinateEntries(self._coordinates, zeros, None, None, self.executor)
             passes = CoordinatePasses(entries, compiled=self._options["compiled"])
-            # Minus a model is as good as the model.
-            by_signal = scales.signal.standard_deviation(
-                passes.any_pass.residuals(signal_factors), np
-            )
-            u = by_signal if u is None else u * by_signal
-        u = scales.apply_unit_and_floor(u, data.values.size).astype(self.dtype, copy=False)
+            negated_model = passes.any_pass.residuals(signal_factors)
+            deviations = scales.variance.standard_deviations(negated_model, np)
+        u = np.asarray(scales.combine(u, deviations, np)).astype(self.dtype, copy=False)
         return u, EntryValues(self._coordinates, 1 / u)
 
     def __repr__(self) -> str:
@@ -397,8 +386,7 @@ class ObservedEngine(Engine):
 
     def weighted(self, weights: Any) -> ObservedEngine:
         """The same data with weights of the entries; also one for each, in the order given."""
-        per_entry = coordinate_weights(weights, self._full_data.values.size)
-        new_weights = as_weights(weights, self.shape) if per_entry is None else per_entry
+        new_weights = as_weights(weights, self.shape, self._full_data.values.size)
         return self.with_view(replace(self.view, weights=new_weights))
 
     # Samples and reductions
@@ -439,17 +427,10 @@ class ObservedEngine(Engine):
 
     def _without_entries(self, mask: np.ndarray) -> ObservedEngine:
         """Without some of the entries, in the order given."""
-        weights = self.view.weights
-        if weights is None:
-            values: Any = 1.0
-        else:
-            indices = tuple(self._full_data.indices.T)
-            values = (
-                weights.values
-                if isinstance(weights, CoordinateWeights)
-                else weights.values_at(indices)
-            )
-        return self.with_view(replace(self.view, weights=CoordinateWeights(values * ~mask)))
+        weights, values = self.view.weights, np.ones(mask.size)
+        if weights is not None:
+            values = weights.listed_values(self._full_data.indices.T, np.arange(mask.size))
+        return self.with_view(replace(self.view, weights=ListedField(values * ~mask)))
 
     def _residuals(self, factors: Factors | None) -> np.ndarray:
         """Residuals, or data, of all entries in sorted order."""
@@ -550,9 +531,9 @@ class ObservedEngine(Engine):
             subset = Observed(sub_indices.T, values, shape)
         view = self.view.subset(indices)
         if self._unmasked.w is not None:
-            view = replace(view, weights=CoordinateWeights(self._unmasked.w.values[keep]))
-        if self._u is not None and view.scales and isinstance(view.scales.slabs, CoordinateWeights):
-            view = replace(view, scales=Scales(CoordinateWeights(self._u[keep])))
+            view = replace(view, weights=ListedField(self._unmasked.w.values[keep]))
+        if self._u is not None and view.scales and isinstance(view.scales.field, ListedField):
+            view = replace(view, scales=Scales(ListedField(self._u[keep])))
         return ObservedEngine(subset, **self._options, view=view)
 
     # Singular vectors of an unfolding, missing entries taken as zero

@@ -13,11 +13,11 @@ import numpy as np
 from robustcp._util import checks
 from robustcp.constraints import Constraints
 from robustcp.engines import (
-    CoordinateWeights,
     Engine,
+    EntryField,
+    ListedField,
     Observed,
     Scales,
-    Weights,
     as_engine,
     single_blas_thread,
 )
@@ -321,18 +321,18 @@ class HostEntries:
     def to_engine(self) -> Engine:
         """The entries as data of a fit: a list of entries if few are observed, else an array."""
         dtype = np.float64 if self.precision < 1e-10 else np.float32
-        sigmas: Weights | CoordinateWeights | None = None
+        sigmas: EntryField | ListedField | None = None
         weights = self.weights
         if self.values.size < MIN_DENSE_SHARE * math.prod(self.shape):
             indices = np.stack(self.indices, axis=1)
             engine = as_engine(Observed(indices, self.values.astype(dtype), self.shape))
             if self.scales is not None:
-                sigmas = CoordinateWeights(self.scales)
+                sigmas = ListedField(self.scales)
         else:
             engine = as_engine(self._to_dense(self.values, math.nan).astype(dtype, copy=False))
             if self.scales is not None:
                 array = self._to_dense(self.scales, 1.0)
-                sigmas = Weights(self.shape, (None,) * len(self.shape), array)
+                sigmas = EntryField.from_array(self.shape, array)
             if weights is not None:
                 weights = self._to_dense(weights, 0.0)
         engine = engine if weights is None else engine.weighted(weights)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.engines import Arrangement, CoordinateWeights, Scales, Signal, Weights, to_host
+from robustcp.engines import Arrangement, EntryField, ListedField, Scales, VarianceFunction, to_host
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Noise:
     #: Whether it was asked what the noise depends on.
     kind_determined: bool = field(repr=False, default=True)
     #: Known standard deviations, in place of all that.
-    known_sigmas: Weights | CoordinateWeights | None = field(repr=False, default=None)
+    known_sigmas: EntryField | ListedField | None = field(repr=False, default=None)
     #: The share of entries that have no influence.
     rejected_share: float = field(repr=False, default=0.0)
     #: The model whose entries the variance depends on; in a `Fit` it is the fit's own.
@@ -167,11 +167,7 @@ class Noise:
 
     def arranged(self, arrangement: Arrangement) -> Noise:
         """The noise of the same data with its modes and indices in another order."""
-        known_sigmas = (
-            self.known_sigmas.arranged(arrangement)
-            if isinstance(self.known_sigmas, Weights)
-            else self.known_sigmas
-        )
+        known_sigmas = self.known_sigmas and self.known_sigmas.reorder(arrangement)
         signal_factors = (
             arrangement.reorder_rows(self.signal_factors) if self.signal_factors else ()
         )
@@ -197,12 +193,12 @@ class Noise:
         ):  # in the units that it was given in, whatever those of sigma
             return Scales(self.known_sigmas, unit=1 / self.known_sigmas.geometric_mean)
         least, unit = self.least / self.sigma, 1 / self.sigma
-        slabs = Weights(shape, self.slabs) if self.kind.modes else None
+        slabs = EntryField(shape, self.slabs) if self.kind.modes else None
         if not self.kind.signal:
             return Scales(slabs, least=least, unit=math.sqrt(self.variance[0]))
         a, b, c = self.variance
-        signal = Signal(tuple(signal_factors or self.signal_factors), a, b * unit, c * unit**2)
-        return Scales(slabs, signal, least)
+        signal_factors = tuple(signal_factors or self.signal_factors)
+        return Scales(slabs, VarianceFunction(signal_factors, a, b * unit, c * unit**2), least)
 
     def without_outlying_scales(self, threshold: float = 4.0, min_ratio: float = 2.0) -> Noise:
         """With slabs whose scale is itself outlying at the median scale of their mode.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util import checks
-from robustcp.engines import CoordinateWeights, Engine, Scales, Weights, align_to_axes
+from robustcp.engines import Engine, EntryField, ListedField, Scales, align_to_axes
 from robustcp.noise.estimation import estimate_noise
 from robustcp.noise.mixture_fit import fit_common_noise
 from robustcp.noise.model import COMMON, Kind, Noise
@@ -83,7 +83,7 @@ def parse_noise(given: Any, engine: Engine) -> tuple[NoiseSpec, Engine]:
     return NoiseSpec(COMMON, sigma), engine.standardized(Scales(known_sigmas, unit=1 / sigma))
 
 
-def _parse_standard_deviations(given: Any, engine: Engine) -> Weights | CoordinateWeights:
+def _parse_standard_deviations(given: Any, engine: Engine) -> EntryField | ListedField:
     """Known standard deviations: of the shapes that weights may have, and positive."""
     try:
         sigmas = engine.weighted(align_to_axes(engine.view.axes, given)).view.weights

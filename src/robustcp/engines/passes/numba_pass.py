@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Array
+from robustcp.engines.entry_field import MatrixField
 from robustcp.engines.installed import loss_parameters, numba_kernels
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes.base import Pass, TileSums
-from robustcp.engines.scales import MatrixScales
+from robustcp.engines.scales import InverseScales
 from robustcp.engines.tiles import Tiling, khatri_rao, split_range
-from robustcp.engines.weights import MatrixWeights
 from robustcp.losses import Loss
 
 
@@ -160,14 +160,14 @@ class CompiledPass(Pass):
         return entries
 
     @cached_property
-    def _scales(self) -> MatrixScales | None:
+    def _scales(self) -> InverseScales | None:
         scales, storage = self.storage.scales, self.storage
-        return None if scales is None else scales.as_matrix(storage.shape, storage.split)
+        return None if scales is None else scales.inverse_scales(storage.shape, storage.split)
 
     @cached_property
-    def _weights(self) -> MatrixWeights | None:
+    def _weights(self) -> MatrixField | None:
         weights, storage = self.storage.weights, self.storage
-        return None if weights is None else MatrixWeights(weights, storage.shape, storage.split)
+        return None if weights is None else MatrixField(weights, storage.shape, storage.split)
 
 
 def _locate(matrix: np.ndarray, offset: tuple[int, int]) -> tuple[int, int]:

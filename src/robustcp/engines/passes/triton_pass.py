@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from robustcp._util.typing import Array
+from robustcp.engines.entry_field import TileField
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes.base import Pass
 from robustcp.engines.passes.plain import PlainPass
 from robustcp.engines.storage import Storage
 from robustcp.engines.tiles import khatri_rao
-from robustcp.engines.weights import TileWeights
 from robustcp.losses import Formula, Loss
 
 #: Rows and columns of a block, and packed columns that a program sums up, at most.
@@ -84,7 +84,7 @@ class TritonPass(Pass):
     def supports(self, loss: Loss) -> bool:
         """Whether there is a kernel for it."""
         scales = self.storage.scales
-        slabwise = scales is None or scales.slabs is None or scales.slabs.array is None
+        slabwise = scales is None or scales.field.array is None
         rank_supported = (
             scales is None
             or not scales.signal_factors
@@ -374,7 +374,7 @@ class TritonPass(Pass):
         scales, storage, xp = self.storage.scales, self.storage, self.storage.xp
         if scales is None:
             return self._kernels.EntryScales()
-        rows, *others = self._mode_vectors(scales.slabs, roles, own_slice)
+        rows, *others = self._mode_vectors(scales.field, roles, own_slice)
         vectors = rows * scales.unit, *others
         if not scales.signal_factors:
             return self._kernels.EntryScales(*vectors)
@@ -394,7 +394,7 @@ class TritonPass(Pass):
         )
 
     def _mode_vectors(
-        self, weights: TileWeights | None, roles: ModeRoles, own_slice: slice
+        self, weights: TileField | None, roles: ModeRoles, own_slice: slice
     ) -> tuple[Array, Array, Array]:
         """Those of rows, of tiles, and of outer indices with the own ones after them."""
         xp, storage = self.storage.xp, self.storage
