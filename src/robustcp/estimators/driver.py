@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util import checks
+from robustcp._util.interrupts import interrupts, stop_requested
 from robustcp._util.progress import ConvergenceTrend, ProgressReport, Throughput
 from robustcp._util.typing import Array
 from robustcp.constraints import Constraints
@@ -253,8 +254,12 @@ class _FitDriver:
         def after_sweep(state: State) -> bool:
             record.save_run(number, SavedRun(starting_point, state, case_round=case_round))
             progress_log.after_sweep(state)
-            answer = self.callback(solver.state_in_data_units(state)) if self.callback else False
-            return isinstance(answer, bool | np.bool_) and bool(answer)
+            interrupts.answer()
+            answer: Any = False
+            if self.callback is not None:
+                shown_state = solver.state_in_data_units(state)
+                answer = interrupts.call_interruptibly(self.callback, shown_state)
+            return (isinstance(answer, bool | np.bool_) and bool(answer)) or stop_requested()
 
         state, outcome = solver.run(state, self.max_sweeps, after_sweep)
         if outcome == CONVERGED:

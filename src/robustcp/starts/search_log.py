@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from robustcp._util.interrupts import interrupts
 from robustcp._util.progress import ProgressReport, Throughput
 from robustcp._util.typing import Factors
 from robustcp.engines import Engine, to_host
@@ -82,6 +83,7 @@ class SearchLog:
             throughput = self.runs.throughput
             throughput.count_step()
             throughput.report(LOG, lambda: ProgressReport(name, f"sweep {state.sweep}"))
+            interrupts.answer()
             return False
 
         factors = solver.run(state, max_sweeps, after_sweep)[0].factors
