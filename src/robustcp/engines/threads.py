@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import Any, Generic, TypeVar
@@ -126,13 +126,10 @@ class _BlasUser:
         How many threads BLAS had for it before.
     depth : int
         How many `with` statements it is inside of.
-    jobs : set of _TileJob
-        Its maps over tiles that other threads may still be at work on.
     """
 
     allowed_threads: int
     depth: int = 0
-    jobs: set[_TileJob[Any, Any]] = field(default_factory=set)
 
 
 class _SingleBlasThread:
@@ -170,9 +167,7 @@ class _SingleBlasThread:
         user = self.inside[me]
         user.depth -= 1
         if user.depth == 0:
-            for job in list(user.jobs):  # of generators that an exception left behind
-                job.close()
-                job.wait()
+            _pool.end_jobs(user)
             with self._lock:
                 del self.inside[me]
                 self._apply_limits(_library_cache[2])
@@ -254,6 +249,8 @@ class _TileJob(Generic[S, T]):
 
     def __init__(self, work: Callable[[S], T], helpers: int) -> None:
         self._work, self._parent, self._context = work, _current_job.get(), copy_context()
+        #: The thread that asked for the map, if it holds BLAS to one thread meanwhile.
+        self.user = single_blas_thread.inside.get(get_ident())
         self._open: deque[tuple[int, S]] = deque()
         self._finished: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
         self._results: dict[int, tuple[T | None, BaseException | None]] = {}
@@ -264,7 +261,7 @@ class _TileJob(Generic[S, T]):
     def submit(self, number: int, tile: S) -> None:
         """One more tile."""
         self._open.append((number, tile))
-        _pool.call(self, len(self._seats))
+        _pool.call()
 
     def result(self, number: int) -> T:
         """The result of a tile. While another thread is at it, this thread works on others."""
@@ -358,27 +355,41 @@ def _run_tile(work: Callable[[S], T], tile: S) -> T:
 
 
 class _Pool:
-    """The threads of this process that help with tiles."""
+    """The threads of this process that help with tiles, and the maps that they may help with."""
 
     def __init__(self) -> None:
         self._lock, self._thread_count = threading.Lock(), 0
-        self._calls: SimpleQueue[_TileJob[Any, Any]] = SimpleQueue()
+        #: The values do not matter: this is a set in the order of insertion.
+        self.jobs: dict[_TileJob[Any, Any], None] = {}
+        self._calls: SimpleQueue[None] = SimpleQueue()
 
-    def call(self, job: _TileJob[Any, Any], helpers: int) -> None:
-        """Let a thread look for work in a job. Calls that wait for each thread are enough."""
+    def add(self, job: _TileJob[Any, Any], helpers: int) -> None:
+        """A job, for which there are to be so many threads."""
         with self._lock:
             while self._thread_count < helpers:
                 self._thread_count += 1
                 name = f"robustcp-{self._thread_count}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self.jobs[job] = None
+
+    def call(self) -> None:
+        """Let a thread look for work. One call for each thread is enough at a time."""
         if self._calls.qsize() < self._thread_count:
-            self._calls.put(job)
+            self._calls.put(None)
 
     def _serve(self) -> None:
         while True:
-            job = self._calls.get()
-            job.help()
-            del job  # and its memory, before the next call
+            self._calls.get()
+            for job in list(self.jobs):
+                job.help()
+                del job  # and its memory, before the next call
+
+    def end_jobs(self, user: _BlasUser) -> None:
+        """End the helpers of a thread's maps that an exception has left behind."""
+        for job in list(self.jobs):
+            if job.user is user:
+                job.close()
+                job.wait()
 
 
 _pool = _Pool()
@@ -414,11 +425,10 @@ class TileExecutor:
 
     def _map_threaded(self, work: Callable[[S], T], tiles: Sequence[S]) -> Iterator[T]:
         max_pending = 4 * self.threads  # bounds the memory of finished results
-        job = _TileJob(work, min(self.threads, len(tiles)) - 1)
-        user = single_blas_thread.inside.get(get_ident())
-        jobs = user.jobs if user else set()
-        jobs.add(job)
+        helpers = min(self.threads, len(tiles)) - 1
+        job = _TileJob(work, helpers)
         try:
+            _pool.add(job, helpers)
             for number, tile in enumerate(tiles):
                 job.submit(number, tile)
                 if number >= max_pending:
@@ -433,4 +443,4 @@ class TileExecutor:
             raise
         finally:
             job.close()
-            jobs.discard(job)
+            _pool.jobs.pop(job, None)
