@@ -578,11 +578,10 @@ def signalled(name, arguments):
 import os, signal, sys
 import robustcp as m
 
-def signalled(X, rank, *, callback, **options):
+def signalled(X, rank, **options):
     def after_sweep(state):
         if state.sweep == 10:
             os.kill(os.getpid(), signal.{name})
-        return callback(state)
 
     return cp(X, rank, callback=after_sweep, **options)
 

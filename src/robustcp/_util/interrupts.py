@@ -116,7 +116,8 @@ class _Interrupts:
             self._waiting_since = now
         elif now - waiting_since > PATIENCE_SECONDS and not _is_protected(frame):
             self._waiting_since = None
-            self._previous_handler(signal_number, frame)
+            for _ in range(2):  # a handler may raise an exception only at the second Ctrl-C
+                self._previous_handler(signal_number, frame)
 
     def after_fork(self) -> None:
         """Let go what the main thread held if the child was begun by another thread."""
