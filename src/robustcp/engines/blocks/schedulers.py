@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from robustcp._util.checks import ArgumentError
+from robustcp._util.interrupts import interrupts
 from robustcp.engines.blocks.chunks import volume
 from robustcp.engines.blocks.tasks import Group, Job
 from robustcp.engines.threads import TileExecutor, single_blas_thread
@@ -98,7 +99,7 @@ class DaskScheduler(Scheduler):
         options = {} if self._workers is None else {"num_workers": self._workers}
         for batch in _batches(groups):
             tasks, keys = _build_task_graph(_Opaque(job), [[group] for group in batch], graph)
-            for (result,) in self._get(tasks, keys, **options):
+            for (result,) in interrupts.call_interruptibly(self._get, tasks, keys, **options):
                 yield result
 
 
@@ -115,7 +116,7 @@ class ClusterScheduler(Scheduler):
     def map(self, job: Job, groups: Sequence[Group], graph: Graph) -> Iterator[Any]:
         submitted: list[tuple[list[Group], list[Any]]] = []
         with self._translate_errors():
-            self._update_placement(graph)
+            interrupts.call_interruptibly(self._update_placement, graph)
             job_argument = self._job_argument(job)
         for batch in _batches(
             groups, BATCH_GROUPS_PER_THREAD * sum(self._placement.threads.values())
@@ -178,7 +179,8 @@ class ClusterScheduler(Scheduler):
         self, job: Job, groups: list[Group], submission: list[Any]
     ) -> Iterator[Any]:
         with self._translate_errors():
-            results = self._gather([future for _, future in submission])
+            futures = [future for _, future in submission]
+            results = interrupts.call_interruptibly(self._gather, futures)
         whole_groups: dict[int, Any] = {}
         pieces_of_groups: dict[int, dict[int, Any]] = {}
         for (task, _), task_results in zip(submission, results, strict=True):
