@@ -82,7 +82,7 @@ class CompiledPass(Pass):
         """A function of a block, and of arrays to add to, that returns the block's value."""
         code, functions, value_factor = numba_kernels(), *self.functions(loss)
         address, read_block, products = code.address, self._read_block, sides.products
-        run = (code.rows_tile if sides.own_rows else code.columns_tile)(self.storage.dtype).run
+        run, own_rows = code.tile_pass(self.storage.dtype).run, sides.own_rows
         sizes = len(products[1]), len(products[2]), products[3].shape[1]
         addresses = [address(part) for part in products]
 
@@ -90,9 +90,8 @@ class CompiledPass(Pass):
             assert products  # held while they are read
             entries, (row, column), end = read_block(block), block.corner, block.end
             size = end[0] - row, end[1] - column
-            tile = code.Tile(
-                row, column, *size, block.rows.start, *sizes, gram.shape[1], *addresses
-            )
+            first_own, packed = block.rows.start, gram.shape[1]
+            tile = code.Tile(row, column, *size, own_rows, first_own, *sizes, packed, *addresses)
             value = run(functions, entries, tile, address(gradient), address(gram))
             return float(value_factor * value)
 

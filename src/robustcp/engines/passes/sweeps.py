@@ -72,7 +72,7 @@ class FormulaSweep(StackedSweep):
         assert matrix is not None
         functions, self._value_factor = compiled_pass.functions(loss)
         entries = compiled_pass.read_all()
-        addresses = (f(real).address for f in (code.rows_tile, code.columns_tile, code.solve_rows))
+        addresses = code.tile_pass(real).address, code.solve_rows(real).address
         self._sweep = code.Sweep(functions, entries, *addresses, storage.split, len(storage.shape))
         self._sweep.arrays = functions.arrays, entries.arrays
         self._run, self._turns, self._address = code.sweep(real).run, code.Turns, code.address

@@ -42,4 +42,4 @@ from robustcp.engines.passes.numba.solves import (
     solve_rows,
 )
 from robustcp.engines.passes.numba.sweeps import Sweep, Turns, sweep
-from robustcp.engines.passes.numba.tiles import Entries, Functions, Tile, columns_tile, rows_tile
+from robustcp.engines.passes.numba.tiles import Entries, Functions, Tile, tile_pass

@@ -193,6 +193,11 @@ class Struct(ctypes.Structure):
     arrays: Any = ()
 
 
+def integer_fields(names):
+    """Fields of a struct that are integers or addresses, by their names in one string."""
+    return [(name, ctypes.c_int64) for name in names.split()]
+
+
 @dataclass(frozen=True)
 class CompiledFunction:
     """A compiled C function, which returns a float.
