@@ -576,7 +576,7 @@ def signalled(name, arguments):
     """The command, which gets a signal in its tenth sweep."""
     program = f"""
 import os, signal, sys
-import robustcp.estimators as m
+import robustcp as m
 
 def signalled(X, rank, *, callback, **options):
     def after_sweep(state):
