@@ -1,4 +1,4 @@
-"""Landscapes with their wavelengths; scatter cut, samples normalised."""
+"""Fluorescence landscapes with their wavelengths: reading, cutting scatter, normalising samples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from robustcp.io.reading import Loaded
 from robustcp.io.reading import read as read_tensor
 from robustcp.persist.errors import FileError
 
-#: What the modes are called where they have no names.
+#: The names of modes that have none.
 DEFAULT_MODES = ("sample", "emission", "excitation")
-#: Total widths, in nm, of the bands of scatter of the first and of the second order.
+#: Total widths in nm of the bands of scatter, of the first and of the second order.
 RAYLEIGH_WIDTHS, RAMAN_WIDTHS = (20.0, 30.0), (10.0, 10.0)
 #: The Raman shift of water, in 1/cm.
 WATER_RAMAN_SHIFT = 3600.0
@@ -38,7 +38,7 @@ class Landscapes(Loaded):
     modes, labels
         Names of the modes, and labels of their indices: wavelengths in nm, names of samples.
     norms : float64 array, optional
-        What each sample was divided by; `spectra` undoes it.
+        The divisors of the samples, by which `spectra` multiplies scores.
 
     Examples
     --------
@@ -52,22 +52,24 @@ class Landscapes(Loaded):
     norms: np.ndarray | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.data.shape)
+    def spectral_modes(self) -> tuple[int, int]:
+        """The numbers of the modes of emission and of excitation."""
+        modes = spectral_modes(self.modes)
+        assert modes is not None  # `landscapes` makes no others
+        return modes
 
     @property
     def emission_mode(self) -> int:
-        return mode_starting_with(self.modes, "em")
+        return self.spectral_modes[0]
 
     @property
     def excitation_mode(self) -> int:
-        return mode_starting_with(self.modes, "ex")
+        return self.spectral_modes[1]
 
     @property
     def sample_mode(self) -> int:
         """The first mode that does not hold wavelengths."""
-        spectral = (self.emission_mode, self.excitation_mode)
-        return next(n for n in range(len(self.modes)) if n not in spectral)
+        return next(n for n in range(len(self.modes)) if n not in self.spectral_modes)
 
     @property
     def emission(self) -> np.ndarray:
@@ -89,33 +91,24 @@ class Landscapes(Loaded):
         return f"Landscapes({sizes}, {missing:.1%} missing{normalised})"
 
     def broadcast_mask(self, mask: np.ndarray) -> np.ndarray:
-        """A mask (emission, excitation) in the modes of the data."""
-        em, ex = self.emission_mode, self.excitation_mode
+        """A mask (emission, excitation) as an array that broadcasts to the data."""
+        em, ex = self.spectral_modes
         shape = [n if mode in (em, ex) else 1 for mode, n in enumerate(self.shape)]
         return (mask if em < ex else mask.T).reshape(shape)
 
     def without(self, samples: Sequence[Any]) -> Landscapes:
         """The landscapes without some samples, by name or position."""
         mode = self.sample_mode
-        axes, size = axes_of(self), self.shape[mode]
+        axes, size = self.axes, self.shape[mode]
         removed = {axes.index_position("samples", mode, sample, size) for sample in samples}
-        remaining = [k for k in range(size) if k not in removed]
-        labels = [None if mode_labels is None else list(mode_labels) for mode_labels in self.labels]
-        sample_labels = labels[mode]
-        labels[mode] = None if sample_labels is None else [sample_labels[k] for k in remaining]
+        remaining = np.setdiff1d(np.arange(size), list(removed))
+        rows = [remaining if n == mode else None for n in range(len(self.shape))]
         return replace(
             self,
             data=np.take(self.data, remaining, axis=mode),
-            labels=tuple(labels),
+            labels=axes.subset(rows).labels,
             norms=None if self.norms is None else self.norms[remaining],
         )
-
-    def sample_name(self, number: int) -> str:
-        labels = self.labels[self.sample_mode]
-        return repr(number if labels is None else labels[number])
-
-    def _replace_data(self, data: np.ndarray, norms: np.ndarray | None = None) -> Landscapes:
-        return replace(self, data=data, norms=self.norms if norms is None else norms)
 
 
 def landscapes(
@@ -141,41 +134,31 @@ def landscapes(
     Landscapes(sample (5) x emission (3) x excitation (2), 0.0% missing)
     """
     axes = axes_of(X)
-    names, labels = axes.modes, axes.labels
     data = np.asarray(to_host(as_array(X)))
-    order = data.ndim
-    if not has_wavelengths(names):
-        if order != 3:
+    data = data if data.dtype.kind == "f" else data.astype(np.float64)
+    names, modes = axes.modes, spectral_modes(axes.modes)
+    if modes is None:
+        if data.ndim != 3:
             raise ValueError(
                 f"X: must be sample x emission x excitation, or have modes whose names begin with "
                 f"'em' and 'ex', got shape {data.shape} and names {names}"
             )
-        names = DEFAULT_MODES
-    labels = labels or (None,) * order
-    emission_mode, excitation_mode = (
-        mode_starting_with(names, "em"),
-        mode_starting_with(names, "ex"),
-    )
-    new_labels = list(labels)
-    for mode, name, given in (
-        (emission_mode, "emission", emission),
-        (excitation_mode, "excitation", excitation),
+        names, modes = DEFAULT_MODES, (1, 2)
+    labels = list(axes.labels or (None,) * data.ndim)
+    for mode, name, given in zip(
+        modes, ("emission", "excitation"), (emission, excitation), strict=True
     ):
-        new_labels[mode] = _check_wavelengths(
-            name, labels[mode] if given is None else given, data.shape[mode]
-        )
+        wavelengths = labels[mode] if given is None else given
+        labels[mode] = _check_wavelengths(name, wavelengths, data.shape[mode])
+    units = tuple("nm" if mode in modes else "" for mode in range(data.ndim))
     norms = getattr(X, "norms", None)
-    units = tuple("nm" if mode in (emission_mode, excitation_mode) else "" for mode in range(order))
-    eems = Landscapes(_as_floats(data), names, tuple(new_labels), units=units, norms=norms)
+    eems = Landscapes(data, names, tuple(labels), units=units, norms=norms)
     if samples is not None:
-        sample_names = list(samples)
-        if len(sample_names) != eems.shape[eems.sample_mode]:
-            raise checks.ArgumentError(
-                "samples",
-                f"must be {eems.shape[eems.sample_mode]} names, got {len(sample_names)}",
-            )
-        new_labels[eems.sample_mode] = sample_names
-        eems = replace(eems, labels=tuple(new_labels))
+        size = eems.shape[eems.sample_mode]
+        labels[eems.sample_mode] = sample_names = list(samples)
+        if len(sample_names) != size:
+            raise checks.ArgumentError("samples", f"must be {size} names, got {len(sample_names)}")
+        eems = replace(eems, labels=tuple(labels))
     _check_order(eems)
     return eems
 
@@ -190,18 +173,18 @@ def read(
 ) -> Landscapes:
     """The landscapes of a folder, one text file for each sample, or of one file of any kind.
 
-    A file has the wavelengths of one kind in its first row, and of the other in its first column,
-    which may be followed by "nm". What is in the corner does not matter. Fields are separated by
-    tabs, semicolons, commas or spaces, numbers may have a decimal comma where commas separate
-    nothing; lines that begin with # are left out. The names of files, 2 before 10, are those of the
-    samples. All files must have the same wavelengths, in any order; an empty field is missing.
+    A file has the wavelengths of one kind in its first row and of the other in its first column,
+    perhaps followed by "nm"; the corner may contain anything. Fields are separated by tabs,
+    semicolons, commas or spaces, numbers may have a decimal comma unless commas separate fields,
+    and lines that begin with # are skipped. Samples are named after the files, 2 before 10. All
+    files must have the same wavelengths, in any order. An empty field is a missing entry.
 
     Parameters
     ----------
     folder : str or Path
-        Files other than .csv, .tsv, .txt, .dat and .asc in it, and hidden ones, are left out.
+        Files other than .csv, .tsv, .txt, .dat and .asc in it, and hidden ones, are skipped.
     rows : {"emission", "excitation"}
-        What the wavelengths in the first column, one for each row, are.
+        The kind of the wavelengths in the first column, one for each row.
     emission, excitation : wavelengths in nm, optional
         For files that do not have them.
     **options
@@ -219,11 +202,9 @@ def read(
     checks.choice("rows", rows, ("emission", "excitation"))
     loaded = read_tensor(folder, **options)
     try:
-        if not has_wavelengths(loaded.modes) and len(loaded.modes) == 3:
-            spectral_modes = (
-                ("emission", "excitation") if rows == "emission" else ("excitation", "emission")
-            )
-            loaded = replace(loaded, modes=("sample", *spectral_modes))
+        if spectral_modes(loaded.modes) is None and len(loaded.modes) == 3:
+            columns = "excitation" if rows == "emission" else "emission"
+            loaded = replace(loaded, modes=("sample", rows, columns))
         return landscapes(loaded, emission=emission, excitation=excitation)
     except ValueError as error:
         raise FileError(folder, str(error)) from None
@@ -297,9 +278,9 @@ def mask_scatter(
     rayleigh, raman, shift
         As in `scatter_mask`.
     below : {"missing", "zero", "kept"}
-        What becomes of emission at shorter wavelengths than the excitation, where nothing
-        fluoresces. If it was measured, keep it: missing, it may leave rows with few entries;
-        zeros have no noise, so that `outliers` takes that of all entries for too small.
+        What entries with a shorter wavelength of emission than of excitation, where nothing
+        fluoresces, become. Keep them if they were measured: as missing entries they may leave rows
+        with few entries; zeros have no noise, so that `outliers` underestimates the noise.
     emission, excitation : wavelengths in nm, optional
         In place of the labels that X has.
 
@@ -320,21 +301,21 @@ def mask_scatter(
         below_excitation = eems.broadcast_mask(em[:, None] < ex[None, :])
         value = 0.0 if below == "zero" else np.nan
         data = np.where(below_excitation & ~np.isnan(data), value, data)
-    return eems._replace_data(np.where(eems.broadcast_mask(mask), np.nan, data))
+    return replace(eems, data=np.where(eems.broadcast_mask(mask), np.nan, data))
 
 
 def normalise(X: Any, by: str = "rms") -> Landscapes:
-    """Landscapes of samples of the same size, so that weak samples count as much as strong ones.
+    """Landscapes scaled so that all samples have the same size and the same influence.
 
-    `norms` says what each sample was divided by, on average 1, and `spectra` multiplies scores by
-    it. A sample without entries, or without anything but zeros, stays as it is.
+    `norms` holds the divisors of the samples, of mean 1, by which `spectra` multiplies scores. A
+    sample without entries, or with zeros only, stays as it is.
 
     Parameters
     ----------
     X : Landscapes, or what `landscapes` takes
     by : {"rms", "total", "largest"}
-        The size: root mean square, sum or largest magnitude of its entries. Scatter that is left
-        in counts.
+        The size: root mean square, sum or largest magnitude of all entries of a sample, remaining
+        scatter included.
 
     Examples
     --------
@@ -350,17 +331,14 @@ def normalise(X: Any, by: str = "rms") -> Landscapes:
     rows = np.moveaxis(np.asarray(eems.data, dtype=np.float64), eems.sample_mode, 0)
     sizes = np.array([SIZE_FUNCTIONS[by](row[~np.isnan(row)]) for row in rows])
     if (sizes < 0).any():
-        worst = int(np.argmin(sizes))
-        raise ValueError(
-            f"X: sample {eems.sample_name(worst)} has a total below 0; normalise by rms"
-        )
+        names = eems.labels[eems.sample_mode] or range(sizes.size)
+        worst = names[int(np.argmin(sizes))]
+        raise ValueError(f"X: sample {worst!r} has a total below 0; normalise by rms")
     positive = sizes[sizes > 0]
     sizes = np.where(sizes > 0, sizes / (positive.mean() if positive.size else 1.0), 1.0)
     sample_shape = [-1 if n == eems.sample_mode else 1 for n in range(len(eems.shape))]
-    previous_norms = np.ones(sizes.size) if eems.norms is None else eems.norms
-    return eems._replace_data(
-        eems.data / sizes.reshape(sample_shape).astype(eems.data.dtype), previous_norms * sizes
-    )
+    data = eems.data / sizes.reshape(sample_shape).astype(eems.data.dtype)
+    return replace(eems, data=data, norms=sizes if eems.norms is None else eems.norms * sizes)
 
 
 SIZE_FUNCTIONS: dict[str, Callable[[np.ndarray], float]] = {
@@ -370,29 +348,28 @@ SIZE_FUNCTIONS: dict[str, Callable[[np.ndarray], float]] = {
 }
 
 
-def _as_floats(data: np.ndarray) -> np.ndarray:
-    return data if data.dtype.kind == "f" else data.astype(np.float64)
+def spectral_modes(names: Sequence[str]) -> tuple[int, int] | None:
+    """The modes of emission and excitation, whose names begin with "em" and "ex".
 
-
-def mode_starting_with(names: Sequence[str], prefix: str) -> int:
-    """The only mode whose name begins so; -1 if there is none, or more than one."""
-    matches = [n for n, name in enumerate(names) if name.lower().startswith(prefix)]
-    return matches[0] if len(matches) == 1 else -1
-
-
-def has_wavelengths(names: Sequence[str]) -> bool:
-    """Whether names tell which modes are emission and excitation."""
-    return mode_starting_with(names, "em") >= 0 and mode_starting_with(names, "ex") >= 0
+    None unless each is the name of exactly one mode.
+    """
+    modes = []
+    for prefix in ("em", "ex"):
+        matches = [n for n, name in enumerate(names) if name.lower().startswith(prefix)]
+        if len(matches) != 1:
+            return None
+        modes += matches
+    return modes[0], modes[1]
 
 
 def _check_wavelengths(name: str, given: Any, size: int | None = None) -> list[float]:
-    """Wavelengths in nm, checked."""
+    """Wavelengths in nm; raises an error for anything else, or for another number of them."""
     if given is None:
         raise checks.ArgumentError(name, "must be given: X has no wavelengths in nm for it")
     try:
         wavelengths = np.array([float(_strip_unit(value)) for value in np.ravel(given)])
     except (TypeError, ValueError):
-        raise checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}") from None
+        wavelengths = np.empty(0)
     if not wavelengths.size or not np.isfinite(wavelengths).all() or (wavelengths <= 0).any():
         raise checks.ArgumentError(name, f"must be wavelengths in nm, got {given!r}")
     if np.unique(wavelengths).size != wavelengths.size:
@@ -403,12 +380,12 @@ def _check_wavelengths(name: str, given: Any, size: int | None = None) -> list[f
 
 
 def _strip_unit(value: Any) -> Any:
-    """What stands before "nm" in a text such as "240 nm"."""
+    """A text such as "240 nm" without its unit; other values as they are."""
     return str(value).strip().removesuffix("nm") if isinstance(value, str) else value
 
 
 def _check_order(eems: Landscapes) -> None:
-    """Refuse landscapes whose modes must have been mistaken for each other."""
+    """Raise an error if emission and excitation must have been confused."""
     em, ex = eems.emission, eems.excitation
     if em.max() < ex.max() and em.min() < ex.min():
         raise checks.ArgumentError(

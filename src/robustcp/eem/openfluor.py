@@ -1,8 +1,8 @@
-"""Text files of OpenFluor, the data base of fluorescence spectra."""
+"""Text files of OpenFluor, the database of fluorescence spectra."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from robustcp.eem.spectra import Spectra
 from robustcp.persist.errors import FileError, reason
 from robustcp.persist.writing import Outputs, write_bytes
 
-#: What OpenFluor asks of a model, in the order of its form.
+#: The fields of OpenFluor's form, in its order.
 INFO_FIELDS = (
     "name", "creator", "date", "email", "doi", "reference", "unit", "toolbox", "fluorometer",
     "nSample", "constraints", "validation", "methods", "preprocess", "sources", "ecozones",
     "description",
 )  # fmt: skip
-#: How the rows of each kind begin.
+#: The first field of the rows of each kind.
 ROW_KINDS = ("Ex", "Em", "Score")
 
 
@@ -40,12 +40,12 @@ def write_openfluor(
     spectra : Spectra
         Of `spectra(fit)`.
     info : mapping, optional
-        What is known of the model: name, creator, date, email, doi, reference, unit, fluorometer,
-        constraints, validation, methods, preprocess, sources, ecozones, description. They come on
-        top of `spectra.info`.
+        Fields of the form: name, creator, date, email, doi, reference, unit, fluorometer,
+        constraints, validation, methods, preprocess, sources, ecozones, description. They add to
+        or replace those of `spectra.info`.
     scores : bool
-        Whether to add the scores of the samples, which OpenFluor does not ask for, but eem-python
-        reads if samples are called by their dates.
+        Whether to add the scores of the samples. OpenFluor does not use them; eem-python reads
+        them if samples are named by dates.
     force : bool
         Whether an existing file may be replaced.
 
@@ -125,25 +125,22 @@ def read_openfluor(path: str | Path) -> Spectra:
     if len(lengths) != 1 or 0 in lengths:
         counts = " and ".join(map(str, sorted(lengths)))
         raise FileError(path, f"must have one number for each component, has rows with {counts}")
-    wavelengths = {
-        kind: [_parse_wavelength(path, wavelength) for wavelength, _ in rows[kind]]
-        for kind in ("Ex", "Em")
-    }
+    labels = {kind: [label for label, _ in rows[kind]] for kind in ROW_KINDS}
     loadings = {kind: np.array([values for _, values in rows[kind]]) for kind in ROW_KINDS}
-    sample_names = tuple(name for name, _ in rows["Score"])
+    samples = tuple(labels["Score"]) or None
     return Spectra(
-        np.array(wavelengths["Em"]),
-        np.array(wavelengths["Ex"]),
+        _parse_wavelengths(path, labels["Em"]),
+        _parse_wavelengths(path, labels["Ex"]),
         loadings["Em"],
         loadings["Ex"],
-        loadings["Score"] if sample_names else None,
-        sample_names or None,
+        loadings["Score"] if samples else None,
+        samples,
         info,
     )
 
 
 def _complete_info(spectra: Spectra, info: Mapping[str, Any]) -> dict[str, str]:
-    """All that OpenFluor asks for, empty where it is not known."""
+    """All fields of OpenFluor's form, empty where they are unknown, and any others."""
     values = {"toolbox": f"robustcp {__version__}"}
     if spectra.scores is not None:
         values["nSample"] = str(len(spectra.scores))
@@ -153,7 +150,7 @@ def _complete_info(spectra: Spectra, info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_text(argument: str, text: str) -> str:
-    """Text that cannot be taken for anything else in such a file."""
+    """A text; raises an error if the file format would give it another meaning."""
     if any(mark in text for mark in "\t\r\n#") or text in ROW_KINDS:
         raise checks.ArgumentError(
             argument,
@@ -174,8 +171,11 @@ def _parse_row(path: str | Path, number: int, rest: str) -> tuple[str, list[floa
         raise FileError(path, f"line {number} has something else than numbers: {rest!r}") from None
 
 
-def _parse_wavelength(path: str | Path, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise FileError(path, f"{text!r} is not a wavelength in nm") from None
+def _parse_wavelengths(path: str | Path, texts: Sequence[str]) -> np.ndarray:
+    wavelengths = []
+    for text in texts:
+        try:
+            wavelengths.append(float(text))
+        except ValueError:
+            raise FileError(path, f"{text!r} is not a wavelength in nm") from None
+    return np.array(wavelengths)

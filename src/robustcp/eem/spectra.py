@@ -1,4 +1,4 @@
-"""The spectra of components, and how much of each is in the samples."""
+"""The spectra of components, and their amounts in the samples."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from robustcp._util import checks
-from robustcp.eem.landscapes import Landscapes, has_wavelengths, landscapes, mode_starting_with
-from robustcp.engines import to_host
+from robustcp.eem.landscapes import Landscapes, landscapes, spectral_modes
+from robustcp.model.kruskal import host_factors
 from robustcp.results.fit import Fit
 
-#: Spectra are compared at so many common wavelengths at least.
+#: The fewest common wavelengths at which spectra are compared.
 MIN_COMMON_WAVELENGTHS = 3
 
 
@@ -67,17 +67,15 @@ class Spectra:
     @property
     def peaks(self) -> np.ndarray:
         """The wavelengths (emission, excitation) at which each component is largest."""
-        pairs = (
-            (self.emission, self.emission_loadings),
-            (self.excitation, self.excitation_loadings),
-        )
-        return np.stack([nm[np.abs(A).argmax(axis=0)] for nm, A in pairs], axis=1)
+        emission = self.emission[np.abs(self.emission_loadings).argmax(axis=0)]
+        excitation = self.excitation[np.abs(self.excitation_loadings).argmax(axis=0)]
+        return np.stack([emission, excitation], axis=1)
 
     def similarity(self, other: Spectra) -> np.ndarray:
-        """How much each component is like each one of another model: array (rank, other.rank).
+        """The similarity of each component to each one of another model: array (rank, other.rank).
 
-        The product of Tucker's congruence coefficients of the emission and of the excitation
-        spectra, over the wavelengths that both have; the other's are interpolated.
+        It is the product of Tucker's congruence coefficients of the emission and of the excitation
+        spectra, over the common range of wavelengths; the other's spectra are interpolated.
         """
         congruences = []
         for name in ("emission", "excitation"):
@@ -111,14 +109,14 @@ class Spectra:
 
 
 def spectra(fit: Fit, X: Any = None) -> Spectra:
-    """The spectra of a fit to landscapes, with a maximum of 1, and scores that are then Fmax.
+    """The spectra of a fit to landscapes, scaled to a maximum of 1, so that scores are Fmax.
 
     Parameters
     ----------
     fit : Fit
     X : Landscapes, or what `landscapes` takes, optional
-        What it was fitted to: for wavelengths that the fit does not know, and to undo that samples
-        were normalised.
+        The data of the fit: for wavelengths that the fit does not have, and to undo the
+        normalisation of samples.
 
     Examples
     --------
@@ -136,8 +134,8 @@ def spectra(fit: Fit, X: Any = None) -> Spectra:
     eems = _landscapes_of_fit(fit, X)
     if eems.shape != fit.shape:
         raise checks.ArgumentError("X", f"has shape {eems.shape}, the fit has {fit.shape}")
-    factors = [np.asarray(to_host(A), dtype=np.float64) for A in fit.factors]
-    scores = factors[eems.sample_mode] * np.asarray(to_host(fit.weights), dtype=np.float64)
+    weights, *factors = host_factors((fit.weights, *fit.factors))
+    scores = factors[eems.sample_mode] * weights
     scaled = []
     for mode, A in enumerate(factors):
         extremes = _column_extremes(A)
@@ -158,11 +156,11 @@ def spectra(fit: Fit, X: Any = None) -> Spectra:
 
 
 def _landscapes_of_fit(fit: Fit, X: Any) -> Landscapes:
-    """The landscapes of a fit; without them, ones that have its names and labels."""
+    """The landscapes of a fit; without X, zeros with the names and labels of the fit."""
     if X is not None:
         return landscapes(X)
-    spectral_modes = [mode_starting_with(fit.modes, kind) for kind in ("em", "ex")]
-    if not has_wavelengths(fit.modes) or any(fit.labels[mode] is None for mode in spectral_modes):
+    modes = spectral_modes(fit.modes)
+    if modes is None or any(fit.labels[mode] is None for mode in modes):
         raise checks.ArgumentError("X", "must be given: the fit does not know the wavelengths")
     zeros = np.broadcast_to(np.float64(0.0), fit.shape)
     return Landscapes(zeros, fit.modes, fit.labels)

@@ -46,7 +46,7 @@ class KruskalTensor:
 
     @classmethod
     def from_factors(cls, factors: Sequence[Array]) -> KruskalTensor:
-        """All weights 1."""
+        """The model of some factors, with all weights 1."""
         xp = array_namespace(factors[0])
         return cls(xp.ones_like(factors[0][0, :]), tuple(factors))
 
@@ -103,12 +103,12 @@ class KruskalTensor:
         return (first * xp.sign(self.weights)[None, :], *rest)
 
     def normalized(self, carrier: int = -1, oriented: Collection[int] = ()) -> KruskalTensor:
-        """The canonical form: two equal models come out equal.
+        """The canonical form, in which equal models have equal weights and factors.
 
-        Unit columns, weights >= 0 in descending order, and in every column of every mode but
-        the last (or the one given as carrier) the entry of largest magnitude is positive; that
-        mode takes the sign. Those of oriented modes stay as they are. A column of zeros stays
-        zero and gives its component weight 0.
+        Columns have norm 1 and weights are >= 0 in descending order. The entry of largest magnitude
+        in each column is positive in all modes but `carrier`, which takes the remaining sign, and
+        the `oriented` ones, whose signs stay as they are. A column of zeros stays zero and gives
+        its component weight 0.
         """
         xp = array_namespace(self.weights)
         weights = self.weights
@@ -142,7 +142,7 @@ def host_factors(factors: Sequence[Array]) -> list[np.ndarray]:
 
 
 def component_name(r: int) -> str:
-    """What component r, counted from 0, is called in texts and pictures, which count from 1.
+    """The name of component r, counted from 0, in texts and pictures, which count from 1.
 
     >>> component_name(0)
     'component 1'

@@ -1,4 +1,4 @@
-"""How well an estimate matches the truth."""
+"""How well two CP models agree."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from robustcp._util import checks
-from robustcp.engines import to_host
-from robustcp.model.kruskal import KruskalTensor
+from robustcp.model.kruskal import KruskalTensor, host_factors
 
 
 @overload
@@ -56,8 +55,8 @@ def factor_match_score(
     weights : bool
         Whether components must also agree in size.
     skip_mode : int or str, optional
-        A mode that is left out of the product, such as that of the samples, in which the two
-        models may differ in size; by name if the estimate is a Fit with names.
+        A mode that is left out of the product, such as that of the samples, in which the sizes of
+        the two models may differ; by name if the estimate is a Fit with names.
     return_permutation : bool
         Whether the partner in the estimate of each component of the truth is returned as well:
         ``estimate.factors[0][:, permutation]`` are in the order of the truth's.
@@ -88,25 +87,25 @@ def factor_match_score(
         skip_mode = checks.mode_number(
             "skip_mode", skip_mode, getattr(estimate, "modes", ()), len(estimate[1])
         )
-    ours, theirs = normalize_columns(estimate), normalize_columns(truth)
+    ours, theirs = _with_unit_columns(estimate), _with_unit_columns(truth)
     score = _unit_congruence(ours, theirs, skip if skip_mode is None else skip_mode)
     if weights:
         w, v = ours.weights[:, None], theirs.weights[None, :]
         larger = np.maximum(w, v)
         score *= np.where(larger > 0, np.minimum(w, v) / np.where(larger > 0, larger, 1.0), 0.0)
     pairs = best_pairing(score)
-    found = float(score[pairs].mean())
+    mean = float(score[pairs].mean())
     if not return_permutation:
-        return found
+        return mean
     partners = dict(zip(pairs[1].tolist(), pairs[0].tolist(), strict=True))
-    return found, [partners[r] for r in range(theirs.rank) if r in partners]
+    return mean, [partners[r] for r in sorted(partners)]
 
 
 def best_pairing(score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns in pairs, so that their scores add up to as much as they can.
+    """Rows and columns in pairs with the largest sum of scores.
 
-    Where each row likes another column best, that is it; SciPy, which takes a while to import, is
-    asked only otherwise.
+    If the rows have their largest scores in different columns, these are the pairs. Only otherwise
+    is SciPy imported, which takes a while.
 
     >>> import numpy as np
     >>> best_pairing(np.array([[0.2, 0.9], [0.8, 0.1]]))
@@ -147,7 +146,7 @@ def congruence(estimate: Any, truth: Any, *, skip: int | None = None) -> np.ndar
 
 
 def _unit_congruence(estimate: KruskalTensor, truth: KruskalTensor, skip: int | None) -> np.ndarray:
-    """The same for models with unit columns."""
+    """The congruences of the components of models that have unit columns."""
     if skip is not None:
         skip = checks.whole_number("skip", skip, 0, maximum=len(estimate.shape) - 1)
     sizes = [
@@ -168,15 +167,15 @@ def _unit_congruence(estimate: KruskalTensor, truth: KruskalTensor, skip: int | 
 def align_components(
     estimate: Any, reference: Any, *, skip: int | None = None
 ) -> tuple[KruskalTensor, np.ndarray]:
-    """A model with its components in the order and with the signs of a reference's.
+    """A model with its components in the order and with the signs of a reference.
 
-    Those without a partner come last. A mode to `skip` has no say; it takes the sign that is left,
-    as does the mode that is least alike where there is none.
+    Components without a partner come last. The mode to `skip` takes the sign that remains; without
+    one, the mode whose columns are least similar takes it.
 
     Returns
     -------
     KruskalTensor, float64 array
-        The model, and the congruence of each of its first components with its partner.
+        The model, and the congruences of its components with their partners.
 
     Examples
     --------
@@ -214,7 +213,7 @@ def align_components(
 
 
 def concentration(A: np.ndarray, share: float) -> np.ndarray:
-    """For each column, the share of its squares that is in the largest of some share of its rows.
+    """For each column, the share of its squares that the largest of some share of its rows hold.
 
     >>> import numpy as np
     >>> concentration(np.array([[3.0, 1.0], [0.0, 1.0], [0.0, -1.0], [0.0, 1.0]]), 0.25)
@@ -225,31 +224,33 @@ def concentration(A: np.ndarray, share: float) -> np.ndarray:
     return np.asarray(largest / np.maximum(squares.sum(axis=0), 1e-300))
 
 
-def normalize_columns(model: Any) -> KruskalTensor:
-    """A model on the host with unit columns and the sizes of components as weights; else as it is.
+def _with_unit_columns(model: Any) -> KruskalTensor:
+    """A model on the host with unit columns and weights >= 0, in the order of its components.
 
     A column of zeros stays zero and gives its component weight 0.
     """
-    weights, factors = model
-    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
-    sizes = np.ones(host[0].shape[1])
-    if weights is not None:
-        sizes = np.abs(np.asarray(to_host(weights), dtype=np.float64))
+    model = _on_host(model)
+    weights = np.abs(model.weights)
     units = []
-    for A in host:
+    for A in model.factors:
         top = np.abs(A).max(axis=0)
         top[top == 0] = 1.0
         A = A / top  # first by the largest entry: squares of 1e-200 are 0
         norm = np.sqrt(np.einsum("ir,ir->r", A, A))
         units.append(A / np.where(norm > 0, norm, 1.0))
-        sizes = sizes * top * norm
-    return KruskalTensor(sizes, tuple(units))
+        weights = weights * top * norm
+    return KruskalTensor(weights, tuple(units))
 
 
 def canonical_model(model: Any) -> KruskalTensor:
     """A model of any library, or a pair (weights, factors), in canonical form on the host."""
+    return _on_host(model).normalized()
+
+
+def _on_host(model: Any) -> KruskalTensor:
+    """A model, or a pair (weights or None, factors), in float64 on the host."""
     weights, factors = model
-    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+    host = host_factors(factors)
     if weights is None:
-        return KruskalTensor.from_factors(host).normalized()
-    return KruskalTensor(np.asarray(to_host(weights), dtype=np.float64), tuple(host)).normalized()
+        return KruskalTensor.from_factors(host)
+    return KruskalTensor(host_factors([weights])[0], tuple(host))

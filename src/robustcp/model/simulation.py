@@ -15,7 +15,7 @@ from robustcp.model.kruskal import KruskalTensor
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """A simulated tensor: the data, the model beneath it, and where the artifacts are.
+    """A simulated tensor, its model and its artifacts.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ def simulate(
     shape, rank : the size of the tensor and of the model
     eta : the share of entries that are artifacts, 0 to 1
     gamma : the norm of all artifacts together, relative to that of the noise-free tensor
-    noise : the norm of the Gaussian noise, likewise
+    noise : the norm of the Gaussian noise, relative to that of the noise-free tensor
     density : the share of nonzero entries in the factors, above 0 to 1
     rng : seed or NumPy Generator; without it each call is different
 
@@ -78,8 +78,8 @@ def simulate(
     >>> simulate((10, 9, 8), 2, eta=0.1, gamma=1.0, rng=0)
     Simulation(10x9x8, rank 2, 8.3% artifacts)
     """
-    eta = _check_share("eta", eta)
-    density = _check_share("density", density, above=True)
+    eta = checks.real_number("eta", eta, 0.0, maximum=1.0)
+    density = checks.real_number("density", density, 0.0, strict=True, maximum=1.0)
     gamma = checks.real_number("gamma", gamma, 0.0)
     noise = checks.real_number("noise", noise, 0.0)
     rank = checks.whole_number("rank", rank, 1)
@@ -96,9 +96,9 @@ def simulate(
         truth = KruskalTensor.from_factors(factors)
         signal = truth.full()
         norm = np.linalg.norm(signal)
-        artifacts = (
-            rng.random(signal.shape) < eta if gamma > 0 else np.zeros(signal.shape, dtype=bool)
-        )
+        artifacts = np.zeros(signal.shape, dtype=bool)
+        if gamma > 0:
+            artifacts = rng.random(signal.shape) < eta
         Q = rng.standard_normal(signal.shape)
         sigma = noise * norm / np.linalg.norm(Q)
         data = signal + sigma * Q
@@ -116,12 +116,8 @@ def _as_generator(rng: int | np.random.Generator | None) -> np.random.Generator:
         ) from None
 
 
-def _check_share(name: str, share: float, *, above: bool = False) -> float:
-    return checks.real_number(name, share, 0.0, strict=above, maximum=1.0)
-
-
 def _sparsify(A: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:
-    """Zeros at random, but at least one entry left in each column."""
+    """Factors with zeros at random, and at least one other entry in each column."""
     nonzero = rng.random(A.shape) < density
     nonzero[rng.integers(A.shape[0], size=A.shape[1]), np.arange(A.shape[1])] = True
     return np.where(nonzero, A, 0.0)
