@@ -1,8 +1,8 @@
-"""The core of a CP model: how much its components mend each other."""
+"""Core consistency: whether the components of a CP model compensate each other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -10,28 +10,28 @@ import numpy as np
 
 from robustcp.model.kruskal import KruskalTensor
 
-#: The most entries, times the numbers of a core, from which a core is estimated;
+#: The most entries that estimate a core, times the number of its elements.
 MAX_WORK = 1 << 26
-#: but at least so many entries,
+#: The number of entries that estimate even the largest core.
 MIN_ENTRIES = 1 << 12
-#: and at most so many.
+#: The most entries that estimate a core.
 MAX_ENTRIES = 1 << 17
-#: Residuals beyond this, in units of their noise, do not count.
+#: Entries with larger residuals, in units of their noise, are left out.
 OUTLIER_CUTOFF = 3.29
-#: The largest core.
+#: The most elements of a core.
 MAX_CORE_SIZE = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class EntryResiduals:
-    """Some entries of the data beside a model.
+    """The residuals of a model at some entries of the data.
 
     Attributes
     ----------
     model : KruskalTensor
     indices : integer array (count, N)
     residuals : float64 array (count,)
-        In units of their noise.
+        The residuals in units of their noise.
     sigma : float64 array (count,)
         The standard deviation of the noise.
     """
@@ -43,11 +43,10 @@ class EntryResiduals:
 
     @cached_property
     def without_outliers(self) -> EntryResiduals:
-        """Without outliers, and not more than are needed."""
+        """The entries that are no outliers, or as many of them as the core takes, at random."""
         positions = np.flatnonzero(np.abs(self.residuals) <= OUTLIER_CUTOFF)
-        max_count = min(
-            MAX_ENTRIES, max(MIN_ENTRIES, MAX_WORK // self.model.rank ** self.indices.shape[1])
-        )
+        core_size = self.model.rank ** self.indices.shape[1]
+        max_count = min(MAX_ENTRIES, max(MIN_ENTRIES, MAX_WORK // core_size))
         if positions.size > max_count:
             positions = np.sort(np.random.default_rng(0).permutation(positions)[:max_count])
         return EntryResiduals(
@@ -58,9 +57,9 @@ class EntryResiduals:
 def consistency(entries: EntryResiduals) -> float:
     """Core consistency in percent: 100 (1 - |core - ideal|^2 / rank).
 
-    The core is the one that describes the entries best by least squares in units of their noise:
-    the ideal one, a superdiagonal of ones, plus what the residuals ask for. NaN if there are too
-    few of them for its numbers.
+    The core fits the entries by least squares in units of their noise: it is the ideal one, a
+    superdiagonal of ones, plus the core that fits the residuals. NaN if there are fewer than two
+    entries for each of its elements.
     """
     rank, clean = entries.model.rank, entries.without_outliers
     size = rank ** entries.indices.shape[1]
@@ -70,21 +69,19 @@ def consistency(entries: EntryResiduals) -> float:
 
 
 def chance_consistency(entries: EntryResiduals) -> float:
-    """What the core consistency would be if residuals were noise: with random signs of theirs.
+    """The core consistency if residuals were noise: for residuals with random signs.
 
-    Weak components have a core that is uncertain; this tells it from one that is wrong.
+    The core of weak components is uncertain; the difference to this shows whether it is wrong.
     """
     clean = entries.without_outliers
     signs = np.random.default_rng(1).choice([-1.0, 1.0], clean.residuals.size)
-    return consistency(
-        EntryResiduals(clean.model, clean.indices, signs * clean.residuals, clean.sigma)
-    )
+    return consistency(replace(clean, residuals=signs * clean.residuals))
 
 
 def _core_deviation(entries: EntryResiduals) -> np.ndarray:
-    """The core that describes residuals best, by conjugate gradients.
+    """The core that fits the residuals best, by conjugate gradients.
 
-    Factors are made orthogonal first, so that the problem is nearly solved at once.
+    Factors are made orthogonal first, so that a few iterations are enough.
     """
     from scipy.sparse.linalg import LinearOperator, lsmr
 

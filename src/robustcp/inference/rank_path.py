@@ -1,8 +1,8 @@
 """Models of one data set at each of several ranks, from the highest down: cheap, but comparable.
 
 The model of a rank is the best of a few starts and of the model of the next higher rank without
-one of its components. So the models of neighbouring ranks differ by what a component is worth, and
-not by where their starts happened to end.
+one of its components. So the models of neighbouring ranks differ by the contribution of a
+component, and less by the optima that their starts happened to end at.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from robustcp.starts.component_search import search_components
 from robustcp.starts.loose_fits import StartFitter, serial_map
 from robustcp.starts.proposals import L1Proposal
 
-#: Starts at each rank: their kinds, and their first smoothing.
+#: The kind and the first smoothing of successive starts at each rank.
 START_KINDS = (("clipped", 0.03), ("positive", 1.0), ("positive", 0.03), ("random", 1.0))
-#: How many models of a rank without one component are followed.
+#: The number of models without one component that are fitted again.
 PRUNED_CANDIDATES = 2
-#: Sweeps in which rows with few entries are settled.
+#: The sweeps that estimate the posterior means of rows with few entries.
 POSTERIOR_SWEEPS = 30
 
 
@@ -39,13 +39,13 @@ class RankFit:
     Attributes
     ----------
     model : KruskalTensor
-        In the units of the data.
+        The model in the units of the data.
     cost : float
-        What it costs per entry, as starts of `cp` are compared.
+        The criterion per entry by which `cp` compares starts.
     start_count : int
-        How many starts there were, the one from the next higher rank included.
+        The number of starts, including the model of the next higher rank.
     converged_count : int
-        How many of them ended at the model.
+        The number of starts that ended at the model.
     """
 
     model: KruskalTensor
@@ -55,14 +55,14 @@ class RankFit:
 
     @property
     def agreement(self) -> float:
-        """The share of the starts that agree."""
+        """The share of the starts that ended at the model."""
         return self.converged_count / self.start_count
 
 
 def fit_rank_path(
     X: object, ranks: Sequence[int], constraints: Constraints, starts: int, rng: np.random.Generator
 ) -> dict[int, RankFit]:
-    """The models of some data at some ranks; for each at most so many starts, until two agree."""
+    """The models of some data at some ranks, each of at most `starts` starts, until two agree."""
     problem = Problem.of(as_engine(X)).without_gross_outliers.without_constant_fibres
     fitter = StartFitter(problem, constraints)
     fits: dict[int, RankFit] = {}
@@ -88,7 +88,7 @@ def _rank_rounds(
     rng: np.random.Generator,
     candidates: Candidates[Candidate],
 ) -> Iterator[None]:
-    """The model of the next higher rank without a component, and starts one by one."""
+    """Adds the model of the next higher rank without a component, and then starts one by one."""
     if higher_rank_factors is not None:
         pruned = _prune_component(fitter, higher_rank_factors)
         candidates.add([_posterior_candidate(fitter, pruned)])
@@ -98,14 +98,14 @@ def _rank_rounds(
 
 
 def _posterior_candidate(fitter: StartFitter, factors: Factors) -> Candidate:
-    """The end of a start; where rows have few entries, at the posterior means of the rows."""
+    """The candidate of a start; with posterior means where some rows have few entries."""
     if fitter.criterion.needs_row_prior(factors[0].shape[1]):
         factors = _posterior_means(fitter, factors)
     return Candidate(factors, fitter.criterion.cost(factors))
 
 
 def _prune_component(fitter: StartFitter, factors: Factors) -> Factors:
-    """Without the component that is missed least."""
+    """The factors without the component whose removal raises the entropy least, fitted again."""
     entropy = fitter.criterion.entropy
     candidates = sorted(fitter.leave_one_out(factors), key=entropy)[:PRUNED_CANDIDATES]
     return min(map(fitter.fit_cauchy, candidates), key=entropy)
@@ -114,7 +114,7 @@ def _prune_component(fitter: StartFitter, factors: Factors) -> Factors:
 def _run_starts(
     fitter: StartFitter, rank: int, starts: int, rng: np.random.Generator
 ) -> Iterator[Factors]:
-    """Where starts end, one by one."""
+    """The factors that starts end at, one by one."""
     rngs = rng.spawn(starts)
     if fitter.criterion.needs_row_prior(1):  # hardly any row has enough entries
         max_additions = fitter.settings.max_additions // 4
@@ -127,7 +127,7 @@ def _run_starts(
 
 
 def _posterior_means(fitter: StartFitter, factors: Factors) -> Factors:
-    """The means of the rows, where some have few entries."""
+    """The posterior means of all rows."""
     engine = fitter.problem.engine
     entries, resolution = Entries.of(engine), fitter.problem.resolution.min_entry_sigma
     posterior = Posterior.from_factors(entries, fitter.constraints, factors, resolution).fit(
