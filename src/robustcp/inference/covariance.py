@@ -5,19 +5,19 @@ J the Jacobian of the model's entries in all entries of the factors, their covar
 
     H = c J' diag(w_i / u_i^2) J,    M = J' diag(psi_i^2 / u_i^2 / (1 - h_i)^2) J,
 
-where psi = rho', w = psi(r) / r, and c = sum psi' / sum w corrects weights to what the second
-derivative is on average. psi' is taken by differences over a width that shrinks with the number of
-entries: for the 1-norm that is twice the density of the residuals at 0. The p smallest are left
-out of it, for p unknowns: of the 1-norm these are 0, whatever the noise is.
+where psi = rho', w = psi(r) / r, and c = sum psi' / sum w corrects weights to the average second
+derivative. psi' is taken by differences over a width that shrinks with the number of entries: for
+the 1-norm that is twice the density of the residuals at 0. For p unknowns the p smallest residuals
+are left out of it: under the 1-norm these are 0, whatever the noise is.
 
 Residuals are smaller than the noise, since the model was fitted to them. Divided by 1 - h_i, with
-h_i the leverage of the entry, they are what they would be if it had been left out (HC3 of MacKinnon
+h_i the leverage of the entry, they are the residuals of fits without the entry (HC3 of MacKinnon
 and White).
 
-The size that a component may move from one mode to another is a null direction of H, along which
-unit columns do not change: any generalized inverse will do.
+Moving the size of a component from one mode to another is a null direction of H, along which unit
+columns do not change: any generalized inverse will do.
 
-A prior of rows adds its ridge to H and, being as wrong as it says itself, its variance to M.
+A prior of rows adds its ridge to H, and its variance to M.
 """
 
 from __future__ import annotations
@@ -33,44 +33,43 @@ from robustcp.engines.normal_equations import pack_indices, unpack_indices
 from robustcp.losses import Loss
 from robustcp.optimize.row_prior import RowPosterior
 
-#: The most unknowns that are solved for together, besides those of the longest mode.
+#: The most unknowns of a joint solution, without those of the longest mode.
 MAX_JOINT_UNKNOWNS = 4000
-#: The most numbers that couple them with the longest mode.
+#: The most elements of the matrix that couples them with the longest mode.
 MAX_COUPLING_NUMBERS = 1 << 26
-#: Entries that are worked on at a time.
+#: The number of entries in a batch.
 BATCH_ENTRIES = 1 << 15
-#: The width of differences by which slopes are derived: in standard deviations of the residuals,
-#: times n^(1/5).
+#: The width of the differences for psi', in standard deviations of the residuals times n^(-1/5).
 DIFFERENCE_WIDTH = 1.2
-#: The largest share of residuals that count as met by the model.
+#: The largest share of residuals that count as fitted exactly.
 MAX_INTERPOLATED_SHARE = 0.1
-#: Residuals weigh as if they were no smaller than so many standard deviations.
+#: Smaller residuals, in their standard deviations, get the weight of a residual of this size.
 RESIDUAL_FLOOR = 0.1
-#: What holds the sizes of columns, relative to what the data says of them.
+#: The strength of the ridge that fixes the norms of columns, relative to the information on them.
 GAUGE_STRENGTH = 1e-4
-#: What is added to diagonals, relatively.
+#: The relative ridge on diagonals.
 DIAGONAL_LIFT = 1e-12
-#: A direction whose eigenvalue is smaller is not determined.
+#: Directions with smaller eigenvalues are undetermined.
 UNDETERMINED_EIGENVALUE = 1e-9
-#: Entries that move less than this along such a direction, of what moves most, stand still.
+#: An undetermined direction affects entries that it moves by more than this share of the most.
 MIN_MOVEMENT = 1e-5
-#: Second derivatives are no smaller than this share of the weights.
+#: The least correction c of the weights.
 MIN_CURVATURE_CORRECTION = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """What is known of the errors of a model's unit columns.
+    """The variances of a model's unit columns.
 
     Attributes
     ----------
     variances : tuple of float64 array (I_n, R), one for each mode
-        Of the entries of the unit columns; infinite where there is no data, or where it does not
-        determine them.
+        The variances of the entries of the unit columns; infinite where there is no data, or where
+        it does not determine them.
     joint : bool
-        Whether the errors of the other factors are allowed for.
+        Whether the errors of the other factors are included.
     determined : bool
-        Whether the data determines all factors, but for their sizes.
+        Whether the data determines all factors up to the norms of columns.
     """
 
     variances: tuple[np.ndarray, ...]
@@ -85,19 +84,19 @@ def covariance(
     posterior: RowPosterior,
     unit: float,
 ) -> Covariance:
-    """The covariance of factors at which a loss is least.
+    """The covariance of factors that minimise a loss.
 
     Parameters
     ----------
     engine : Engine
-        The data, with residuals in units of their noise where that differs.
+        The data, with residuals in units of their noise where that differs between entries.
     factors : sequence of float64 array (I_n, R)
-        On the host, weights and all.
+        The factors on the host, with the weights multiplied in.
     loss : Loss
-    posterior : Known
-        What is known of the rows, each mode by itself.
+    posterior : RowPosterior
+        The posterior of the rows of each mode, given the other factors.
     unit : float
-        The loss is so many times a negative log likelihood, where rows have a prior.
+        The ratio of the loss to a negative log likelihood, where rows have a prior.
     """
     entries = WeightedEntries.of(engine, factors, loss, posterior)
     ridges = posterior.prior(unit).ridges
@@ -114,7 +113,7 @@ def covariance(
 def newton_inverse(
     engine: Engine, factors: Sequence[np.ndarray], loss: Loss, posterior: RowPosterior
 ) -> GeneralizedInverse | None:
-    """What takes slopes to steps, near factors at which a loss is least; None if that is too much.
+    """The inverse of the second derivatives, for Newton steps; None if there are too many unknowns.
 
     The parameters are those of `covariance`.
     """
@@ -127,18 +126,18 @@ def newton_inverse(
 
 @dataclass(frozen=True, eq=False)
 class WeightedEntries:
-    """The entries of the data, and what they weigh in H and M.
+    """The entries of the data, with their weights in H and M.
 
     Attributes
     ----------
-    engine, factors, loss, known
+    engine, factors, loss, posterior
         As in `covariance`.
     residual_floor : float
-        Residuals weigh as if they were no smaller than this.
+        The least residual for weights.
     c : float
-        What weights are corrected by.
+        The correction of weights.
     mean_weight : float
-        What an entry weighs on average.
+        The mean weight of accepted entries.
     """
 
     engine: Engine
@@ -154,82 +153,70 @@ class WeightedEntries:
         cls, engine: Engine, factors: Sequence[np.ndarray], loss: Loss, posterior: RowPosterior
     ) -> WeightedEntries:
         r = engine.sample(_to_engine(engine, factors)).values
-        accepted = r[np.abs(r) <= loss.rejects] if np.any(np.abs(r) <= loss.rejects) else r
+        accepted = r[np.abs(r) <= loss.rejects]
+        accepted = accepted if accepted.size else r
         scale = max(1.4826 * float(np.median(np.abs(accepted))), 1e-9 * engine.max_abs, 1e-300)
         residual_floor, h = RESIDUAL_FLOOR * scale, DIFFERENCE_WIDTH * scale * accepted.size**-0.2
         p = factors[0].shape[1] * (sum(engine.shape) - engine.order + 1) / engine.count
         remaining = r[np.abs(r) >= np.quantile(np.abs(r), min(p, MAX_INTERPOLATED_SHARE))]
         slope_derivative = (loss.slope(remaining + h) - loss.slope(remaining - h)) / (2 * h)
         c = float(np.mean(slope_derivative) / np.mean(_weights(loss, r, residual_floor)))
+        c = max(c, MIN_CURVATURE_CORRECTION)
         mean_weight = float(np.mean(_weights(loss, accepted, residual_floor)))
-        return cls(
-            engine,
-            factors,
-            loss,
-            posterior,
-            residual_floor,
-            max(c, MIN_CURVATURE_CORRECTION),
-            mean_weight,
-        )
+        return cls(engine, factors, loss, posterior, residual_floor, c, mean_weight)
 
     def batches(self, mode: int) -> Iterator[tuple[slice, Sample, np.ndarray]]:
-        """Rows of a mode, their entries, and what these weigh in H and in M, (2, count)."""
+        """Blocks of rows of a mode, their entries, and the weights of these in H and M (2, count)."""
         counts, order = self.engine.slab_counts(mode), self.engine.order
         step = max(1, int(BATCH_ENTRIES / max(float(counts.mean()), 1.0)))
         for first in range(0, counts.size, step):
             rows = slice(first, min(first + step, counts.size))
             if not counts[rows].any():
                 continue
-            indices = [
-                np.arange(rows.start, rows.stop) if n == mode else None for n in range(order)
-            ]
+            row_numbers = np.arange(rows.start, rows.stop)
+            indices = [row_numbers if n == mode else None for n in range(order)]
             subtensor = self.engine.subtensor(indices)
             part_factors = tuple(A[rows] if n == mode else A for n, A in enumerate(self.factors))
             entries = subtensor.entries(_to_engine(subtensor, part_factors))
             r = entries.values
             omega = np.ones_like(r) if entries.weights is None else entries.weights
             scale = omega if entries.scales is None else omega / entries.scales**2
-            h = self.posterior.subset(indices).leverages(
-                entries, part_factors, self.mean_weight * scale
-            )
-            weights, slope = (
-                _weights(self.loss, r, self.residual_floor),
-                self.loss.slope(r) / (1 - h),
-            )
+            posterior = self.posterior.subset(indices)
+            h = posterior.leverages(entries, part_factors, self.mean_weight * scale)
+            weights = _weights(self.loss, r, self.residual_floor)
+            slope = self.loss.slope(r) / (1 - h)
             yield rows, entries, np.stack([self.c * weights * scale, slope**2 * omega * scale])
 
     @cached_property
     def _row_pair_products(self) -> list[np.ndarray]:
-        """Of each row of each factor, A_r A_s (packed)."""
+        """The products A_r A_s (packed) of each row of each factor."""
         i, j = pack_indices(self.factors[0].shape[1])
         return [np.ascontiguousarray(A[:, i] * A[:, j]) for A in self.factors]
 
     def pair_products(self, rows: slice, entries: Sample, mode: int, *excluded: int) -> np.ndarray:
-        """For each entry of such a piece, K_r K_s (packed), K the product of the other rows."""
-        product = None
-        for n, (squares, index) in enumerate(
-            zip(self._row_pair_products, entries.indices, strict=True)
-        ):
-            if n not in excluded:
-                gathered = np.take(squares[rows] if n == mode else squares, index, axis=0)
-                product = (
-                    gathered if product is None else np.multiply(product, gathered, out=product)
-                )
-        return (
-            np.ones((entries.values.size, self._row_pair_products[0].shape[1]))
-            if product is None
-            else product
+        """K_r K_s (packed) for each entry of a batch, K the product of its rows of other modes."""
+        gathered = (
+            np.take(squares[rows] if n == mode else squares, index, axis=0)
+            for n, (squares, index) in enumerate(
+                zip(self._row_pair_products, entries.indices, strict=True)
+            )
+            if n not in excluded
         )
+        product = next(gathered, None)
+        if product is None:
+            return np.ones((entries.values.size, self._row_pair_products[0].shape[1]))
+        for other in gathered:
+            product *= other
+        return np.asarray(product)
 
     def row_blocks(self, mode: int) -> np.ndarray:
-        """The blocks of a mode's rows, each with itself, in H and in M: (2, I_n, R, R)."""
+        """The diagonal blocks of H and M for the rows of a mode: (2, I_n, R, R)."""
         size, rank = self.factors[mode].shape
         blocks = np.zeros((2, size, rank, rank))
         for rows, entries, weights in self.batches(mode):
             K = self.pair_products(rows, entries, mode, mode)
-            blocks[:, rows] = _unpack(
-                _sum_by_index(entries.indices[mode], rows.stop - rows.start, weights, K)
-            )
+            sums = _sum_by_index(entries.indices[mode], rows.stop - rows.start, weights, K)
+            blocks[:, rows] = _unpack(sums)
         return blocks
 
 
@@ -238,7 +225,7 @@ def _to_engine(engine: Engine, factors: Sequence[np.ndarray]) -> tuple[np.ndarra
 
 
 def _weights(loss: Loss, r: np.ndarray, floor: float) -> np.ndarray:
-    """psi(r) / r, for residuals that are no smaller than some size."""
+    """psi(r) / r, with smaller residuals replaced by `floor`."""
     r = np.where(np.abs(r) < floor, np.copysign(floor, r), r)
     return np.asarray(loss.slope(r) / r)
 
@@ -270,7 +257,7 @@ class Unknowns:
     rank : int
     longest : int
     slices : dict from each other mode to a slice
-        Where the entries of its factor are, row by row.
+        The positions of the entries of its factor, row by row, among those of all other modes.
     """
 
     shape: tuple[int, ...]
@@ -289,7 +276,7 @@ class Unknowns:
 
     @property
     def solvable_jointly(self) -> bool:
-        """Whether they can be solved for together."""
+        """Whether there are few enough unknowns for a joint solution."""
         longest_count = self.rank * self.shape[self.longest]
         return (
             self.other_count <= MAX_JOINT_UNKNOWNS
@@ -301,11 +288,11 @@ class Unknowns:
         return self.rank * (sum(self.shape) - self.shape[self.longest])
 
     def split(self, by_mode: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers (I_n, R) for each mode: those of the longest, and of the rest in a row."""
+        """Arrays (I_n, R) of each mode as the one of the longest mode and a vector of the rest."""
         return by_mode[self.longest], np.concatenate([by_mode[n].ravel() for n in self.slices])
 
     def merge(self, longest: np.ndarray, others: np.ndarray) -> list[np.ndarray]:
-        """The numbers for each mode, from such parts."""
+        """The arrays of each mode, from the parts that `split` returns."""
         return [
             others[self.slices[n]].reshape(size, self.rank) if n in self.slices else longest
             for n, size in enumerate(self.shape)
@@ -314,16 +301,16 @@ class Unknowns:
 
 @dataclass(frozen=True, eq=False)
 class BlockMatrix:
-    """A symmetric matrix of all unknowns, but for what the longest mode's rows have in common.
+    """A symmetric matrix of all unknowns, block diagonal in the rows of the longest mode.
 
     Attributes
     ----------
     E : array (I, R, R)
-        Of each row of the longest mode with itself; with those of others it is 0.
+        The diagonal blocks of the rows of the longest mode.
     B : array (I, R, q)
-        Of these rows with the rest.
+        The blocks of these rows with the rest.
     D : array (q, q)
-        Of the rest.
+        The block of the rest.
     """
 
     E: np.ndarray
@@ -331,7 +318,7 @@ class BlockMatrix:
     D: np.ndarray
 
     def add_diagonal(self, diagonal: tuple[np.ndarray, np.ndarray]) -> BlockMatrix:
-        """With numbers added to the diagonal; see `Unknowns.split`."""
+        """The matrix plus a diagonal, in the parts of `Unknowns.split`."""
         longest, others = diagonal
         E = self.E + longest[:, :, None] * np.eye(longest.shape[1])
         return BlockMatrix(E, self.B, self.D + np.diag(others))
@@ -346,12 +333,9 @@ def _information_matrices(
     sum over the entries of both rows and C the products of the rows of all other modes.
     """
     shape, rank, mode, slices = unknowns.shape, unknowns.rank, unknowns.longest, unknowns.slices
-    factors = weighted.factors
-    E, D = (
-        np.zeros((2, shape[mode], rank, rank)),
-        np.zeros((2, unknowns.other_count, unknowns.other_count)),
-    )
-    B = np.zeros((2, shape[mode], rank, unknowns.other_count))
+    factors, q = weighted.factors, unknowns.other_count
+    E, D = np.zeros((2, shape[mode], rank, rank)), np.zeros((2, q, q))
+    B = np.zeros((2, shape[mode], rank, q))
     sums = {
         (m, n): np.zeros((2, shape[m] * (shape[n] if m < n else 1), rank * (rank + 1) // 2))
         for m in slices
@@ -372,11 +356,9 @@ def _information_matrices(
             total += _sum_by_index(group, total.shape[1], weights, K)
     for (m, n), total in sums.items():
         if m == n:
-            diagonal_block = np.zeros((2, shape[m], rank, shape[m], rank))
-            diagonal_block[:, np.arange(shape[m]), :, np.arange(shape[m])] = _unpack(
-                total
-            ).swapaxes(0, 1)
-            D[:, slices[m], slices[m]] = diagonal_block.reshape(2, shape[m] * rank, -1)
+            diagonal, k = np.zeros((2, shape[m], rank, shape[m], rank)), np.arange(shape[m])
+            diagonal[:, k, :, k] = _unpack(total).swapaxes(0, 1)
+            D[:, slices[m], slices[m]] = diagonal.reshape(2, shape[m] * rank, -1)
         else:
             block = _coupling_blocks(total, factors[m], factors[n]).reshape(2, shape[m] * rank, -1)
             D[:, slices[m], slices[n]], D[:, slices[n], slices[m]] = block, block.swapaxes(1, 2)
@@ -384,7 +366,7 @@ def _information_matrices(
 
 
 def _coupling_blocks(sums: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """What two modes with these rows have with each other: (2, I, R, J R)."""
+    """The off-diagonal blocks of two modes, from sums over their pairs of rows: (2, I, R, J R)."""
     (i, r), j = A.shape, len(B)
     blocks = np.einsum("hijrs,jr,is->hirjs", _unpack(sums).reshape(2, i, j, r, r), B, A)
     return np.asarray(blocks.reshape(2, i, r, j * r))
@@ -402,9 +384,9 @@ class GeneralizedInverse:
     S : array (q, q)
         The inverses of E and S, and T.
     observed : list of boolean arrays (I_n, R), one for each mode
-        Which unknowns the data says anything about; the others are as good as held.
+        The unknowns that the data has any information on; the others are held.
     undetermined_directions : array (q, count)
-        Directions of the rest that the data does not determine, sizes of columns aside.
+        Directions of the rest that the data does not determine, without the norms of columns.
     """
 
     unknowns: Unknowns
@@ -416,7 +398,7 @@ class GeneralizedInverse:
 
     @property
     def determined(self) -> bool:
-        """Whether the data determines all, but for the sizes of columns."""
+        """Whether the data determines all unknowns up to the norms of columns."""
         return not self.undetermined_directions.size
 
     @classmethod
@@ -434,14 +416,8 @@ class GeneralizedInverse:
         gauge = _gauge_vectors(factors, unknowns, H.D)
         if prior is not None:
             H = H.add_diagonal(unknowns.split(prior))
-        H = H.add_diagonal(
-            unknowns.split(
-                [
-                    1.0 - observed_part + DIAGONAL_LIFT * d
-                    for observed_part, d in zip(observed, diagonals, strict=True)
-                ]
-            )
-        )
+        lift = [~seen + DIAGONAL_LIFT * d for seen, d in zip(observed, diagonals, strict=True)]
+        H = H.add_diagonal(unknowns.split(lift))
         E = np.linalg.inv(H.E)
         T = E @ H.B
         S = H.D + gauge @ gauge.T - _flatten_blocks(T).T @ _flatten_blocks(H.B)
@@ -449,15 +425,12 @@ class GeneralizedInverse:
         S *= units[:, None] * units
         values, vectors = scipy.linalg.eigh(S, driver="evd", overwrite_a=True)
         vectors *= units[:, None]
-        determined, undetermined = (
-            vectors[:, values > UNDETERMINED_EIGENVALUE],
-            vectors[:, values <= UNDETERMINED_EIGENVALUE],
-        )
-        S = (determined / values[values > UNDETERMINED_EIGENVALUE]) @ determined.T
-        return cls(unknowns, E, T, S, observed, undetermined)
+        determined = values > UNDETERMINED_EIGENVALUE
+        S = (vectors[:, determined] / values[determined]) @ vectors[:, determined].T
+        return cls(unknowns, E, T, S, observed, vectors[:, ~determined])
 
     def undetermined_entries(self, factors: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Which entries of unit columns move along directions that are not determined."""
+        """Which entries of unit columns change along undetermined directions."""
         moves = [np.zeros_like(A) for A in factors]
         for x in self.undetermined_directions.T:
             steps = self.unknowns.merge(-self.T @ x, x)
@@ -468,7 +441,7 @@ class GeneralizedInverse:
         return [move > MIN_MOVEMENT * largest for move in moves]
 
     def multiply(self, by_mode: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The product with numbers (I_n, R) for each mode."""
+        """The product with arrays (I_n, R) of each mode."""
         longest, others = self.unknowns.split(by_mode)
         x = self.S @ (others - _flatten_blocks(self.T).T @ longest.ravel())
         return self.unknowns.merge((self.E @ longest[:, :, None])[:, :, 0] - self.T @ x, x)
@@ -483,7 +456,7 @@ class SandwichCovariance:
 
     @cached_property
     def other_covariance(self) -> np.ndarray:
-        """Of the unknowns that are not those of the longest mode."""
+        """The covariance of the unknowns of all modes but the longest."""
         T, M, S = _flatten_blocks(self.inverse.T), self.M, self.inverse.S
         cross = T.T @ _flatten_blocks(M.B)
         middle = M.D - cross - cross.T + T.T @ _flatten_blocks(M.E @ self.inverse.T)
@@ -499,12 +472,9 @@ class SandwichCovariance:
         return np.asarray(self.inverse.E @ left @ self.inverse.S)
 
     def longest_column(self, r: int, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of column r of the longest mode: the diagonal, and the product with a vector."""
-        own_variance, cross, T = (
-            self._longest_diagonal[:, r],
-            self._cross_covariance[:, r],
-            self.inverse.T[:, r],
-        )
+        """The covariance of column r of the longest mode: its diagonal, and its product with u."""
+        own_variance = self._longest_diagonal[:, r]
+        cross, T = self._cross_covariance[:, r], self.inverse.T[:, r]
         through = T @ self.other_covariance
         diagonal = own_variance + np.sum((through - 2 * cross) * T, axis=1)
         return diagonal, own_variance * u + (through - cross) @ (T.T @ u) - T @ (cross.T @ u)
@@ -517,12 +487,11 @@ def _flatten_blocks(blocks: np.ndarray) -> np.ndarray:
 def _joint_covariance(
     weighted: WeightedEntries, unknowns: Unknowns, prior: Sequence[np.ndarray], unit: float
 ) -> Covariance:
-    """The covariance of all factors together."""
+    """The covariance of all factors jointly."""
     H, M = _information_matrices(weighted, unknowns)
     inverse = GeneralizedInverse.of(H, unknowns, weighted.factors, prior)
-    sandwich = SandwichCovariance(
-        inverse, M.add_diagonal(unknowns.split([unit * ridge for ridge in prior]))
-    )
+    prior_variance = unknowns.split([unit * ridge for ridge in prior])
+    sandwich = SandwichCovariance(inverse, M.add_diagonal(prior_variance))
     variances, undetermined = [], inverse.undetermined_entries(weighted.factors)
     for n, A in enumerate(weighted.factors):
         U, sizes = normalize_columns(A)
@@ -531,9 +500,9 @@ def _joint_covariance(
             if n == unknowns.longest:
                 diagonal, product = sandwich.longest_column(r, u)
             else:
-                C = sandwich.other_covariance[unknowns.slices[n], unknowns.slices[n]][
-                    r :: U.shape[1], r :: U.shape[1]
-                ]
+                part = unknowns.slices[n]
+                column = slice(part.start + r, part.stop, unknowns.rank)
+                C = sandwich.other_covariance[column, column]
                 diagonal, product = np.diagonal(C), C @ u
             columns.append(diagonal - 2 * u * product + u * u * (u @ product))
         V = np.maximum(np.stack(columns, axis=1), 0.0) / sizes**2
@@ -542,7 +511,7 @@ def _joint_covariance(
 
 
 def _gauge_vectors(factors: Sequence[np.ndarray], unknowns: Unknowns, D: np.ndarray) -> np.ndarray:
-    """Vectors that hold the sizes of the columns of all modes but the longest."""
+    """Vectors whose outer products fix the norms of the columns of all modes but the longest."""
     rank = unknowns.rank
     vectors = np.zeros((unknowns.other_count, rank * len(unknowns.slices)))
     for k, (n, part) in enumerate(unknowns.slices.items()):
@@ -567,7 +536,7 @@ def normalize_columns(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _rowwise_covariance(
     weighted: WeightedEntries, prior: Sequence[np.ndarray], unit: float
 ) -> Covariance:
-    """The covariance of each row given all others."""
+    """The covariance of each row, given all other rows."""
     variances, determined = [], True
     for mode, A in enumerate(weighted.factors):
         H, M = weighted.row_blocks(mode)
