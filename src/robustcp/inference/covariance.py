@@ -166,7 +166,7 @@ class WeightedEntries:
         return cls(engine, factors, loss, posterior, residual_floor, c, mean_weight)
 
     def batches(self, mode: int) -> Iterator[tuple[slice, Sample, np.ndarray]]:
-        """Blocks of rows of a mode, their entries, and the weights of these in H and M (2, count)."""
+        """Blocks of rows of a mode, their entries, and their weights in H and M (2, count)."""
         counts, order = self.engine.slab_counts(mode), self.engine.order
         step = max(1, int(BATCH_ENTRIES / max(float(counts.mean()), 1.0)))
         for first in range(0, counts.size, step):
