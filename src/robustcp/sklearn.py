@@ -22,39 +22,41 @@ from robustcp.losses import Loss
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases
 
-#: Degrees of freedom of the t distribution by which held-out cells are scored.
+#: Degrees of freedom of the t distribution by which held-out entries are scored.
 DEGREES_OF_FREEDOM = 3.0
-#: The least scale of residuals, relative to the median magnitude of the cells that are not 0.
+#: Parameters that `cp` takes as they are.
+CP_OPTIONS = ("loss", "noise", "nonnegative", "constraints", "starts", "tol", "max_sweeps")
+#: The least scale of residuals, relative to the median magnitude of the entries that are not 0.
 MIN_RELATIVE_SCALE = 1e-3
 
 
 class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Robust CP as a transformer of scikit-learn: of samples, each a matrix or tensor, to scores.
+    """Robust CP as a transformer of scikit-learn, from samples (matrices or tensors) to scores.
 
-    The first mode of X holds samples. `fit` is `robustcp.cp`; `transform` gives the scores of
-    samples, new ones too, by robust regression on the components. Missing entries are NaN.
+    The first mode of X holds samples. `fit` calls `robustcp.cp`; `transform` returns the scores of
+    the same or new samples, by robust regression on the components. Missing entries are NaN.
 
     Parameters
     ----------
     n_components : int
         The rank.
     loss, noise, nonnegative, constraints, starts, tol, max_sweeps
-        As in `robustcp.cp`; modes are counted with that of the samples as 0.
+        As in `robustcp.cp`; the mode of the samples is mode 0.
     cases : bool or float
-        Whether some of the samples may be bad as a whole, or the largest share of them that may.
+        Whether samples may be bad as a whole, or the largest share of samples that may be.
     random_state : None, int, RandomState or Generator
         None is a fixed seed.
 
     Attributes
     ----------
     fit_ : Fit
-        All that is known of the model: `fit_.warnings`, `fit_.outliers(X)` and so on.
+        The fitted model, with `fit_.warnings`, `fit_.outliers(X)` and so on.
     components_ : array (n_components, ...)
-        What a score of 1 adds to a sample: the outer product of the unit columns of each component.
+        The sample with a score of 1 in one component: the outer product of its unit columns.
     sample_shape_ : tuple of int
         The shape of one sample.
     n_features_in_ : int
-        How many entries a sample has.
+        The number of entries of a sample.
     feature_names_in_ : array of str
         The names of the columns, if X was a data frame.
 
@@ -106,24 +108,12 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         y : ignored
         """
         rank = checks.whole_number("n_components", self.n_components, 1)
-        data = self._check_samples(X, reset=True)
+        data: Any = self._check_samples(X, reset=True)
         axes = axes_of(_frame_to_array(X))
-        labelled = (
-            LabelledTensor(data, axes.modes, axes.labels, units=axes.units) if axes.modes else data
-        )
-        fit = cp(
-            labelled,
-            rank,
-            loss=self.loss,
-            noise=self.noise,
-            cases=self._as_cases(),
-            nonnegative=self.nonnegative,
-            constraints=self.constraints,
-            starts=self.starts,
-            tol=self.tol,
-            max_sweeps=self.max_sweeps,
-            rng=self._seed(),
-        )
+        if axes.modes:
+            data = LabelledTensor(data, axes.modes, axes.labels, units=axes.units)
+        options = {name: getattr(self, name) for name in CP_OPTIONS}
+        fit = cp(data, rank, cases=self._as_cases(), rng=self._seed(), **options)
         if not fit.converged:
             warnings.warn(f"RobustCP: {fit.result.sentence}", ConvergenceWarning, stacklevel=2)
         self.fit_: Fit = fit
@@ -151,16 +141,16 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def score(self, X: Any, y: Any = None) -> float:
         """How well entries of samples are predicted from other entries of the same samples.
 
-        The entries of each sample are dealt out to two halves at random. Each half is predicted
-        by the scores that the other half has: so a component that does not mean anything costs,
-        whereas the residuals of whole samples would always be smaller with one component more.
+        The entries of each sample are assigned to two halves at random. Each half is predicted
+        with the scores of the other half. So a spurious component lowers the score, whereas the
+        residuals of whole samples always shrink with one component more.
 
         Returns
         -------
         float
-            The log density of the held-out entries less that under a model of nothing, in nats per
+            The gain in log density of the held-out entries over a model of zeros, in nats per
             entry; larger is better. Residuals have Student's t distribution with 3 degrees of
-            freedom, on which outliers have little bearing, with the scale that suits them best.
+            freedom, which limits the influence of outliers, with the scale of largest likelihood.
         """
         check_is_fitted(self)
         data = self._check_samples(X, reset=False)
@@ -175,16 +165,14 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             scores = np.zeros((len(data), self.fit_.rank))
             if has_entries.any():
                 scores[has_entries] = self._scores(np.where(half, data, np.nan)[has_entries])
-            residuals = np.where(
-                half, residuals, data - np.tensordot(scores, self.components_, axes=1)
-            )
-        return _mean_log_density(residuals[observed], data[observed]) - _mean_log_density(
-            data[observed], data[observed]
-        )
+            predicted = np.tensordot(scores, self.components_, axes=1)
+            residuals = np.where(half, residuals, data - predicted)
+        data = data[observed]
+        return _mean_log_density(residuals[observed], data) - _mean_log_density(data, data)
 
     @property
     def components_(self) -> np.ndarray:
-        """What a score of 1 adds to a sample."""
+        """The sample with a score of 1 in one component, for each component."""
         check_is_fitted(self)
         others = [np.asarray(to_host(A)) for A in self.fit_.factors[1:]]
         return np.asarray(khatri_rao(others).T.reshape(-1, *self.sample_shape_))
@@ -211,12 +199,12 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         if reset:
             self.sample_shape_ = shape
             self.n_features_in_ = math.prod(shape)
-        elif len(shape) == len(self.sample_shape_) == 1 and shape != self.sample_shape_:
-            raise ValueError(
-                f"X has {shape[0]} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
         elif shape != self.sample_shape_:
+            if len(shape) == len(self.sample_shape_) == 1:  # the message that scikit-learn tests
+                raise ValueError(
+                    f"X has {shape[0]} features, but {type(self).__name__} is expecting "
+                    f"{self.n_features_in_} features as input"
+                )
             raise ValueError(
                 f"X: has samples of shape {shape}, the model was fitted to {self.sample_shape_}"
             )
@@ -228,7 +216,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return Cases(0, share=self.cases)
 
     def _seed(self) -> Any:
-        """What `cp` takes as a seed; of a RandomState its next number."""
+        """The seed for `cp`: the next number of a RandomState, or else `random_state` itself."""
         state = self.random_state
         if isinstance(state, np.random.RandomState):
             return int(state.randint(2**31))
@@ -247,12 +235,12 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
 
 def _frame_to_array(X: Any) -> Any:
-    """A data frame is samples x features here, never a long table."""
+    """A data frame as an array (samples, features), never as a long table; others as they are."""
     return X.to_numpy() if hasattr(X, "iloc") else X
 
 
 def _mean_log_density(residuals: np.ndarray, data: np.ndarray) -> float:
-    """The mean log density of residuals by Student's t, with the scale that suits them best."""
+    """The mean log density of residuals under Student's t with the scale of largest likelihood."""
     sizes = np.abs(data[data != 0])
     typical_size = float(np.median(sizes)) if sizes.size else 1.0
     z = np.abs(residuals / typical_size)
@@ -260,11 +248,9 @@ def _mean_log_density(residuals: np.ndarray, data: np.ndarray) -> float:
 
     def cost(log_scale: float) -> float:
         squares = (z * math.exp(-log_scale)) ** 2
-        return log_scale + 0.5 * (DEGREES_OF_FREEDOM + 1) * float(
-            np.mean(np.log1p(squares / DEGREES_OF_FREEDOM))
-        )
+        log_terms = float(np.mean(np.log1p(squares / DEGREES_OF_FREEDOM)))
+        return log_scale + 0.5 * (DEGREES_OF_FREEDOM + 1) * log_terms
 
-    optimum = minimize_scalar(
-        cost, bounds=(math.log(MIN_RELATIVE_SCALE), math.log(upper)), method="bounded"
-    )
-    return -min(float(optimum.fun), cost(math.log(MIN_RELATIVE_SCALE)))
+    least = math.log(MIN_RELATIVE_SCALE)
+    optimum = minimize_scalar(cost, bounds=(least, math.log(upper)), method="bounded")
+    return -min(float(optimum.fun), cost(least))
