@@ -22,7 +22,7 @@ LOCALISED_ROW_SHARE = 0.25
 LOCALISED_ENERGY_SHARE = 0.99
 #: Rows of a peak may hold the squares, unless the median of the other components has less there.
 ORDINARY_ENERGY_SHARE = 0.9
-#: Rows are scattered, not those of a peak, if they span more than this multiple of their number.
+#: Rows that span more than this multiple of their number are scattered; the rows of a peak do not.
 SCATTER_RATIO = 2
 #: A component on this share of the rows or less is localised, whatever the other components do.
 FEW_ROWS_SHARE = 0.05

@@ -67,7 +67,7 @@ class Fit:
     cases : CaseDiagnostics, optional
         The weight, residual distance and flag of each sample, for a fit with `cases`.
     modes : tuple of str
-        Names of the modes: those of the data's dimensions, if it was an xarray.DataArray.
+        Names of the modes: the dimensions of the data, if it was an xarray.DataArray.
     labels : tuple of (list or None)
         Labels of each mode's indices: the data's coordinates, where it had any.
     units : tuple of str
@@ -397,10 +397,10 @@ class Fit:
     def distances(self, X: Any, mode: int | str) -> Distances:
         """How far each slab of a mode, such as a sample, is from the model, and within it.
 
-        Residual distances say how much of a sample the model does not describe, score distances
-        how far its scores are from those of the others; both with the data as they are, and
-        without single bad entries. Slabs of the mode have no noise of their own here, so that a
-        bad sample does not hide behind its own spread.
+        The residual distance is the size of the part of a sample that the model does not describe,
+        the score distance is how far its scores are from the scores of the others; both with all
+        entries and without single bad ones. The noise does not differ between slabs of the mode
+        here, so that a bad sample does not hide behind its own spread.
 
         Parameters
         ----------
@@ -424,8 +424,8 @@ class Fit:
     def sigma(self, X: Any) -> Array:
         """The standard deviation of the noise of each entry of X.
 
-        It is of the kind that `noise` tells, estimated from X, which may be other data than the
-        fit's; for Observed one for each entry.
+        It is estimated from X, which may be other data than the fit's, under the same kind of noise
+        as `noise`. For Observed, one for each entry.
 
         Examples
         --------
@@ -438,27 +438,27 @@ class Fit:
         return FittedView.of(self, X).sigma()
 
     def project(self, X: Any, mode: int | str = 0, *, nonnegative: bool | None = None) -> Array:
-        """Robust scores of new data: its factor in one mode, the other modes' factors held.
+        """Robust scores of new data: its factor in one mode, with the other factors held.
 
-        The noise is of the kind that the fit found, with its scales for the slabs of the other
+        The noise is of the same kind as that of the fit, with its scales for the slabs of the other
         modes.
 
         Parameters
         ----------
         X : array
-            New data: any number of slabs along `mode`, the same sizes in the others; where both
-            have labels, the same labels, in any order.
+            New data with any number of slabs along `mode` and the sizes of the fit in the other
+            modes; where both have labels, with the same labels, in any order.
         mode : int or str
-            The mode that is new, such as that of the samples, by number or name.
+            The mode of the new slabs, such as the samples, by number or name.
         nonnegative : bool, optional
-            Whether the scores must not be negative. By default they obey what the fit's
-            constraint on the mode says about single rows.
+            Whether the scores must not be negative. By default the fit's constraint on single rows
+            of the mode holds.
 
         Returns
         -------
         array (X.shape[mode], rank)
-            In the units of `weights` times unit columns: the rows of the data that the model
-            was fitted to get ``factors[mode] * weights``.
+            Scores in the units of weights times unit columns: for the data of the fit they are
+            ``factors[mode] * weights``.
 
         Examples
         --------
@@ -484,7 +484,7 @@ class Fit:
         )
 
     def _matching_modes(self, engine: Engine, mode: int | str) -> tuple[int, ...]:
-        """The number in the fit of a mode of some data."""
+        """The number in the fit of a mode of some data; empty if the fit has no such mode."""
         axes = engine.view.axes
         mode_index = self.axes.mode_number("mode", mode)
         if isinstance(mode, str) or not (self.axes.has_names and axes.has_names):
@@ -511,22 +511,22 @@ class Fit:
         X : array or Observed
             The data of the fit; with entry weights, ``as_engine(X).weighted(weights)``.
         method : {"normal", "bootstrap", "jackknife"}
-            "normal": by asymptotic normality of the estimate, jointly over all modes; takes as
-            long as a few sweeps. "bootstrap": by fits to the model plus residuals that are drawn
-            anew, outlying entries left where they are; if a mode is given, to slabs of that mode
-            drawn with replacement. "jackknife": by fits without each slab of a mode in turn.
+            "normal": asymptotic normality of the estimate, jointly over all modes; takes as long as
+            a few sweeps. "bootstrap": fits to the model plus residuals drawn with replacement,
+            with outlying entries unchanged; with a mode, fits to slabs of it drawn with
+            replacement. "jackknife": fits without each slab of a mode in turn.
         mode : int or str, optional
-            Whose slabs are resampled, such as that of the samples: intervals then also allow for
-            how much samples differ, and are those of the other modes. 0 for the jackknife.
+            The mode whose slabs are resampled, such as the samples. Intervals are then for the
+            other modes, and include the differences between slabs. 0 for the jackknife.
         n : int
-            How many resamples; of the jackknife the most, and of more slabs so many groups.
+            The number of resamples; for the jackknife the most: more slabs are left out in groups.
         level : float
-            The share of intervals that should hold the true entry, one by one.
+            The share of intervals that should contain the true entry, one by one.
         rng : None, seed or Generator
             None is a fixed seed. Results do not depend on `jobs`.
         jobs : int, optional
-            How many resamples are fitted at once; by default as many as there are cores, or one
-            if it does not take long.
+            The number of resamples that are fitted at once; by default the number of cores, or one
+            for small data.
         progress : function of (done, total), optional
 
         Returns
@@ -535,16 +535,15 @@ class Fit:
 
         Notes
         -----
-        Resamples are fitted from where the fit is, under its loss with its noise held, not by a
-        new search, and their components are paired with the fit's. Intervals of resamples are the
-        fit plus and minus so many standard errors: percentiles of the resamples covered less in
-        most trials, as they double what bias there is.
+        Fits to resamples begin at the fit, with its loss and noise held, without a new search, and
+        their components are paired with the fit's. Intervals of resamples are the fit plus and
+        minus a multiple of the standard errors: percentiles of the resamples covered less in most
+        trials, as they double any bias.
 
-        What the search or the rank may have missed is not in the intervals. Factors that were
-        fixed are taken as if they had been estimated. Factors that must not be negative are taken
-        as if they were free, and their intervals end at 0. Rows with few entries, for which `cp`
-        uses a prior, have the spread of their posterior by "normal"; by "bootstrap" only that of
-        the estimate, which is smaller.
+        Intervals do not include errors of the search or of the rank. Factors that were fixed are
+        treated as estimated. Nonnegative factors are treated as free, and their intervals end at 0.
+        For rows with few entries, for which `cp` uses a prior, "normal" gives the spread of the
+        posterior, "bootstrap" the spread of the estimate, which is smaller.
 
         Examples
         --------
@@ -577,31 +576,30 @@ class Fit:
         title: str | None = None,
         command: str = "",
     ) -> None:
-        """Write all that there is to say about the fit as one file of HTML, to be passed on.
+        """Write a report of the fit as one file of HTML.
 
-        Summary, warnings and what they mean, components, odd samples, flagged entries, the worst
-        slabs with slices of data, model and residual, noise, what was left out, sweeps and
-        starts, and what it takes to repeat the fit. The file needs no other and no network; it
-        can be read without JavaScript, which adds values at the pointer, zoom and a choice of
-        slices, and it can be printed.
+        It has the summary, the warnings and their meaning, components, odd samples, flagged
+        entries, the worst slabs with slices of data, model and residual, the noise, what was left
+        out, sweeps and starts, and how to repeat the fit. It needs no other file and no network,
+        can be printed, and can be read without JavaScript, which adds values at the pointer, zoom
+        and a choice of slices.
 
         Parameters
         ----------
         X : array or Observed
-            The data of the fit. Of data in chunks only what is shown is read, after some passes.
+            The data of the fit. After some passes over data in chunks, only the slices are read.
         path : str or Path
             An .html file, which is replaced if it exists.
         mode : int or str, optional
-            The mode that holds samples, by number or name; by default that of `cases`, or the
-            first.
+            The mode that holds samples, by number or name; by default the mode of `cases`, or 0.
         rank : RankProfile, optional
-            What speaks for each rank; see `robustcp.rank_profile`.
+            The evidence for each rank; see `robustcp.rank_profile`.
         uncertainty : Uncertainty, optional
             Intervals of the factors; see `uncertainty`.
         title : str, optional
             By default the name of the file.
         command : str
-            The call or the command that made the fit, to be told.
+            The call or the command that made the fit, which the report quotes.
 
         Examples
         --------
@@ -618,5 +616,5 @@ class Fit:
         )
 
     def to_tensorly(self) -> tuple[Array, list[Array]]:
-        """The plain pair (weights, factors) that TensorLy's functions take."""
+        """The pair (weights, factors) that TensorLy's functions take."""
         return self.model.to_tensorly()

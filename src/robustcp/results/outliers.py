@@ -1,4 +1,4 @@
-"""Which entries a model does not account for."""
+"""The entries that a model does not account for."""
 
 from __future__ import annotations
 
@@ -133,11 +133,10 @@ class Outliers:
         return self.engine.map_residuals(lambda r: r / unit, self.factors)
 
     def scores_of(self, fixed: Mapping[int, int] | Mapping[int | str, Any]) -> np.ndarray:
-        """The scores of one slice, without those of the whole tensor.
+        """The scores of one slice, on the host; NaN where an entry is missing.
 
-        Modes, by number or name, are fixed at an index, by position or label; the others keep
-        their order. On the host, NaN where an entry
-        is missing.
+        `fixed` maps modes, by number or name, to indices, by position or label; the other modes
+        keep their order. The scores of other entries are not computed.
 
         Examples
         --------
@@ -146,11 +145,10 @@ class Outliers:
         >>> robustcp.cp(X, 2).outliers(X).scores_of({1: 3}).shape
         (6, 8)
         """
-        axes, shape = self.fit.axes, self.fit.shape
-        indices = {}
+        axes, indices = self.fit.axes, {}
         for mode, index in fixed.items():
             n = axes.mode_number("fixed", mode)
-            indices[n] = axes.index_position("fixed", n, index, shape[n])
+            indices[n] = axes.index_position("fixed", n, index, self.fit.shape[n])
         return self.engine.residual_slice(self.factors, indices) / self._score_unit
 
     @property
@@ -163,8 +161,8 @@ class Outliers:
     def slabs(self) -> tuple[np.ndarray, ...]:
         """For each mode, the share of flagged entries in each of its slabs.
 
-        A slab is all that goes with one index of a mode: a sample, a frame, a sensor. They are
-        counted tile by tile, without scores of the whole tensor.
+        A slab is all entries with one index of a mode: a sample, a frame, a sensor. Flagged entries
+        are counted tile by tile, without an array of all scores.
         """
         return tuple(
             hits / np.maximum(self.engine.slab_counts(mode), 1)
@@ -178,7 +176,7 @@ class Outliers:
 
     @cached_property
     def _flag_counts(self) -> list[np.ndarray]:
-        """How many entries are flagged in each slab of each mode: one pass."""
+        """The number of flagged entries in each slab of each mode: one pass."""
         return self.engine.count_large_residuals(self.factors, self.threshold * self._score_unit)
 
     def worst(self, mode: int | str, count: int = 5) -> list[Slab]:
@@ -187,22 +185,20 @@ class Outliers:
         Parameters
         ----------
         mode : int or str
-            By number or name.
+            The mode by number or name.
         count : int
-            How many.
+            The number of slabs.
 
         Returns
         -------
         list of Slab
-            Each is a pair (index, share) that also knows the `label` of the index.
+            Pairs (index, share) with the attribute `label`.
         """
         n = self.fit.axes.mode_number("mode", mode)
         count = checks.whole_number("count", count, 0)
         shares, labels = self.slabs[n], self.fit.labels[n]
-        order = np.argsort(-shares, kind="stable")[:count]
-        return [
-            Slab(int(k), float(shares[k]), None if labels is None else labels[k]) for k in order
-        ]
+        order = np.argsort(-shares, kind="stable")[:count].tolist()
+        return [Slab(k, float(shares[k]), None if labels is None else labels[k]) for k in order]
 
 
 def _fdr_threshold(scores: np.ndarray, rate: float) -> float:

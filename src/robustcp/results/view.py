@@ -21,7 +21,6 @@ from robustcp.results.outliers import FLAG_RATE, Outliers
 from robustcp.results.summary import Summary
 
 if TYPE_CHECKING:
-    from robustcp.inference.rank_profile import RankProfile
     from robustcp.results.fit import Fit
 
 
@@ -149,24 +148,15 @@ class FittedView:
         path: str | Path,
         *,
         mode: int | str | None = None,
-        rank: RankProfile | None = None,
-        uncertainty: Uncertainty | None = None,
         title: str | None = None,
-        command: str = "",
+        **options: Any,
     ) -> None:
-        """Write the report of the fit as one file of HTML; see `Fit.report`."""
+        """Write the report of the fit; options are those of `Fit.report`."""
         from robustcp.report import ReportData, page
 
         if mode is None:
             mode = 0 if self.fit.cases is None else self.fit.cases.mode
-        data = ReportData(
-            self.fit,
-            self.engine,
-            self.outliers,
-            self.distances(mode),
-            rank,
-            uncertainty,
-            title=Path(path).stem if title is None else title,
-            command=command,
-        )
+        title = Path(path).stem if title is None else title
+        distances = self.distances(mode)
+        data = ReportData(self.fit, self.engine, self.outliers, distances, title=title, **options)
         write_bytes(path, page(data).encode())
