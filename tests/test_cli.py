@@ -300,7 +300,7 @@ class TestFit:
                    "--method", "cpals", "--max-sweeps", "1000000", "--out", str(out)]  # fmt: skip
         program = f"""
 import os, signal, sys
-import robustcp.estimators as m
+import robustcp as m
 
 def interrupted(X, rank, *, callback, **options):
     def after_sweep(state):
