@@ -36,6 +36,8 @@ LOG_SCALE_RATIO = 4.0
 CUTOFF_RANGE = (0.25, 0.75)
 #: Samples that move further than this have an arrow, in points.
 MIN_ARROW_LENGTH = 12.0
+#: Room is sought for this multiple of the largest number of names, the most outlying samples first.
+CANDIDATES_PER_NAME = 4
 #: The number of points on an arrow that names avoid.
 POINTS_PER_ARROW = 12
 
@@ -273,14 +275,15 @@ def _name_outlying(
     relative_distance = (points / np.where(cutoffs > 0, cutoffs, 1.0)).max(axis=1)
     indices = np.flatnonzero(outlying | was_outlying)
     indices = indices[np.lexsort((-relative_distance[indices], was_outlying[indices]))]
+    candidates = indices[: CANDIDATES_PER_NAME * max_names]
     markers = ax.transData.transform(after[is_finite])
     begin, end = (ax.transData.transform(position[moved]) for position in positions)
     fractions = np.linspace(0, 1, POINTS_PER_ARROW)[:, None, None]
     arrows = (begin + fractions * (end - begin)).reshape(-1, 2)
     name_texts = name_points(
         ax,
-        points[indices],
-        [names[k] for k in indices.tolist()],
+        points[candidates],
+        [names[k] for k in candidates.tolist()],
         max_names=max_names,
         markers=markers,
         line_points=arrows,
