@@ -12,6 +12,7 @@ from robustcp.cli.fit_command import fit
 from robustcp.cli.inspect_commands import compare, distances, outliers, rank
 from robustcp.cli.interrupts import exit_on_signals
 from robustcp.cli.parsing import Command, Group
+from robustcp.cli.read_options import with_source_options
 from robustcp.cli.report_command import report
 from robustcp.cli.stability_commands import ensemble, replicability, uncertainty
 from robustcp.cli.study_commands import demo, reproduce, simulate, trials
@@ -31,7 +32,7 @@ COMMANDS = (
 )  # fmt: skip
 
 for command in COMMANDS:
-    app.command(cls=Command)(report_errors(command))
+    app.command(cls=Command)(report_errors(with_source_options(command)))
 
 
 def _show_version(wanted: bool) -> None:

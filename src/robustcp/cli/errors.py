@@ -1,4 +1,4 @@
-"""Errors as the command line tells them: one line each, and an exit code that says which kind."""
+"""Error messages of the command line: one line each, and an exit code for each kind of error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def option_name(argument: str) -> str:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """The line that tells an error, and the exit code."""
+    """The message of an error in one line, and its exit code."""
     if isinstance(error, FileError):
         return error.message(option_name), NOT_WRITTEN if isinstance(
             error, WriteError
@@ -42,19 +42,19 @@ def explain(error: Exception) -> tuple[str, int]:
 
 
 def print_message(message: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     with suppress(OSError):
         print(f"robustcp: {message}", file=sys.stderr)
 
 
 def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
-    """One line on standard error, and an exit code."""
+    """Print one line on standard error and exit with a code."""
     print_message(message)
     raise typer.Exit(code)
 
 
 def report_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """The command, which ends in one line where the input is bad or the machine refuses."""
+    """Wrap a command: its errors end it with a message of one line and an exit code."""
 
     @functools.wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -80,14 +80,14 @@ def report_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _is_data_error(error: OSError) -> bool:
-    """Whether it is data in chunks that cannot be read, or those who should."""
+    """Whether data in chunks, or the scheduler that should read them, caused the error."""
     from robustcp.engines import ChunkError, SchedulerError
 
     return isinstance(error, ChunkError | SchedulerError)
 
 
 def _close_output() -> None:
-    """So that the interpreter does not try to print again as it ends."""
+    """Discard further output, so that the interpreter does not fail to flush it at its end."""
     with suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

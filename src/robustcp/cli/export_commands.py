@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robustcp.cli.options import (
-    Absent,
     AsJson,
-    Columns,
     Force,
-    Key,
-    Stack,
     TensorFile,
-    Value,
 )
 from robustcp.cli.printing import print_json, print_lines
 from robustcp.cli.read_options import Source, read_mode, read_tensor
@@ -80,11 +75,8 @@ def project(
         typer.Option(help="Whether scores must not be negative; by default as in the fit."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the scores here (.csv or .npy).")] = None,
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +96,7 @@ def project(
             raise FileError(out, "scores are written as .csv or .npy")
         Outputs(file, fit_file, force=force).add("out", out)
     fit = load(fit_file)
-    loaded = read_tensor(Source(file, key, absent, columns, value, stack))
+    loaded = read_tensor(source)
     new_mode = read_mode(mode, fit.modes)
     scores = np.asarray(to_host(fit.project(loaded, new_mode, nonnegative=nonnegative)))
     n = fit.aligned_to(loaded, free=range(len(fit.shape))).axes.mode_number("mode", new_mode)

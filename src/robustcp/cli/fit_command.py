@@ -12,16 +12,14 @@ import typer
 from robustcp.cli.checkpoint_options import CheckpointOption
 from robustcp.cli.compute_options import ComputeResources, Memory, Scheduler, Workers
 from robustcp.cli.drawing import picture_file
-from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, STOPPED, explain, fail, print_message
+from robustcp.cli.errors import NOT_CONVERGED, NOT_WRITTEN, explain, fail, print_message
 from robustcp.cli.fit_options import FitOptions
+from robustcp.cli.interrupts import explain_interrupt
 from robustcp.cli.options import (
-    Absent,
     AsJson,
     CaseMode,
-    Columns,
     Constraint,
     Force,
-    Key,
     LogEvery,
     Noise,
     Nonnegative,
@@ -30,10 +28,8 @@ from robustcp.cli.options import (
     ReportFile,
     Seed,
     Smooth,
-    Stack,
     TensorFile,
     Unimodal,
-    Value,
     Verbose,
 )
 from robustcp.cli.printing import print_json, print_summary, summary_of
@@ -70,7 +66,7 @@ def fit(
     ] = None,
     starts: Annotated[int | None, typer.Option(help="How many starts to try.")] = None,
     seed: Seed = 0,
-    max_sweeps: Annotated[int, typer.Option(help="The most sweeps.")] = 1000,
+    max_sweeps: Annotated[int, typer.Option(help="How many sweeps at most.")] = 1000,
     out: Annotated[
         Path, typer.Option(help="Where the fit goes: .npz, .nc, .json, .mat or .xlsx.")
     ] = Path("fit.npz"),
@@ -79,22 +75,19 @@ def fit(
     picture: PictureFormat = "png",
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Keep the fit here while it runs; the same command goes on from it."),
+        typer.Option(help="Write the unfinished fit here; the same command goes on from it."),
     ] = None,
     checkpoint_every: Annotated[
         float,
         typer.Option(
-            min=0, metavar="SECONDS", help="Time between writes of the checkpoint, at least."
+            min=0, metavar="SECONDS", help="Shortest time between two writes of the checkpoint."
         ),
     ] = 30.0,
     scheduler: Scheduler = None,
     workers: Workers = None,
     memory: Memory = None,
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     weights: Annotated[
         Path | None,
         typer.Option(help="Weights of entries (0: missing): their shape, or one that broadcasts."),
@@ -118,8 +111,9 @@ def fit(
 
     Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv, .parquet, .xlsx,
     and folders of .csv with a matrix in each.
-    Ctrl-C ends the fit and writes what there is. With --checkpoint the same command, given
-    again, goes on after Ctrl-C, a signal that ends it, or a crash.
+    Ctrl-C stops the fit after its sweep and writes the fit so far; in the search for starts
+    that is the best start so far, if any is finished. Ctrl-C again stops at once. With
+    --checkpoint the same command, given again, goes on after Ctrl-C, a signal or a crash.
 
     Exit codes:
     0  the fit converged and is written
@@ -127,7 +121,7 @@ def fit(
     2  bad input; nothing was done
     3  results could not be written; the message says where the fit is kept
     4  not enough memory
-    130  stopped before there was a fit
+    130  stopped by Ctrl-C before there was a fit, or after the fit was written
 
     Example: robustcp fit aminoacids.mat --key X.data --rank 3 --out fit.npz
     """
@@ -164,7 +158,6 @@ def fit(
         outputs.add("maps", maps)
     if plot is not None:
         outputs.add_folder("plot", plot, [])
-    source = Source(file, key, absent, columns, value, stack)
     loaded = prepare_image(resources.read(source), file, mask_file, flatten)
     if maps is not None:
         check_mappable(loaded, file)
@@ -248,14 +241,13 @@ def _save(fit: Fit, out: Path) -> None:
 
 @contextmanager
 def _mention_saved_fit(out: Path) -> Iterator[None]:
-    """Say that the fit is there, whatever becomes of the rest."""
+    """Say where the fit is if something fails after it was saved."""
     try:
-        yield
+        with explain_interrupt(f"stopped; the fit is in {out}"):
+            yield
     except (WriteError, MemoryError) as error:
         message, code = explain(error)
         fail(f"{message}; the fit is in {out}", code)
-    except KeyboardInterrupt:
-        fail(f"stopped; the fit is in {out}", STOPPED)
 
 
 def _picture_files(order: int, suffix: str) -> list[str]:

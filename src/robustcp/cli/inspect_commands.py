@@ -12,20 +12,15 @@ from robustcp.cli.drawing import draw_to_file, picture_file
 from robustcp.cli.errors import fail
 from robustcp.cli.fit_options import parse_modes
 from robustcp.cli.options import (
-    Absent,
     AsJson,
-    Columns,
     Force,
     Jobs,
-    Key,
     LogEvery,
     Nonnegative,
     PictureFormat,
     SampleMode,
     Seed,
-    Stack,
     TensorFile,
-    Value,
 )
 from robustcp.cli.printing import distances_of, print_distances, print_json, print_lines
 from robustcp.cli.progress import ProgressDisplay
@@ -51,11 +46,8 @@ def rank(
         Path | None,
         typer.Option(help="Keep what is done here; the same command does only the rest."),
     ] = None,
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
     as_json: AsJson = False,
     log_every: LogEvery = 10.0,
@@ -73,7 +65,7 @@ def rank(
     if plot is not None:
         outputs.add_folder("plot", plot, [picture_file("rank", picture)])
     profile_checkpoint = checkpoint_option.checkpoint(outputs)
-    loaded = read_tensor(Source(file, key, absent, columns, value, stack))
+    loaded = read_tensor(source)
     check_rank(most, loaded)
     nonnegative_modes = parse_modes(nonnegative, loaded.modes)
     with ProgressDisplay(every=log_every).count_tasks() as show_progress:
@@ -126,11 +118,8 @@ def outliers(
     rate: Annotated[float, typer.Option(help="Share of clean entries flagged by chance.")] = 0.001,
     out: Annotated[Path | None, typer.Option(help="Write the flags here (.npy, of bool).")] = None,
     count: Annotated[int, typer.Option(min=1, help="How many slabs of each mode to show.")] = 5,
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -152,7 +141,7 @@ def outliers(
         if out.suffix != ".npy":
             raise FileError(out, "flags are written as .npy")
         Outputs(file, fit_file, force=force).add("out", out)
-    loaded, fit = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    loaded, fit = read_tensor(source), load(fit_file)
     flagged_entries = fit.outliers(loaded, rate=rate)
     content: dict[str, Any] = {
         "share": flagged_entries.share,
@@ -183,11 +172,8 @@ def distances(
     count: Annotated[int, typer.Option(min=1, help="How many samples to show.")] = 20,
     plot: Annotated[Path | None, typer.Option(help="Folder for a picture.")] = None,
     picture: PictureFormat = "png",
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -201,7 +187,7 @@ def distances(
         Outputs(file, fit_file, force=force).add_folder(
             "plot", plot, [picture_file("distances", picture)]
         )
-    loaded, fit = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    loaded, fit = read_tensor(source), load(fit_file)
     sample_distances = fit.distances(loaded, read_mode(mode, fit.modes))
     if as_json:
         print_json(distances_of(sample_distances))

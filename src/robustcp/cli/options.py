@@ -8,29 +8,6 @@ from typing import Annotated
 import typer
 
 TensorFile = Annotated[Path, typer.Argument(help="The tensor's file.", show_default=False)]
-Key = Annotated[str | None, typer.Option(help="Which array of a file that holds several.")]
-Absent = Annotated[
-    str | None,
-    typer.Option(help="In .tns files and tables: what is not listed is 'missing' or 'zero'."),
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--modes",
-        metavar="A,B,...",
-        help="In tables: the columns of the modes, by name or position; with --stack, names for "
-        "the modes.",
-    ),
-]
-Value = Annotated[
-    str | None, typer.Option("--value", metavar="COLUMN", help="In tables: the column of values.")
-]
-Stack = Annotated[
-    bool,
-    typer.Option(
-        "--stack", help="Tables are matrices, one in a file or in each sheet: stack them."
-    ),
-]
 Nonnegative = Annotated[
     str | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""What is shown while a command works, on standard error: a bar to people, else lines of a log."""
+"""Progress on standard error while a command works: a bar at a terminal, else lines of a log."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: How a fit ended that was stopped from the keyboard.
+#: The outcome of a fit that Ctrl-C stopped.
 INTERRUPTED = Outcome("stopped", "stopped by Ctrl-C before it converged: this is the fit so far")
 
-#: How often, in seconds, the library tells a bar, or what the next line will say.
+#: Seconds between two progress reports of the library, which update the bar or the next line.
 REPORT_SECONDS = 0.5
 LOG_FORMAT, DATE_FORMAT = "%(asctime)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
 
@@ -69,7 +69,7 @@ def fit_with_progress(
 
 
 def _checkpoint_message(options: dict[str, Any]) -> str:
-    """What to say of the checkpoint of a fit that was stopped, if it has one."""
+    """The message about the checkpoint of a fit that was stopped; empty if it has none."""
     checkpoint = options.get("checkpoint")
     if checkpoint is None or not checkpoint.path.exists():
         return ""
@@ -77,16 +77,16 @@ def _checkpoint_message(options: dict[str, Any]) -> str:
 
 
 class ProgressDisplay:
-    """What is to be shown of some work.
+    """Shows the progress of some work.
 
     Parameters
     ----------
     quiet : bool
-        Nothing at all.
+        Show nothing.
     every : float
-        Without a terminal, seconds between lines that say how far it is; 0 for none.
+        Without a terminal, seconds between two lines of progress; 0 for none.
     verbose : bool
-        All that the library logs at the level INFO.
+        Show all that the library logs at the level INFO.
     """
 
     def __init__(self, quiet: bool = False, every: float = 10.0, verbose: bool = False) -> None:
@@ -94,19 +94,19 @@ class ProgressDisplay:
 
     @contextmanager
     def watch_fit(self) -> Iterator[ShowProgress]:
-        """Show what the library tells of a fit."""
+        """Show the progress that the library logs during a fit."""
         with self._display() as (show, write_record), _listen(show, write_record):
             yield show
 
     @contextmanager
     def count_tasks(self) -> Iterator[Callable[[str, int, int | None], None]]:
-        """Show how much is done of several tasks: their name, how many, and of how many."""
+        """Show how many tasks are done; yield a function of their name, that number, the total."""
         with self._display() as (show, write_record), _listen(lambda step: None, write_record):
             yield _count_progress(show)
 
     @contextmanager
     def _display(self) -> Iterator[tuple[ShowProgress, WriteRecord]]:
-        """What shows where some work is, and what shows other lines."""
+        """Yield a function that shows a progress report, and one that writes a log record."""
         initial = ProgressReport("begins")
         if self.quiet:
             yield (lambda step: None), (lambda record: None)
@@ -124,14 +124,14 @@ class ProgressDisplay:
 
 
 def _is_always_shown(record: logging.LogRecord) -> bool:
-    """Whether a line is of interest to those who did not ask for all of them."""
+    """Whether a record is shown without --verbose."""
     is_fit_warning = hasattr(record, "of_fit")
     return hasattr(record, "begins") or (record.levelno >= logging.WARNING and not is_fit_warning)
 
 
 @contextmanager
 def _listen(show: ShowProgress, write_record: WriteRecord) -> Iterator[None]:
-    """Listen to the library: where a fit is goes to `show`, and lines to `write_record`."""
+    """Pass the progress reports of the library to `show`, and its log records to `write_record`."""
     logger, handler = logging.getLogger("robustcp"), logging.Handler(logging.INFO)
 
     def emit(record: logging.LogRecord) -> None:
@@ -159,7 +159,7 @@ def _listen(show: ShowProgress, write_record: WriteRecord) -> Iterator[None]:
 def _log_periodically(
     handler: logging.Handler, every: float, latest: ProgressReport
 ) -> Iterator[ShowProgress]:
-    """A line every so often about what was told last."""
+    """Log the latest progress report at regular intervals."""
     start_time = update_time = time.monotonic()
     stop_event = threading.Event()
 
@@ -192,7 +192,7 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def _show_bar(initial: ProgressReport) -> Iterator[ShowProgress]:
-    """A bar at a terminal, with the time left."""
+    """Show a progress bar with the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -219,7 +219,10 @@ def _show_bar(initial: ProgressReport) -> Iterator[ShowProgress]:
 
 
 def _count_progress(show: ShowProgress) -> Callable[[str, int, int | None], None]:
-    """What is told as numbers, as steps with the time that is left, at the speed of late."""
+    """A function that turns counts of tasks into progress reports, for `show`.
+
+    The time left is estimated from the speed of the latest counts.
+    """
     start_time, histories = time.monotonic(), dict[str, deque[tuple[float, int]]]()
 
     def report_count(name: str, done: int, total: int | None) -> None:

@@ -1,13 +1,17 @@
-"""Tensors that commands are given, and what may be asked of them."""
+"""The tensor of a command: how its file is read, and checks of other options by it."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from robustcp.cli.errors import fail
 
@@ -15,20 +19,74 @@ if TYPE_CHECKING:
     from robustcp.io.reading import Loaded
 
 
+Key = Annotated[str | None, typer.Option(help="Which array of a file that holds several.")]
+Absent = Annotated[
+    str | None,
+    typer.Option(help="In .tns files and tables: what is not listed is 'missing' or 'zero'."),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--modes",
+        metavar="A,B,...",
+        help="In tables: the columns of the modes, by name or position; with --stack, names for "
+        "the modes.",
+    ),
+]
+Value = Annotated[
+    str | None, typer.Option("--value", metavar="COLUMN", help="In tables: the column of values.")
+]
+Stack = Annotated[
+    bool,
+    typer.Option(
+        "--stack", help="Tables are matrices, one in a file or in each sheet: stack them."
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Source:
-    """A file and what is said of it: which array, which columns, what is not listed."""
+    """A file and the options that say which tensor is in it.
+
+    A parameter `source` of a command stands for these options on the command line, see
+    `with_source_options`. It has their values and the command's `file`.
+    """
 
     file: Path
-    key: str | None = None
-    absent: str | None = None
-    columns: str | None = None
-    value: str | None = None
-    stack: bool = False
+    key: Key = None
+    absent: Absent = None
+    columns: Columns = None
+    value: Value = None
+    stack: Stack = False
+
+
+def with_source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter `source` is replaced by the options of a `Source`."""
+    signature = inspect.signature(command, eval_str=True)
+    if "source" not in signature.parameters:
+        return command
+    options = [
+        parameter
+        for name, parameter in inspect.signature(Source, eval_str=True).parameters.items()
+        if name != "file"
+    ]
+
+    @functools.wraps(command)
+    def wrapper(**arguments: Any) -> None:
+        values = {option.name: arguments.pop(option.name) for option in options}
+        command(source=Source(arguments["file"], **values), **arguments)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += options if parameter.name == "source" else [parameter]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    vars(wrapper)["__signature__"] = signature.replace(parameters=parameters)
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
 
 
 def read_tensor(source: Source, *, lazy: bool = False) -> Loaded:
-    """The tensor in a file; where that can be, entries are read lazily, when they are needed."""
+    """The tensor in a file; entries are read when they are needed if `lazy` and if possible."""
     from robustcp.io.reading import read
 
     if source.absent not in (None, "missing", "zero"):

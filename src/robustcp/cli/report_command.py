@@ -11,16 +11,11 @@ import typer
 from robustcp.cli.errors import fail
 from robustcp.cli.fit_options import parse_modes
 from robustcp.cli.options import (
-    Absent,
-    Columns,
     Force,
     Jobs,
-    Key,
     Nonnegative,
     Seed,
-    Stack,
     TensorFile,
-    Value,
 )
 from robustcp.cli.progress import ProgressDisplay
 from robustcp.cli.read_options import Source, check_rank, read_mode, read_tensor
@@ -48,11 +43,8 @@ def report(
     nonnegative: Nonnegative = None,
     seed: Seed = 0,
     jobs: Jobs = None,
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
 ) -> None:
     """Write all that there is to say about a fit as one file of HTML, to be passed on.
@@ -67,7 +59,7 @@ def report(
     from robustcp.results.view import FittedView
 
     add_report(out, Outputs(file, fit_file, force=force), "out")
-    loaded, fit = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    loaded, fit = read_tensor(source), load(fit_file)
     view = FittedView.of(fit, loaded)
     sample_mode: Any = None if mode is None else read_mode(mode, fit.modes)
     profile = intervals = None

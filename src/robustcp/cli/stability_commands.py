@@ -8,22 +8,18 @@ from typing import Annotated
 import typer
 
 from robustcp.cli.drawing import draw_to_file, picture_file
-from robustcp.cli.errors import STOPPED, fail
+from robustcp.cli.errors import fail
 from robustcp.cli.fit_options import parse_modes
+from robustcp.cli.interrupts import explain_interrupt
 from robustcp.cli.options import (
-    Absent,
     AsJson,
-    Columns,
     Force,
     Jobs,
-    Key,
     Nonnegative,
     PictureFormat,
     SampleMode,
     Seed,
-    Stack,
     TensorFile,
-    Value,
 )
 from robustcp.cli.printing import print_json
 from robustcp.cli.progress import ProgressDisplay
@@ -54,11 +50,8 @@ def replicability(
     keep: FitFolder = None,
     plot: Plot = None,
     picture: PictureFormat = "png",
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -72,26 +65,24 @@ def replicability(
         Outputs(file, force=force).add_folder(
             "plot", plot, [picture_file("replicability", picture)]
         )
-    loaded = read_tensor(Source(file, key, absent, columns, value, stack))
+    loaded = read_tensor(source)
     check_rank(rank, loaded)
     nonnegative_modes = parse_modes(nonnegative, loaded.modes)
-    with ProgressDisplay().count_tasks() as show_progress:
-        try:
-            result = run(
-                loaded,
-                rank,
-                mode=read_mode(mode, loaded.modes),
-                folds=folds,
-                repeats=repeats,
-                preset="split_half" if split_half else None,
-                nonnegative=nonnegative_modes,
-                rng=seed,
-                jobs=jobs,
-                folder=keep,
-                progress=lambda done, total: show_progress("fits", done, total),
-            )
-        except KeyboardInterrupt:
-            fail("stopped" + ("; the same command goes on from here" if keep else ""), STOPPED)
+    message = "stopped; the same command goes on from here" if keep else "stopped"
+    with explain_interrupt(message), ProgressDisplay().count_tasks() as show_progress:
+        result = run(
+            loaded,
+            rank,
+            mode=read_mode(mode, loaded.modes),
+            folds=folds,
+            repeats=repeats,
+            preset="split_half" if split_half else None,
+            nonnegative=nonnegative_modes,
+            rng=seed,
+            jobs=jobs,
+            folder=keep,
+            progress=lambda done, total: show_progress("fits", done, total),
+        )
     if as_json:
         print_json(
             {
@@ -136,11 +127,8 @@ def ensemble(
     keep: FitFolder = None,
     plot: Plot = None,
     picture: PictureFormat = "png",
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -154,23 +142,21 @@ def ensemble(
         fail(f"--most {most}: must be at least 1")
     if plot is not None:
         Outputs(file, force=force).add_folder("plot", plot, [picture_file("ensemble", picture)])
-    loaded = read_tensor(Source(file, key, absent, columns, value, stack))
+    loaded = read_tensor(source)
     check_rank(most, loaded)
     nonnegative_modes = parse_modes(nonnegative, loaded.modes)
-    with ProgressDisplay().count_tasks() as show_progress:
-        try:
-            models = run(
-                loaded,
-                range(1, most + 1),
-                starts=starts,
-                nonnegative=nonnegative_modes,
-                rng=seed,
-                jobs=jobs,
-                folder=keep,
-                progress=lambda done, total: show_progress("fits", done, total),
-            )
-        except KeyboardInterrupt:
-            fail("stopped" + ("; the same command goes on from here" if keep else ""), STOPPED)
+    message = "stopped; the same command goes on from here" if keep else "stopped"
+    with explain_interrupt(message), ProgressDisplay().count_tasks() as show_progress:
+        models = run(
+            loaded,
+            range(1, most + 1),
+            starts=starts,
+            nonnegative=nonnegative_modes,
+            rng=seed,
+            jobs=jobs,
+            folder=keep,
+            progress=lambda done, total: show_progress("fits", done, total),
+        )
     if as_json:
         print_json(
             {
@@ -206,11 +192,8 @@ def uncertainty(
     out: Annotated[Path | None, typer.Option(help="Write the intervals here (.npz).")] = None,
     plot: Plot = None,
     picture: PictureFormat = "png",
-    key: Key = None,
-    absent: Absent = None,
-    columns: Columns = None,
-    value: Value = None,
-    stack: Stack = False,
+    *,
+    source: Source,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -231,7 +214,7 @@ def uncertainty(
         outputs.add("out", out)
     if plot is not None:
         outputs.add_folder("plot", plot, [picture_file("uncertainty", picture)])
-    loaded, fit = read_tensor(Source(file, key, absent, columns, value, stack)), load(fit_file)
+    loaded, fit = read_tensor(source), load(fit_file)
     with ProgressDisplay().count_tasks() as show_progress:
         intervals = fit.uncertainty(
             loaded,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from robustcp.cli.errors import STOPPED, fail
+from robustcp.cli.errors import fail
+from robustcp.cli.interrupts import explain_interrupt
 from robustcp.cli.options import Force
 from robustcp.cli.progress import ProgressDisplay
 from robustcp.persist.errors import FileError
@@ -143,11 +144,11 @@ def reproduce(
     if jobs is not None and jobs < 1:
         fail(f"--jobs {jobs}: must be at least 1")
     scale = (StudyExtent.quick() if quick else StudyExtent()).with_replicates(replicates)
-    try:
-        with ProgressDisplay().count_tasks() as progress:
-            run(study_names, out, scale, jobs=jobs, progress=progress)
-    except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", STOPPED)
+    with (
+        explain_interrupt("stopped; the same command goes on from here"),
+        ProgressDisplay().count_tasks() as progress,
+    ):
+        run(study_names, out, scale, jobs=jobs, progress=progress)
     for name in study_names:
         print(f"{STUDIES[name].title}: {out / name}{', '.join(SUFFIXES)}")
 
@@ -190,11 +191,11 @@ def trials(
     if jobs is not None and jobs < 1:
         fail(f"--jobs {jobs}: must be at least 1")
     selection = Selection(kind_names or list(KINDS), seeds or (2 if quick else 10), method_names)
-    try:
-        with ProgressDisplay().count_tasks() as progress:
-            rows = run(selection, out, jobs=jobs, progress=progress)
-    except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", STOPPED)
+    with (
+        explain_interrupt("stopped; the same command goes on from here"),
+        ProgressDisplay().count_tasks() as progress,
+    ):
+        rows = run(selection, out, jobs=jobs, progress=progress)
     if verdict_text := summarize_targets(rows):
         print(verdict_text)
     print(f"{out / 'trials'}{', '.join(SUFFIXES)}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from robustcp.cli.errors import STOPPED, fail
+from robustcp.cli.interrupts import explain_interrupt
 from robustcp.cli.options import Force, Quiet, Seed
 from robustcp.cli.progress import ProgressDisplay
 from robustcp.persist.errors import FileError
@@ -36,20 +36,20 @@ def video(
     if not file.exists():
         raise FileError(file, "there is no such file")
     Outputs(file, force=force).add_folder("out", out, OUTPUT_NAMES)
-    try:
-        with ProgressDisplay(quiet).count_tasks() as progress:
-            separation = separate(
-                file,
-                out,
-                rank=rank,
-                every=every,
-                scale=scale,
-                frames=frames,
-                seed=seed,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        fail("stopped; nothing was written", STOPPED)
+    with (
+        explain_interrupt("stopped; nothing was written"),
+        ProgressDisplay(quiet).count_tasks() as progress,
+    ):
+        separation = separate(
+            file,
+            out,
+            rank=rank,
+            every=every,
+            scale=scale,
+            frames=frames,
+            seed=seed,
+            progress=progress,
+        )
     if not quiet:
         height, width = separation.size
         print(
