@@ -15,6 +15,7 @@ from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_device, to_host
 from robustcp.engines.axes import Axes
+from robustcp.engines.entries import Entries, draw_positions
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
@@ -23,6 +24,9 @@ from robustcp.engines.weights import CoordinateWeights, Weights, as_weights
 from robustcp.losses import Loss, Tail
 
 E = TypeVar("E", bound="Engine")
+
+#: Entries of a sample.
+SAMPLE_ENTRIES = 1 << 16
 
 
 class WholeSweep(ABC):
@@ -94,28 +98,6 @@ class View:
         return replace(self, weights=weights, scales=scales, axes=self.axes.subset(indices))
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Some entries of the data, or their residuals, and where they are.
-
-    Attributes
-    ----------
-    values : float64 array (count,)
-    indices : tuple of integer arrays (count,), one for each mode; found when asked for
-    weights, scales : float64 array (count,), optional
-        Those of the entries, where all were asked for and have any.
-    """
-
-    values: np.ndarray
-    locate: Callable[[], tuple[np.ndarray, ...]] = field(repr=False)
-    weights: np.ndarray | None = field(repr=False, default=None)
-    scales: np.ndarray | None = field(repr=False, default=None)
-
-    @cached_property
-    def indices(self) -> tuple[np.ndarray, ...]:
-        return self.locate()
-
-
 class Engine(ABC):
     """Data of one kind, and how it is passed over.
 
@@ -154,23 +136,21 @@ class Engine(ABC):
 
     # What an engine must say
 
-    @property
-    @abstractmethod
-    def max_abs(self) -> float:
-        """The largest magnitude in the data."""
-
-    @property
-    @abstractmethod
-    def complete(self) -> bool:
-        """Whether no entry is missing."""
-
-    @abstractmethod
-    def asarray(self, array: Any) -> Array:
-        """A host array as one of this engine's, on its device."""
-
     @abstractmethod
     def with_view(self: E, view: View) -> E:
         """The same data, looked at in another way; nothing is copied."""
+
+    @abstractmethod
+    def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
+        """The data at some indices of each mode; None takes a mode whole."""
+
+    @abstractmethod
+    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+        """work(x - model) of every entry, an array of the data's shape and library.
+
+        `work` takes an array of some entries, NaN where one is missing, and returns an array of
+        the same shape. Entries of weight 0 have residuals like any other.
+        """
 
     @abstractmethod
     def normal_equations(
@@ -178,27 +158,80 @@ class Engine(ABC):
     ) -> NormalEquations:
         """The normal equations of a mode's factor, or of some of its rows."""
 
-    @abstractmethod
-    def sample(self, factors: Factors | None = None) -> Sample:
-        """x, or x - model, on a fixed sample of the entries (all of a small tensor)."""
+    # What follows from that; engines override what they can do faster
 
-    def entries(self, factors: Factors | None = None) -> Sample:
+    def asarray(self, array: Any) -> Array:
+        """A host array as one of this engine's, on its device."""
+        host = np.ascontiguousarray(array)
+        return self.xp.asarray(host, dtype=self.dtype, device=self.device)
+
+    def entries(self, factors: Factors | None = None) -> Entries:
         """x, or x - model, of all entries that were observed; for data that is not large."""
-        if factors is None:
-            values = self.unfolding(0, slice(0, self.shape[0])).reshape(self.shape)
-        else:
-            values = np.array(to_host(self.map_residuals(lambda r: r, factors)), dtype=np.float64)
-        weights = self.view.weights
-        entry_weights = None
-        if isinstance(weights, Weights):
-            entry_weights = weights.values_at(np.indices(self.shape).reshape(self.order, -1))
-            values[entry_weights.reshape(self.shape) == 0] = np.nan
+        data = self.standardized(None) if factors is None else self
+        residuals = data.map_residuals(lambda r: r, factors or self._null_factors)
+        values = np.asarray(to_host(residuals), dtype=np.float64)
         indices = np.nonzero(~np.isnan(values))
-        entry_weights = (
-            None if entry_weights is None else entry_weights.reshape(self.shape)[indices]
+        weights, scales = self.view.weights, self.view.scales
+        entries = Entries(
+            self.shape,
+            values[indices],
+            indices,
+            weights.values_at(indices) if isinstance(weights, Weights) else None,
+            None if scales is None else scales.values_at(indices),
         )
-        scales = None if self.view.scales is None else self.view.scales.values_at(indices)
-        return Sample(values[indices], lambda: indices, entry_weights, scales)
+        if entries.weights is None or entries.weights.all():
+            return entries
+        return entries.select(entries.weights > 0)
+
+    @property
+    def _null_factors(self) -> Factors:
+        """The factors of a model of zeros, of rank 1."""
+        return tuple(self.asarray(np.zeros((size, 1))) for size in self.shape)
+
+    def sample(self, factors: Factors | None = None) -> Entries:
+        """x, or x - model, on a fixed sample of the entries (all of a small tensor)."""
+        entries = self.entries(factors)
+        if entries.values.size <= SAMPLE_ENTRIES:
+            return entries
+        return entries.select(draw_positions(entries.values.size, SAMPLE_ENTRIES))
+
+    @cached_property
+    def max_abs(self) -> float:
+        """The largest magnitude in the data."""
+        return float(np.abs(self.entries().values).max())
+
+    @property
+    def complete(self) -> bool:
+        """Whether no entry is missing."""
+        return int(self._all_slab_counts[0].sum()) == math.prod(self.shape)
+
+    def slab_sums(
+        self,
+        work: Callable[[Array], Array],
+        factors: Factors | None = None,
+        *,
+        weighted: bool = False,
+    ) -> list[np.ndarray]:
+        """The sum over each slab of each mode of work(x), or work(x - model); host.
+
+        `work` takes an array of some entries, NaN where one is missing, and returns as many
+        numbers or truth values. They are multiplied by the entries' weights only if `weighted`,
+        which is asked only of data that has weights.
+        """
+        entries = self.entries(factors)
+        costs = np.asarray(to_host(work(self.asarray(entries.values))))
+        if weighted and entries.weights is not None:
+            costs = costs * entries.weights
+        return [
+            np.bincount(index, weights=costs, minlength=size)
+            for index, size in zip(entries.indices, self.shape, strict=True)
+        ]
+
+    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
+        """Some rows of the mode-n unfolding, with NaN where an entry is missing; host."""
+        entries = self.entries()
+        unfolded = np.moveaxis(entries.to_dense(entries.values), mode, 0)[rows]
+        return unfolded.reshape(len(unfolded), -1)
 
     def without_fibres(self: E, fibres: Fibres) -> E:
         """The same data without some fibres, which count as missing."""
@@ -213,39 +246,6 @@ class Engine(ABC):
         weights = self.view.weights or Weights(self.shape, (None,) * self.order)
         assert isinstance(weights, Weights)
         return self.with_view(replace(self.view, weights=weights.without_slabs(mode, rows)))
-
-    @abstractmethod
-    def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
-    ) -> list[np.ndarray]:
-        """The sum over each slab of each mode of work(x), or work(x - model); host.
-
-        `work` takes an array of some entries, NaN where one is missing, and returns as many
-        numbers or truth values. They are multiplied by the entries' weights only if `weighted`,
-        which is asked only of data that has weights.
-        """
-
-    @abstractmethod
-    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        """work(x - model) of every entry, an array of the data's shape and library.
-
-        Entries of weight 0 have residuals like any other.
-        """
-
-    @abstractmethod
-    def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
-        """The part at some indices of each mode; None takes a mode whole."""
-
-    @abstractmethod
-    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
-        """Some rows of the mode-n unfolding, other modes in order, the last fastest.
-
-        On the host, float64, NaN where an entry is missing.
-        """
 
     @property
     def device(self) -> Any:
@@ -343,8 +343,7 @@ class Engine(ABC):
         if self.view.scales is not None:
             indices = np.indices(self.shape).reshape(self.order, -1)
             return self.asarray(self.view.scales.values_at(indices).reshape(self.shape))
-        zeros = tuple(self.asarray(np.zeros((size, 1))) for size in self.shape)
-        return self.map_residuals(self.xp.ones_like, zeros)
+        return self.map_residuals(self.xp.ones_like, self._null_factors)
 
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the data."""

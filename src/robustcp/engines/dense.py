@@ -14,7 +14,8 @@ from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, TritonAlgebra, algebra_for
 from robustcp.engines.arrays import to_host
-from robustcp.engines.base import Engine, Sample, View, WholeSweep
+from robustcp.engines.base import Engine, View, WholeSweep
+from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.memory import format_bytes, free_memory
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes import Passes
@@ -215,7 +216,7 @@ class DenseEngine(Engine):
 
     # Samples and reductions
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         sample_indices = self._storage.sample_indices
         flat = sample_indices.flat_indices
         parts = self._all_values(factors) if flat is None else self._sampled_values(factors, flat)
@@ -226,9 +227,9 @@ class DenseEngine(Engine):
             indices = sample_indices.indices
             return indices if observed is None else tuple(index[observed] for index in indices)
 
-        return Sample(values if observed is None else values[observed], locate)
+        return Entries(self.shape, values if observed is None else values[observed], locate)
 
-    def entries(self, factors: Factors | None = None) -> Sample:
+    def entries(self, factors: Factors | None = None) -> Entries:
         plain = self._storage.weights is None and self.view.scales is None
         if plain and self._storage.sample_indices.flat_indices is None:  # a sample is all of them
             return self.sample(factors)
@@ -244,8 +245,7 @@ class DenseEngine(Engine):
         for indices in storage.sample_positions(flat):
             r = storage.convert(storage.array[tuple(indices)], self.dtype)
             if factors is not None:
-                rows = (xp.take(A, i, axis=0) for A, i in zip(factors, indices, strict=True))
-                r = r - xp.sum(math.prod(rows, start=1.0), axis=-1)
+                r = r - model_at(factors, indices)
             if factors is not None and storage.scales is not None:
                 r = r / storage.scales.values_at([indices[mode] for mode in storage.order])
             if storage.weights is not None and storage.weights.has_zeros:

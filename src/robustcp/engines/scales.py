@@ -17,13 +17,12 @@ import numpy as np
 from robustcp._util.checks import ArgumentError, real_number
 from robustcp._util.typing import Array
 from robustcp.engines.arrays import to_host
+from robustcp.engines.entries import model_at
 from robustcp.engines.installed import numba_kernels
-from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, slice_length, split_range
+from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, slice_length
 from robustcp.engines.weights import CoordinateWeights, MatrixWeights, TileWeights, Weights
 
 _ARGUMENT_NAME = "scales"
-#: Entries that are looked up at a time.
-LOOKUP_ENTRIES = 1 << 16
 #: Inverse scales of tensors with no more entries are kept for all compiled passes.
 MAX_CACHED_ENTRIES = 1 << 21
 
@@ -72,13 +71,7 @@ class Signal:
 
     def values_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The standard deviations of some entries, on the host."""
-        deviations = np.empty(len(indices[0]))
-        for piece in split_range(deviations.size, LOOKUP_ENTRIES) if deviations.size else []:
-            pairs = zip(self.factors, indices, strict=True)
-            rows = [np.take(A, index[piece], axis=0) for A, index in pairs]
-            product = math.prod(rows[1:], start=rows[0])
-            deviations[piece] = self.standard_deviation(product.sum(axis=1), np)
-        return deviations
+        return np.asarray(self.standard_deviation(model_at(self.factors, indices), np))
 
     def standard_deviation(self, model: Array, xp: Any) -> Array:
         """The standard deviation by a model of either sign, in float64: squares may be large."""
@@ -231,11 +224,7 @@ class TileScales:
         xp = self._xp
         u = None if self.slabs is None else self.slabs.values_at(indices)
         if self._signal is not None:
-            rows = [
-                xp.take(A, i, axis=0) for A, i in zip(self.signal_factors, indices, strict=True)
-            ]
-            model = xp.sum(math.prod(rows[1:], start=rows[0]), axis=-1)
-            by_signal = self._signal.standard_deviation(model, xp)
+            by_signal = self._signal.standard_deviation(model_at(self.signal_factors, indices), xp)
             u = by_signal if u is None else u * by_signal
         return self._apply_unit_and_floor(u, tuple(indices[0].shape))
 

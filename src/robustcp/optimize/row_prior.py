@@ -15,7 +15,7 @@ import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Axes, Engine, Sample, to_host
+from robustcp.engines import Axes, Engine, Entries, to_host
 from robustcp.engines.normal_equations import unpack_indices
 from robustcp.losses import Loss
 
@@ -88,7 +88,7 @@ class RowPosterior:
         """The prior for a loss that is `unit` times a negative log likelihood."""
         return Prior(tuple(None if tau is None else unit / tau for tau in self.prior_variances))
 
-    def leverages(self, sample: Sample, factors: Factors, curvatures: np.ndarray) -> np.ndarray:
+    def leverages(self, sample: Entries, factors: Factors, curvatures: np.ndarray) -> np.ndarray:
         """The leverage of each entry, for the curvatures of the loss there."""
         host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
         rows = [A[index] for A, index in zip(host, sample.indices, strict=True)]

@@ -18,7 +18,7 @@ from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import is_lazy, to_host, working_dtype
-from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.base import Engine, View
 from robustcp.engines.blocks.chunks import (
     GROUP_ENTRIES,
     Block,
@@ -42,6 +42,7 @@ from robustcp.engines.blocks.tasks import (
     UnfoldingProduct,
 )
 from robustcp.engines.dense import BLOCK_BYTES, BLOCK_SHARE, DenseEngine
+from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.memory import fits_in_memory, format_bytes, parse_bytes
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.sample_indices import SampleIndices
@@ -199,9 +200,6 @@ class ChunkedEngine(Engine):
         if sample_values is not None:
             shared.sample_values = sample_values
 
-    def asarray(self, array: Any) -> Array:
-        return np.ascontiguousarray(array, dtype=self.dtype)
-
     def with_view(self, view: View) -> ChunkedEngine:
         other = copy(self)
         other.view = view
@@ -358,7 +356,7 @@ class ChunkedEngine(Engine):
 
     # Samples and reductions
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         _ = self._summary
         shared = self._shared
         if shared.sample_values is None:
@@ -367,8 +365,7 @@ class ChunkedEngine(Engine):
         indices, view = shared.sample_indices.indices, self.view
         r = view.apply(shared.sample_values.astype(self.dtype), self.xp)
         if factors is not None:
-            rows = [np.take(A, index, axis=0) for A, index in zip(factors, indices, strict=True)]
-            r = r - np.sum(math.prod(rows[1:], start=rows[0]), axis=-1)
+            r = r - model_at(factors, indices)
             if view.scales is not None:
                 r = r / self._view_arrays.scales_at(view, indices)
         if isinstance(view.weights, Weights) and view.weights.has_zeros:
@@ -376,8 +373,8 @@ class ChunkedEngine(Engine):
         values = np.asarray(r, dtype=np.float64)
         observed = ~np.isnan(values)
         if observed.all():
-            return Sample(values, lambda: indices)
-        return Sample(values[observed], lambda: tuple(index[observed] for index in indices))
+            return Entries(self.shape, values, indices)
+        return Entries(self.shape, values, indices).select(observed)
 
     def slab_sums(
         self,
@@ -397,7 +394,7 @@ class ChunkedEngine(Engine):
     def entries_fit_in_memory(self) -> bool:
         return fits_in_memory(math.prod(self.shape), self.order, self._memory)
 
-    def entries(self, factors: Factors | None = None) -> Sample:
+    def entries(self, factors: Factors | None = None) -> Entries:
         """Of all of the data, which must fit into the memory of this process."""
         if not self.entries_fit_in_memory:
             raise MemoryError(f"X: all of {'x'.join(map(str, self.shape))} would have to be held")

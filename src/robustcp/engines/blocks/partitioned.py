@@ -16,7 +16,7 @@ from robustcp._util import checks
 from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra_for
-from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.base import Engine, View
 from robustcp.engines.blocks.chunks import Block, Readable
 from robustcp.engines.blocks.schedulers import Graph, Placement, scheduler_for
 from robustcp.engines.blocks.tables import PartitionedTable, Rows
@@ -30,6 +30,7 @@ from robustcp.engines.blocks.tasks import (
     SlabSums,
 )
 from robustcp.engines.coordinates import stable_order
+from robustcp.engines.entries import Entries, subset_shape, subtensor_indices
 from robustcp.engines.memory import fits_in_memory, format_bytes, parse_bytes
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.observed import Observed, ObservedEngine
@@ -80,14 +81,11 @@ class CoordinateJob(Job):
         rows, shape = arrays[0], tuple(part.stop for part in piece.block.box)
         if not self.operation.includes_zero_weights and not _any_unmasked(rows, self.view):
             return None
-        data = object.__new__(Observed)
-        data.shape, data.indices, data.values = shape, rows.indices.T, rows.values
-        data.sorting = np.arange(rows.values.size)
-        data.sorted_indices, data.sorted_values = rows
+        data = Observed.from_sorted(rows.indices, rows.values, shape)
         if self.operation.needs_sorted_rows:
-            data.sorting = stable_order(rows.indices[0], shape[0])
-            data.sorted_indices = np.take(rows.indices, data.sorting, axis=1)
-            data.sorted_values = rows.values[data.sorting]
+            order = stable_order(rows.indices[0], shape[0])
+            indices = np.take(rows.indices, order, axis=1)
+            data = Observed.from_sorted(indices, rows.values[order], shape, order)
         engine = ObservedEngine(data, threads=1, compiled=self.compiled, view=self.view)
         return self.operation(engine, self.factors, piece)  # type: ignore[arg-type]
 
@@ -213,9 +211,6 @@ class PartitionedEngine(Engine):
     def algebra(self) -> Algebra:
         return algebra_for(self.xp, self._compiled, self.executor.threads)
 
-    def asarray(self, array: Any) -> Array:
-        return np.ascontiguousarray(array, dtype=self.dtype)
-
     def with_view(self, view: View) -> PartitionedEngine:
         other = copy(self)
         other.view = view
@@ -279,7 +274,7 @@ class PartitionedEngine(Engine):
 
     # Samples and parts
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         return self._sample_engine(SAMPLE_ENTRIES).entries(factors)
 
     @cached_property
@@ -324,18 +319,11 @@ class PartitionedEngine(Engine):
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
         results = self.with_view(View())._map_partitions(EntrySelection(indices=tuple(indices)))
         entries = _concatenate_rows([rows for _, rows in results])
-        sub_indices = entries.indices.copy()
-        for n, selection in enumerate(indices):
-            if selection is not None:
-                new_index = np.zeros(self.shape[n], dtype=sub_indices.dtype)
-                new_index[selection] = np.arange(len(selection), dtype=sub_indices.dtype)
-                sub_indices[n] = new_index[sub_indices[n]]
-        shape = tuple(
-            size if selection is None else len(selection)
-            for size, selection in zip(self.shape, indices, strict=True)
-        )
+        _, sub_indices = subtensor_indices(entries.indices, self.shape, indices)
         return self._observed_engine(
-            Rows(sub_indices, entries.values), shape, self.view.subset(indices)
+            Rows(np.stack(sub_indices), entries.values),
+            subset_shape(self.shape, indices),
+            self.view.subset(indices),
         )
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
@@ -347,7 +335,7 @@ class PartitionedEngine(Engine):
     def entries_fit_in_memory(self) -> bool:
         return fits_in_memory(self._data.count, self.order, self._memory)
 
-    def entries(self, factors: Factors | None = None) -> Sample:
+    def entries(self, factors: Factors | None = None) -> Entries:
         if not self.entries_fit_in_memory:
             raise MemoryError(f"X: all {self._data.count} entries would have to be held")
         return self.subtensor([None] * self.order).entries(factors)

@@ -19,8 +19,9 @@ from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra
 from robustcp.engines.arrays import storage_order, to_host
-from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.base import Engine, View
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.entries import Entries
 from robustcp.engines.memory import format_bytes, free_memory, parse_bytes
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import DataSummary
@@ -136,10 +137,6 @@ class StreamedEngine(Engine):
     def device(self) -> Any:
         return self._device
 
-    def asarray(self, array: Any) -> Array:
-        host = np.ascontiguousarray(array)
-        return self.xp.asarray(host, dtype=self.dtype, device=self._device)
-
     def with_view(self, view: View) -> StreamedEngine:
         other = copy(self)
         other.view, other._host = view, self._host.with_view(view)
@@ -156,7 +153,7 @@ class StreamedEngine(Engine):
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         return self._host.unfolding(mode, rows)
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         return self._host.sample(self._factors_on_host(factors))
 
     def _factors_on_host(self, factors: Factors | None) -> Factors | None:
