@@ -155,6 +155,10 @@ class Entries:
         weights = np.ones(self.values.size) if self.weights is None else self.weights
         return weights if self.scales is None else weights / self.scales**2
 
+    def with_precisions(self, precisions: np.ndarray) -> Entries:
+        """The same entries with other precisions in place of weights and scales."""
+        return replace(self, weights=precisions, scales=None)
+
     @cached_property
     def typical_magnitude(self) -> float:
         """The root mean square of the values, cut at five times their median magnitude."""

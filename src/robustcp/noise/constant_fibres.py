@@ -10,8 +10,8 @@ from robustcp._util import checks
 from robustcp.engines import (
     FIBRES_NOT_EXCLUDED,
     Engine,
-    Fibres,
     Entries,
+    Fibres,
     fibre_length,
     sample_indices,
 )
