@@ -59,7 +59,10 @@ class Criterion:
         if noise is not None and not noise.homoscedastic and not noise.known:
             engine = engine.standardized(noise.scales(engine.shape))
         entries, noise_floor = engine.entries(), self.problem.resolution.min_entry_sigma
-        mean_log_scale = float(np.mean(np.log(entries.scales))) if entries.scales.size else 0.0
+        scales = entries.scales
+        mean_log_scale = 0.0
+        if scales is not None and scales.size:
+            mean_log_scale = float(np.mean(np.log(scales)))
         return (
             Posterior.from_factors(entries, self.constraints, factors, noise_floor).cost
             + mean_log_scale
