@@ -229,7 +229,7 @@ def rank_profile(
         max(rank_list),
         generator,
     )
-    if not data.values.any():
+    if not data.entries.values.any():
         raise ValueError("X: is zero everywhere, there are no components to count")
     fold_list = _make_folds(data, mode_index, folds, generator)
     tasks = [
@@ -307,7 +307,7 @@ def _make_folds(data: HostData, mode: int, folds: int, rng: np.random.Generator)
     fold_list = []
     for fold in range(folds):
         in_fold = fold_of_sample != fold
-        held_out = (fold_of_cell == fold % cell_folds) & in_fold[data.indices[mode]]
+        held_out = (fold_of_cell == fold % cell_folds) & in_fold[data.entries.indices[mode]]
         fold_list.append(Fold(np.flatnonzero(in_fold), np.flatnonzero(held_out)))
     return fold_list
 
@@ -351,7 +351,7 @@ class _RankEvidence:
         sigma = self._entry_sigma(max(ranks))
         held_out = [self._held_out_cells(rank, sigma) for rank in ranks]
         null_scores = [
-            self.data.values[fold.held_out] / sigma[fold.held_out] for fold in self.folds
+            self.data.entries.values[fold.held_out] / sigma[fold.held_out] for fold in self.folds
         ]
         scores = [null_scores, *([cells.residuals for cells in folds] for folds in held_out)]
         losses = np.array([[_mean_t_loss(z) for z in folds] for folds in scores])
@@ -405,7 +405,8 @@ class _RankEvidence:
         scales = np.ones(self.data.count)
         if not noise.homoscedastic:
             noise_scales = noise.scales(engine.shape, host_factors(factors))
-            scales = scales if noise_scales is None else noise_scales.values_at(self.data.indices)
+            if noise_scales is not None:
+                scales = noise_scales.values_at(self.data.entries.indices)
         floor = max(noise.least, problem.resolution.min_entry_sigma, np.finfo(float).tiny)
         return np.asarray(np.maximum(noise.sigma * scales, floor) * problem.units.factor)
 
@@ -415,13 +416,13 @@ class _RankEvidence:
         for fold, rank_fits in zip(self.folds, self.fold_fits, strict=True):
             model, indices = rank_fits[rank].model, self._held_out_indices(fold)
             cell_sigma = sigma[fold.held_out]
-            z = (self.data.values[fold.held_out] - model.at(indices)) / cell_sigma
+            z = (self.data.entries.values[fold.held_out] - model.at(indices)) / cell_sigma
             cells.append(EntryResiduals(model, indices, z, cell_sigma))
         return cells
 
     def _held_out_indices(self, fold: Fold) -> np.ndarray:
         """The indices of the held-out cells in the data of the fold."""
-        indices = [index[fold.held_out] for index in self.data.indices]
+        indices = [index[fold.held_out] for index in self.data.entries.indices]
         indices[self.mode] = np.searchsorted(fold.samples, indices[self.mode])
         return np.stack(indices, axis=1)
 
@@ -596,7 +597,7 @@ def core_consistency(fit: Fit, X: Any) -> float:
     view = FittedView.of(fit, data.data)
     scores, sigma = host_factors((view.outliers.scores, view.sigma()))
     if scores.ndim > 1:
-        scores, sigma = scores[data.indices], sigma[data.indices]
-    indices = np.stack(data.indices, axis=1)
+        scores, sigma = scores[data.entries.indices], sigma[data.entries.indices]
+    indices = np.stack(data.entries.indices, axis=1)
     sigma = np.maximum(sigma, np.finfo(float).tiny)
     return consistency(EntryResiduals(canonical_model(fit), indices, scores, sigma))
