@@ -20,10 +20,14 @@ from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor
+from robustcp.engines.tiles import split_range
 from robustcp.engines.weights import CoordinateWeights, Weights, as_weights
 from robustcp.losses import Loss, Tail
 
 E = TypeVar("E", bound="Engine")
+
+#: A function of the values of some entries, NaN where one is missing, that returns as many values.
+Elementwise = Callable[[Array], Array]
 
 #: Entries of a sample.
 SAMPLE_ENTRIES = 1 << 16
@@ -118,11 +122,15 @@ class Engine(ABC):
         How the data is looked at.
     executor : Tiles
         The threads that passes over the data share.
+    compiled : bool
+        Whether compiled code may be used.
+    max_equation_bytes : int
+        The memory that the normal equations of a range of rows may take; see `row_blocks`.
     takes_weights : bool
-        Whether the engine heeds `view.weights`: losses and what is made of them count by the
+        Whether the engine applies `view.weights`: losses and what is made of them count by the
         weights; an entry of weight 0 is missing, in everything but `map_residuals`.
     takes_scales : bool
-        Whether the engine heeds `view.scales`: with u the scale of an entry, whatever is asked
+        Whether the engine applies `view.scales`: with u the scale of an entry, whatever is asked
         with factors is about (x - model) / u, normal equations included; the rest about x.
     """
 
@@ -131,6 +139,8 @@ class Engine(ABC):
     dtype: Any
     view: View = View()
     executor: TileExecutor = TileExecutor(1)
+    compiled: bool = True
+    max_equation_bytes: int = 1 << 62
     takes_weights: bool = False
     takes_scales: bool = False
 
@@ -145,11 +155,10 @@ class Engine(ABC):
         """The data at some indices of each mode; None takes a mode whole."""
 
     @abstractmethod
-    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        """work(x - model) of every entry, an array of the data's shape and library.
+    def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
+        """work(x - model) of every entry, in an array of the data's shape and library.
 
-        `work` takes an array of some entries, NaN where one is missing, and returns an array of
-        the same shape. Entries of weight 0 have residuals like any other.
+        Entries of weight 0 have residuals like any other.
         """
 
     @abstractmethod
@@ -206,17 +215,12 @@ class Engine(ABC):
         return int(self._all_slab_counts[0].sum()) == math.prod(self.shape)
 
     def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
+        self, work: Elementwise, factors: Factors | None = None, *, weighted: bool = False
     ) -> list[np.ndarray]:
-        """The sum over each slab of each mode of work(x), or work(x - model); host.
+        """The sums of work(x), or work(x - model), over each slab of each mode, on the host.
 
-        `work` takes an array of some entries, NaN where one is missing, and returns as many
-        numbers or truth values. They are multiplied by the entries' weights only if `weighted`,
-        which is asked only of data that has weights.
+        The results of `work`, numbers or truth values, are multiplied by the weights of the entries
+        only if `weighted`.
         """
         entries = self.entries(factors)
         costs = np.asarray(to_host(work(self.asarray(entries.values))))
@@ -286,24 +290,16 @@ class Engine(ABC):
     @property
     def algebra(self) -> Algebra:
         """Linear algebra on the rows of factors."""
-        return algebra_for(self.xp)
+        return algebra_for(self.xp, self.compiled, self.executor.threads)
 
     def scaled(self: E, exponent: int) -> E:
         """The same data times 2**-exponent, before any scales by signal."""
         view = self.view
         if view.scales is not None and view.scales.signal is not None:
             raise ValueError("scales: a signal is in the units of the data; scale the data first")
-        clip_limit, mask_limit = (
-            math.ldexp(magnitude, -exponent) for magnitude in (view.clip_limit, view.mask_limit)
-        )
-        return self.with_view(
-            replace(
-                view,
-                exponent=view.exponent + exponent,
-                clip_limit=clip_limit,
-                mask_limit=mask_limit,
-            )
-        )
+        clip, mask = (math.ldexp(limit, -exponent) for limit in (view.clip_limit, view.mask_limit))
+        exponent += view.exponent
+        return self.with_view(replace(view, exponent=exponent, clip_limit=clip, mask_limit=mask))
 
     def with_axes(self: E, axes: Axes) -> E:
         """The same data with names of its modes and labels of their indices."""
@@ -349,29 +345,26 @@ class Engine(ABC):
         """The loss summed over the data."""
         return self._total_cost(loss.value, factors)
 
-    def _total_cost(self, cost: Callable[[Array], Array], factors: Factors | None = None) -> float:
-        """An elementwise cost of x, or of x - model, summed over the data by its weights."""
-        work = self._ignore_missing(cost)
-        weights = {} if self.view.weights is None else {"weighted": True}
-        return math.fsum(self.slab_sums(work, factors, **weights)[0])
-
-    def _ignore_missing(self, cost: Callable[[Array], Array]) -> Callable[[Array], Array]:
-        """An elementwise cost in float64, with 0 for missing entries."""
+    def _total_cost(self, cost: Elementwise, factors: Factors | None = None) -> float:
+        """The weighted sum of a cost of x, or of x - model, over the observed entries."""
         xp = self.xp
 
         def work(x: Array) -> Array:
             costs = cost(xp.astype(x, xp.float64))
             return xp.where(xp.isnan(x), xp.zeros_like(costs), costs)
 
-        return work
+        weighted = self.view.weights is not None
+        return math.fsum(self.slab_sums(work, factors, weighted=weighted)[0])
 
     def whole_sweep(self, loss: Loss) -> WholeSweep | None:
         """Whole sweeps, where they are faster than the updates of one factor after the other."""
         return None
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
-        """Parts of a mode whose normal equations are small beside the data."""
-        return [slice(0, self.shape[mode])]
+        """Ranges of rows of a mode whose normal equations take little memory."""
+        row_bytes = (rank * (rank + 1) // 2 + rank) * self.xp.finfo(self.dtype).bits // 8
+        max_rows = max(1, self.max_equation_bytes // row_bytes)
+        return split_range(self.shape[mode], max_rows)
 
     def excess(self, limit: float, tail: Tail) -> float:
         """What entries beyond a limit cost more, under a loss of some tail, than the limit."""

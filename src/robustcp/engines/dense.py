@@ -12,16 +12,16 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.algebra import Algebra, TritonAlgebra, algebra_for
+from robustcp.engines.algebra import Algebra, TritonAlgebra
 from robustcp.engines.arrays import to_host
-from robustcp.engines.base import Engine, View, WholeSweep
+from robustcp.engines.base import Elementwise, Engine, View, WholeSweep
 from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.memory import format_bytes, free_memory
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes import Passes
 from robustcp.engines.storage import DataSummary, Storage
 from robustcp.engines.threads import TileExecutor, available_threads
-from robustcp.engines.tiles import Tile, Tiling, slice_length, split_range
+from robustcp.engines.tiles import Tile, Tiling, slice_length
 from robustcp.engines.unfoldings import UnfoldingProducts
 from robustcp.losses import Loss
 
@@ -68,20 +68,22 @@ class DenseEngine(Engine):
             threads = checks.whole_number("threads", threads, 1)
         on_host = array_api_compat.is_numpy_array(data)
         tiles = TileExecutor((threads or available_threads()) if on_host else 1)
-        self._compiled, self._given_device = compiled, None
+        self.compiled, self._given_device = compiled, None
         self._set_storage(Storage(data, tiling, tiles, view))
 
     def _set_storage(self, storage: Storage) -> None:
         """Look at a stored array."""
         self._storage = storage
-        self._passes = Passes(storage, compiled=self._compiled)
+        self._passes = Passes(storage, compiled=self.compiled)
         self.xp, self.dtype, self.view = storage.xp, storage.dtype, storage.view
         self.shape = tuple(int(size) for size in storage.array.shape)
         self.executor = storage.executor
+        data_bytes = math.prod(self.shape) * self.xp.finfo(self.dtype).bits // 8
+        self.max_equation_bytes = max(BLOCK_BYTES, int(BLOCK_SHARE * data_bytes))
 
     def _with_storage(self, storage: Storage) -> DenseEngine:
         other = object.__new__(type(self))
-        other._compiled, other._given_device = self._compiled, self._given_device
+        other.compiled, other._given_device = self.compiled, self._given_device
         other._set_storage(storage)
         return other
 
@@ -108,7 +110,7 @@ class DenseEngine(Engine):
     def algebra(self) -> Algebra:
         if self._passes.uses_triton:
             return TritonAlgebra()
-        return algebra_for(self.xp, self._compiled, self._storage.executor.threads)
+        return super().algebra
 
     @property
     def summary(self) -> DataSummary:
@@ -164,7 +166,7 @@ class DenseEngine(Engine):
         data = to_host(self.array)
         if data.dtype.kind == "f":  # there, single precision saves nothing
             data = data.astype(np.float64)
-        host = DenseEngine(data, compiled=self._compiled, tiling=storage.tiling)
+        host = DenseEngine(data, compiled=self.compiled, tiling=storage.tiling)
         host._given_device = storage.device
         return host.with_view(self.view)
 
@@ -208,11 +210,7 @@ class DenseEngine(Engine):
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         if self._passes.for_loss(loss).shares_gram(loss, self._storage.order.index(mode)):
             return [slice(0, self.shape[mode])]
-        itemsize = self.xp.finfo(self.dtype).bits // 8
-        row = (rank * (rank + 1) // 2 + rank) * itemsize
-        data = math.prod(self.shape) * itemsize
-        limit = max(BLOCK_BYTES, int(BLOCK_SHARE * data))
-        return split_range(self.shape[mode], max(1, limit // row))
+        return super().row_blocks(mode, rank, loss)
 
     # Samples and reductions
 
@@ -265,11 +263,7 @@ class DenseEngine(Engine):
         )
 
     def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
+        self, work: Elementwise, factors: Factors | None = None, *, weighted: bool = False
     ) -> list[np.ndarray]:
         xp, storage = self.xp, self._storage
         shape, read = storage.shape, self._tile_reader(factors)
@@ -291,7 +285,7 @@ class DenseEngine(Engine):
                 total[rows] += part
         return [totals[storage.order.index(mode)] for mode in range(self.order)]
 
-    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+    def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
         read = self._tile_reader(factors, unmasked=True)
         return self._assemble_tiles(lambda tile: work(read(tile)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -13,9 +13,8 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_dtype, working_dtype
-from robustcp.engines.base import SAMPLE_ENTRIES, Engine, View
+from robustcp.engines.base import SAMPLE_ENTRIES, Elementwise, Engine, View
 from robustcp.engines.blocks.tables import PartitionedTable, open_dask_frame, open_parquet
 from robustcp.engines.coordinates import (
     CoordinateList,
@@ -29,12 +28,8 @@ from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor, available_threads
-from robustcp.engines.tiles import split_range
 from robustcp.engines.weights import CoordinateWeights, Weights, as_weights, coordinate_weights
 from robustcp.losses import Loss
-
-#: Normal equations of one block of rows may take this many bytes.
-BLOCK_BYTES = 1 << 25
 
 
 class Observed:
@@ -301,6 +296,7 @@ class ObservedEngine(Engine):
 
     takes_weights = True
     takes_scales = True
+    max_equation_bytes = 1 << 25
 
     def __init__(
         self,
@@ -313,7 +309,7 @@ class ObservedEngine(Engine):
     ) -> None:
         if threads is not None:
             threads = checks.whole_number("threads", threads, 1)
-        self._options: dict[str, Any] = {"threads": threads, "compiled": compiled}
+        self._threads, self.compiled = threads, compiled
         self.data, self.view, self.shape = data, view, data.shape
         self.xp: Any = xp
         self.dtype: Any = data.sorted_values.dtype
@@ -330,7 +326,7 @@ class ObservedEngine(Engine):
     def _passes_over(
         self, x: EntryValues, w: EntryValues | None = None, h: EntryValues | None = None
     ) -> CoordinatePasses:
-        return CoordinatePasses(x.coordinates, self.executor, self._options["compiled"], x, w, h)
+        return CoordinatePasses(x.coordinates, self.executor, self.compiled, x, w, h)
 
     def _shared_parts(
         self, other: ObservedEngine | None
@@ -382,12 +378,16 @@ class ObservedEngine(Engine):
     def complete(self) -> bool:
         return False
 
-    @property
-    def algebra(self) -> Algebra:
-        return algebra_for(self.xp, self._options["compiled"], self.executor.threads)
-
     def with_view(self, view: View) -> ObservedEngine:
-        return ObservedEngine(self.data, **self._options, view=view, other_view=self)
+        return self._engine_for(self.data, view, self)
+
+    def _engine_for(
+        self, data: Observed, view: View, other_view: ObservedEngine | None = None
+    ) -> ObservedEngine:
+        """An engine with the same options."""
+        return ObservedEngine(
+            data, threads=self._threads, compiled=self.compiled, view=view, other_view=other_view
+        )
 
     def weighted(self, weights: Any) -> ObservedEngine:
         """The same data with weights of the entries; also one for each, in the order given."""
@@ -440,7 +440,7 @@ class ObservedEngine(Engine):
             values = weights.values_at(tuple(self.data.indices.T))
         return self.with_view(replace(self.view, weights=CoordinateWeights(values * ~mask)))
 
-    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+    def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
         """One for each entry, in the order in which they were given."""
         everything = self._without_mask
         return self.data.in_given_order(work(everything._passes.any_pass.residuals(factors)))
@@ -477,10 +477,6 @@ class ObservedEngine(Engine):
     def value(self, factors: Factors, loss: Loss) -> float:
         return self._passes.for_loss(loss).value(factors, loss)
 
-    def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
-        row = (rank * (rank + 1) // 2 + rank) * self.dtype.itemsize
-        return split_range(self.shape[mode], max(1, BLOCK_BYTES // row))
-
     # Parts
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
@@ -497,7 +493,7 @@ class ObservedEngine(Engine):
             view = replace(view, weights=CoordinateWeights(self._unmasked.w.values[inside]))
         if self._u is not None and view.scales and isinstance(view.scales.slabs, CoordinateWeights):
             view = replace(view, scales=Scales(CoordinateWeights(self._u[inside])))
-        return ObservedEngine(subset, **self._options, view=view)
+        return self._engine_for(subset, view)
 
     # Singular vectors of an unfolding, missing entries taken as zero
 
