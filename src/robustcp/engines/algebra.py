@@ -201,12 +201,8 @@ class CompiledAlgebra(Algebra):
             run(address(A), first, last, columns, address(out))
             return out
 
-        partial_norms = self._map_row_ranges(norms, len(A))
-        return (
-            partial_norms[0]
-            if len(partial_norms) == 1
-            else self.column_norms(np.stack(partial_norms))
-        )
+        parts = self._map_row_ranges(norms, len(A))
+        return parts[0] if len(parts) == 1 else self.column_norms(np.stack(parts))
 
     def squared_norm(self, A: Array) -> float:
         return float(np.vdot(A, A))
@@ -217,11 +213,7 @@ class CompiledAlgebra(Algebra):
             return super().balance_norms(factors, roots)
         code, stack = numba_kernels(), np.concatenate(factors)
         rank, norms = stack.shape[1], np.empty((len(slices), stack.shape[1]), stack.dtype)
-        run, source, target = (
-            code.column_norms(stack.dtype).run,
-            code.address(stack),
-            code.address(norms),
-        )
+        run, source, target = code.column_norms(stack.dtype).run, *map(code.address, (stack, norms))
         for n, part in enumerate(slices):
             run(source, part.start, part.stop, rank, target + n * rank * norms.itemsize)
         if not (norms > 0).all():

@@ -174,13 +174,8 @@ class DenseEngine(Engine):
         if not self._passes.uses_triton or self.device.type != "cuda":
             return
         data_bytes = math.prod(self.shape) * self._storage.array.element_size()
-        needed, free = (
-            max(
-                FIT_MEMORY_SHARE * data_bytes,
-                min(SMALL_FIT_MEMORY_SHARE * data_bytes, MAX_SMALL_FIT_BYTES),
-            ),
-            free_memory(self.device),
-        )
+        small_fit_bytes = min(SMALL_FIT_MEMORY_SHARE * data_bytes, MAX_SMALL_FIT_BYTES)
+        needed, free = max(FIT_MEMORY_SHARE * data_bytes, small_fit_bytes), free_memory(self.device)
         if free < needed:
             raise checks.ArgumentError(
                 "X",
@@ -196,10 +191,8 @@ class DenseEngine(Engine):
         all_rows = slice(0, self.shape[mode])
         rows = all_rows if rows is None else rows
         selected_pass = self._passes.for_loss(loss, whole_mode=rows == all_rows)
-        n = self._storage.order.index(mode)
-        return selected_pass.normal_equations(
-            self._storage.in_storage_order(factors), n, loss, rows
-        )
+        stored_factors, n = self._storage.in_storage_order(factors), self._storage.order.index(mode)
+        return selected_pass.normal_equations(stored_factors, n, loss, rows)
 
     def value(self, factors: Factors, loss: Loss) -> float:
         return self._passes.for_loss(loss).value(self._storage.in_storage_order(factors), loss)
@@ -303,9 +296,8 @@ class DenseEngine(Engine):
             return tile, xp.reshape(tile_values(tile), tuple(map(slice_length, tile)))
 
         out = None
-        for tile, part in storage.executor.map(
-            box, storage.pass_tiles()
-        ):  # whatever gaps there are
+        # By the executor: the data need not have been looked at for missing entries.
+        for tile, part in storage.executor.map(box, storage.pass_tiles()):
             if out is None:
                 out = xp.empty(storage.shape, dtype=part.dtype, device=storage.device)
             out[tile] = part

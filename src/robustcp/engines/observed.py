@@ -501,26 +501,18 @@ class ObservedEngine(Engine):
         """The unfolding, without columns that hold nothing."""
         import scipy.sparse
 
-        order, others = (
-            self._coordinates.row_order(mode),
-            [*self.shape[:mode], *self.shape[mode + 1 :]],
-        )
+        order = self._coordinates.row_order(mode)
+        others = [*self.shape[:mode], *self.shape[mode + 1 :]]
         by_column = lexicographic_order(order.other_indices, others)
         column_indices = np.take(order.other_indices, by_column, axis=1)
-        is_new_column = np.concatenate(
-            ([False], (column_indices[:, 1:] != column_indices[:, :-1]).any(axis=0))
-        )
-        column_number = np.cumsum(
-            is_new_column, dtype=np.int32 if is_new_column.size < 2**31 else np.int64
-        )
+        differs = (column_indices[:, 1:] != column_indices[:, :-1]).any(axis=0)
+        dtype = np.int32 if differs.size < 2**31 - 1 else np.int64
+        column_number = np.cumsum(np.concatenate(([False], differs)), dtype=dtype)
         column = np.empty_like(column_number)
         column[by_column] = column_number
-        x, starts = (
-            self._passes.x.in_row_order(mode).astype(np.float64),
-            order.row_starts.astype(column.dtype),
-        )
+        x = self._passes.x.in_row_order(mode).astype(np.float64)
         shape = self.shape[mode], int(column_number[-1]) + 1
-        return scipy.sparse.csr_array((x, column, starts), shape=shape)
+        return scipy.sparse.csr_array((x, column, order.row_starts.astype(dtype)), shape=shape)
 
     def _split_gram(self, mode: int) -> tuple[np.ndarray, Any]:
         """X_n X_n' as d and Y, so that it is diag(d) + Y Y'; those of the last mode are kept.
@@ -530,11 +522,8 @@ class ObservedEngine(Engine):
         if self._last_split_gram is None or self._last_split_gram[0] != mode:
             X = self._zero_filled_unfolding(mode)
             single_entry = np.bincount(X.indices, minlength=X.shape[1]) == 1
-            self._last_split_gram = (
-                mode,
-                X.multiply(X) @ single_entry.astype(np.float64),
-                X[:, ~single_entry],
-            )
+            diagonal = X.multiply(X) @ single_entry.astype(np.float64)
+            self._last_split_gram = mode, diagonal, X[:, ~single_entry]
         return self._last_split_gram[1:]
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:

@@ -72,10 +72,8 @@ def split_boxes(
     budget = max_entries if uncut_mode is None else max(1, max_entries // shape[uncut_mode])
     cuts: list[list[slice]] = []
     for mode in range(len(shape) - 1, -1, -1):
-        part = split_range(
-            shape[mode], shape[mode] if mode == uncut_mode else min(budget, shape[mode])
-        )
-        cuts.append(part)
+        size = shape[mode]
+        cuts.append(split_range(size, size if mode == uncut_mode else min(budget, size)))
         if mode != uncut_mode:
             budget = max(1, budget // shape[mode])
     return list(itertools.product(*reversed(cuts)))
@@ -165,12 +163,8 @@ class TileFactors:
         )
         if covers_columns and packed in self._full_products:
             return self._full_products[packed]
-        product = khatri_rao(
-            [
-                self._rows(A, rows, packed)
-                for rows, A in zip(parts, self._factors[side], strict=True)
-            ]
-        )
+        pairs = zip(parts, self._factors[side], strict=True)
+        product = khatri_rao([self._rows(A, rows, packed) for rows, A in pairs])
         if covers_columns:
             self._full_products[packed] = product
         return product
@@ -185,9 +179,8 @@ class TileFactors:
             if m == n:
                 continue
             B = self._rows(self._factors[m], tile[m], packed)
-            remaining = (
-                slice_length(tile[n]) if m > n else 1
-            )  # of the modes before m only n is left
+            # Of the modes before m only n is left.
+            remaining = slice_length(tile[n]) if m > n else 1
             Y = self._xp.reshape(Y, (remaining, B.shape[0], -1, B.shape[1]))
             Y = self._xp.sum(Y * B[None, :, None, :], axis=1)
         return self._xp.reshape(Y, (slice_length(tile[n]), -1))
