@@ -127,6 +127,11 @@ class Entries:
         """The entries of a CP model at the same indices."""
         return np.asarray(model_at(factors, self.indices))
 
+    def residuals(self, factors: Sequence[np.ndarray]) -> np.ndarray:
+        """The residuals of a CP model, divided by the scales."""
+        r = self.values - self.model(factors)
+        return np.asarray(r if self.scales is None else r / self.scales)
+
     def to_dense(self, values: np.ndarray, missing: float = math.nan) -> np.ndarray:
         """An array of the tensor's shape with one value for each of the entries."""
         array = np.full(self.shape, missing)
