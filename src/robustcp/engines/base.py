@@ -1,4 +1,4 @@
-"""What the rest of the package may ask of data, and what follows from little of it."""
+"""The interface of data to the rest of the package: four abstract methods, and what they imply."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAMPLE_ENTRIES = 1 << 16
 
 
 class WholeSweep(ABC):
-    """Whole sweeps over data, for one loss and without constraints."""
+    """Runs whole sweeps over data, for one loss and without constraints."""
 
     @abstractmethod
     def update_factors(
@@ -44,10 +44,10 @@ class WholeSweep(ABC):
         mu: float,
         cached_equations: NormalEquations | None,
     ) -> Factors:
-        """All factors, with those of some modes updated in turn.
+        """All factors, of which those of some modes are updated in turn.
 
-        `mu` is the weight of their squared norms, `cached_equations` are the first one's normal
-        equations, if they are known.
+        `mu` is the weight of the squared norms of factors, `cached_equations` are the normal
+        equations of the first factor, if they are known.
         """
 
     @abstractmethod
@@ -57,11 +57,11 @@ class WholeSweep(ABC):
 
 @dataclass(frozen=True)
 class View:
-    """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
+    """A transformation of data that is applied on the fly: times 2**-exponent, then clipped.
 
-    Entries count by their weights, those of weight 0 as missing; so do magnitudes beyond
-    `mask_limit`, before the cut. Residuals are in units of the scales. `axes` say what modes and
-    indices are called.
+    Losses of entries are multiplied by their weights. Entries of weight 0 are missing, and so are
+    magnitudes above `mask_limit` (before clipping). Residuals are divided by the scales. `axes`
+    have the names of modes and the labels of indices.
     """
 
     exponent: int = 0
@@ -72,7 +72,7 @@ class View:
     axes: Axes = field(default=Axes(), compare=False)
 
     def apply(self, x: Array, xp: Any) -> Array:
-        """Data as it is seen."""
+        """Data under the view: scaled, masked and clipped."""
         if self.exponent:  # in two steps: 2^144 is beyond float32, which goes down to 2^-149
             half = self.exponent // 2
             x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - self.exponent)
@@ -82,11 +82,11 @@ class View:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the data is seen as it is, but for weights and scales."""
+        """Whether values are unchanged; weights and scales do not matter."""
         return self.exponent == 0 and self.clip_limit == self.mask_limit == math.inf
 
     def apply_to_magnitude(self, magnitude: float) -> float:
-        """A magnitude as it is seen, or what bounds it."""
+        """A magnitude under the view; of a masked one, the bound."""
         return min(math.ldexp(magnitude, -self.exponent), self.clip_limit, self.mask_limit)
 
     def masks(self, magnitude: float) -> bool:
@@ -103,13 +103,13 @@ class View:
 
 
 class Engine(ABC):
-    """Data of one kind, and how it is passed over.
+    """Data of one kind, and passes over it.
 
     Arrays that go in or come out are of the library `xp`, on the engine's device, unless said
     otherwise. Sums over the data are additive over its parts.
 
-    A new engine needs the abstract methods; the others follow from them, and may be overridden
-    where there is a faster way.
+    A new engine needs only the four abstract methods. The other methods are derived from these, by
+    `entries` where nothing better is known, and may be overridden by faster ones.
 
     Attributes
     ----------
@@ -127,11 +127,11 @@ class Engine(ABC):
     max_equation_bytes : int
         The memory that the normal equations of a range of rows may take; see `row_blocks`.
     takes_weights : bool
-        Whether the engine applies `view.weights`: losses and what is made of them count by the
-        weights; an entry of weight 0 is missing, in everything but `map_residuals`.
+        Whether the engine applies `view.weights`: losses and sums of losses are weighted; entries
+        of weight 0 are missing, except in `map_residuals`.
     takes_scales : bool
-        Whether the engine applies `view.scales`: with u the scale of an entry, whatever is asked
-        with factors is about (x - model) / u, normal equations included; the rest about x.
+        Whether the engine applies `view.scales`: with u the scale of an entry, methods with
+        factors are about (x - model) / u, normal equations included; methods without, about x.
     """
 
     shape: tuple[int, ...]
@@ -144,11 +144,11 @@ class Engine(ABC):
     takes_weights: bool = False
     takes_scales: bool = False
 
-    # What an engine must say
+    # What an engine must have
 
     @abstractmethod
     def with_view(self: E, view: View) -> E:
-        """The same data, looked at in another way; nothing is copied."""
+        """The same data under another view; nothing is copied."""
 
     @abstractmethod
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
@@ -167,7 +167,7 @@ class Engine(ABC):
     ) -> NormalEquations:
         """The normal equations of a mode's factor, or of some of its rows."""
 
-    # What follows from that; engines override what they can do faster
+    # What is derived from that; engines override what they can do faster
 
     def asarray(self, array: Any) -> Array:
         """A host array as one of this engine's, on its device."""
@@ -175,7 +175,7 @@ class Engine(ABC):
         return self.xp.asarray(host, dtype=self.dtype, device=self.device)
 
     def entries(self, factors: Factors | None = None) -> Entries:
-        """x, or x - model, of all entries that were observed; for data that is not large."""
+        """x, or x - model, of all observed entries, which must fit into memory."""
         data = self.standardized(None) if factors is None else self
         residuals = data.map_residuals(lambda r: r, factors or self._null_factors)
         values = np.asarray(to_host(residuals), dtype=np.float64)
@@ -198,7 +198,7 @@ class Engine(ABC):
         return tuple(self.asarray(np.zeros((size, 1))) for size in self.shape)
 
     def sample(self, factors: Factors | None = None) -> Entries:
-        """x, or x - model, on a fixed sample of the entries (all of a small tensor)."""
+        """x, or x - model, of a fixed sample of the observed entries (all of a small tensor)."""
         entries = self.entries(factors)
         if entries.values.size <= SAMPLE_ENTRIES:
             return entries
@@ -206,7 +206,7 @@ class Engine(ABC):
 
     @cached_property
     def max_abs(self) -> float:
-        """The largest magnitude in the data."""
+        """The largest magnitude of an observed entry."""
         return float(np.abs(self.entries().values).max())
 
     @property
@@ -253,29 +253,29 @@ class Engine(ABC):
 
     @property
     def device(self) -> Any:
-        """Where the data was given, and so where users expect results."""
+        """The device on which the data was given, and on which users expect results."""
         return "cpu"
 
     @property
     def in_memory(self) -> Engine:
-        """The same data where many small fits of it are fastest: small data is in memory."""
+        """The same data, in memory if it is small: for many small fits."""
         return self
 
     @property
     def off_device(self) -> Engine:
-        """The same data on the host, if it is so small that fits are faster there."""
+        """The same data, on the host if fits are faster there since it is small."""
         return self
 
     @property
     def entries_fit_in_memory(self) -> bool:
-        """Whether there is room for all entries with their indices, as `entries` gives them."""
+        """Whether the result of `entries` fits into memory."""
         return True
 
     def check_memory(self) -> None:
-        """Refuse to begin a fit that would run out of the device's memory."""
+        """Raise an error if a fit would run out of the device's memory."""
         return
 
-    # What follows
+    # Views and queries
 
     @cached_property
     def order(self) -> int:
@@ -293,7 +293,7 @@ class Engine(ABC):
         return algebra_for(self.xp, self.compiled, self.executor.threads)
 
     def scaled(self: E, exponent: int) -> E:
-        """The same data times 2**-exponent, before any scales by signal."""
+        """The same data times 2**-exponent; scales by signal must be set later."""
         view = self.view
         if view.scales is not None and view.scales.signal is not None:
             raise ValueError("scales: a signal is in the units of the data; scale the data first")
@@ -357,7 +357,7 @@ class Engine(ABC):
         return math.fsum(self.slab_sums(work, factors, weighted=weighted)[0])
 
     def whole_sweep(self, loss: Loss) -> WholeSweep | None:
-        """Whole sweeps, where they are faster than the updates of one factor after the other."""
+        """Whole sweeps, if they are faster than updates of single factors; else None."""
         return None
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
@@ -367,13 +367,13 @@ class Engine(ABC):
         return split_range(self.shape[mode], max_rows)
 
     def excess(self, limit: float, tail: Tail) -> float:
-        """What entries beyond a limit cost more, under a loss of some tail, than the limit."""
+        """The excess of the loss over its value at a limit, summed over larger entries."""
         if tail.flat or self.max_abs <= limit:
             return 0.0
         return self._total_cost(lambda x: tail.excess(x, limit))
 
     def slab_counts(self, mode: int) -> np.ndarray:
-        """How many entries each slab of a mode holds, missing ones left out; host."""
+        """The number of observed entries in each slab of a mode; host."""
         if self.complete:
             return np.full(self.shape[mode], math.prod(self.shape) // self.shape[mode])
         return self._all_slab_counts[mode]
@@ -385,12 +385,12 @@ class Engine(ABC):
 
     @cached_property
     def count(self) -> float:
-        """How many entries there are, missing ones left out."""
+        """The number of observed entries."""
         return float(self.slab_counts(0).sum())
 
     @cached_property
     def total_weight(self) -> float:
-        """The sum of the entries' weights: without any, how many entries there are."""
+        """The sum of the weights of observed entries; their number without weights."""
         return self.count if self.view.weights is None else self._total_cost(self.xp.ones_like)
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
@@ -408,7 +408,7 @@ class Engine(ABC):
         return host.reshape([size for n, size in enumerate(self.shape) if n not in fixed])
 
     def count_large_residuals(self, factors: Factors, threshold: float) -> list[np.ndarray]:
-        """How many residuals are larger than a threshold in each slab of each mode; host."""
+        """The number of residuals above a threshold in each slab of each mode; host."""
         xp = self.xp
         return self.slab_sums(lambda r: xp.abs(r) > threshold, factors)
 

@@ -25,11 +25,11 @@ from robustcp.engines.tiles import Tile, Tiling, slice_length
 from robustcp.engines.unfoldings import UnfoldingProducts
 from robustcp.losses import Loss
 
-#: Normal equations of one block of rows may take this many bytes, or this share of the data.
+#: Normal equations of a range of rows may take this many bytes, or this share of the data.
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
-#: Data on a device with no more entries is faster on the host, where calls cost less.
+#: Fits of data with at most this many entries are faster on the host than on a device.
 MAX_HOST_ENTRIES = 1 << 19
-#: What a fit takes of a GPU's memory, as a share of the data; of small data more, up to a bound.
+#: The memory of a fit on a GPU as a share of the data; the share of small data, and its bound.
 FIT_MEMORY_SHARE, SMALL_FIT_MEMORY_SHARE, MAX_SMALL_FIT_BYTES = 0.1, 7.0, 250e6
 
 
@@ -45,14 +45,13 @@ class DenseEngine(Engine):
     compiled : bool
         Whether compiled passes are used where there are any.
     tiling : Tiling
-        The sizes of the pieces that it is worked on in.
+        The sizes of tiles and blocks.
     view : View
-        How it is looked at.
     """
 
     takes_weights = True
     takes_scales = True
-    #: Where the data was given, if it was brought here from there.
+    #: The device on which the data was given, if it was copied from there.
     _given_device: Any
 
     def __init__(
@@ -72,7 +71,7 @@ class DenseEngine(Engine):
         self._set_storage(Storage(data, tiling, tiles, view))
 
     def _set_storage(self, storage: Storage) -> None:
-        """Look at a stored array."""
+        """Set the array and the attributes that depend on it."""
         self._storage = storage
         self._passes = Passes(storage, compiled=self.compiled)
         self.xp, self.dtype, self.view = storage.xp, storage.dtype, storage.view
@@ -114,15 +113,15 @@ class DenseEngine(Engine):
 
     @property
     def summary(self) -> DataSummary:
-        """What there is in the data, whatever its scaling; an error if it cannot be fitted."""
+        """Magnitudes and missing entries before scaling; an error if there is nothing to fit."""
         return self._storage.summary
 
     def compute_summary(self) -> DataSummary:
-        """The same, whatever is found."""
+        """The summary, without errors."""
         return self._storage.compute_summary()
 
     def with_summary(self, summary: DataSummary) -> DenseEngine:
-        """This, which need not look at its data any more."""
+        """This engine with a known summary, so that it need not read the data for it."""
         self._storage.summary = summary
         return self
 
@@ -289,7 +288,7 @@ class DenseEngine(Engine):
         return self._assemble_tiles(storage.scales.tile_values)
 
     def _assemble_tiles(self, tile_values: Callable[[Tile], Array]) -> Array:
-        """An array of the data's shape from what there is for each tile."""
+        """An array of the data's shape from the values of each tile."""
         xp, storage = self.xp, self._storage
 
         def box(tile: Tile) -> tuple[Tile, Array]:

@@ -1,4 +1,4 @@
-"""How data is cut into tiles, and what of the factors a tile needs."""
+"""Tiles of data, and the products of factors that tiles need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tile = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Tiling:
-    """The sizes of the pieces that dense data is worked on in.
+    """The sizes of tiles and blocks of dense data.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Tiling:
 
 
 def split_range(size: int, max_length: int) -> list[slice]:
-    """Cut range(size) into even parts of at most so many."""
+    """Cut range(size) into even parts of at most a length."""
     parts = -(-size // max_length)
     edges = [size * k // parts for k in range(parts + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
@@ -64,7 +64,7 @@ def split_range(size: int, max_length: int) -> list[slice]:
 def split_boxes(
     shape: Sequence[int], max_entries: int, uncut_mode: int | None = None
 ) -> list[Tile]:
-    """Cut a shape into boxes of at most so many entries where possible.
+    """Cut a shape into boxes of at most a number of entries, where possible.
 
     Trailing modes stay whole, one mode is cut, those before it are taken one index at a time:
     the boxes of a C-ordered array are matrices without a copy. Mode `uncut_mode` is never cut.
@@ -110,7 +110,7 @@ def _pass_tiles(
 
 
 def even_split(shape: Sequence[int]) -> int:
-    """How many leading modes make the rows of the most even matrix view."""
+    """The number of leading modes that are the rows of the most even matrix view."""
 
     def border(s: int) -> int:
         return int(math.prod(shape[:s]) + math.prod(shape[s:]))
@@ -119,7 +119,7 @@ def even_split(shape: Sequence[int]) -> int:
 
 
 def slice_length(part: slice) -> int:
-    """Of a slice."""
+    """The length of a slice with both ends."""
     return int(part.stop - part.start)
 
 
@@ -135,7 +135,7 @@ def khatri_rao(factors: Sequence[Array]) -> Array:
 
 
 class TileFactors:
-    """The factors of one pass, as tiles need them. Modes are in storage order.
+    """The factors of one pass, and their products for tiles. Modes are in storage order.
 
     `pack` holds the pairs of columns whose products make the packed Gram matrices, if any are
     wanted.
