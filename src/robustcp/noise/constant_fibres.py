@@ -59,7 +59,9 @@ def _constant_fibres(entries: Entries, shape: tuple[int, ...]) -> Fibres:
     return Fibres(shape, tuple(along))
 
 
-def _constant_fibres_along(entries: Entries, shape: tuple[int, ...], mode: int) -> np.ndarray | None:
+def _constant_fibres_along(
+    entries: Entries, shape: tuple[int, ...], mode: int
+) -> np.ndarray | None:
     """Which fibres along a mode hold one value; None if none does, or too many."""
     fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, entries.indices)
     x = entries.values
