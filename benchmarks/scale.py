@@ -82,13 +82,13 @@ def formula(engine, rank, tasks):
     Each task gets the factors, and what is known of its chunks. A group that lies on one worker
     gives the equations of its rows, one that does not those of the rows of each of its chunks.
     """
-    shape, where = engine.shape, engine._shared.placement.where
+    shape, where = engine.shape, engine._shared.placement.worker_of
     out = tasks * 8 * rank * sum(shape) + len(shape) * len(where) * CHUNK
     rows = 0
     for box, blocks in engine._shared.groups:
         together = len({where.get(block.data) for block in blocks}) == 1
         for mode in range(len(shape)):
-            parts = [box] if together else [block.at for block in blocks]
+            parts = [box] if together else [block.box for block in blocks]
             rows += sum(part[mode].stop - part[mode].start for part in parts)
     return out, rows * equation_bytes(rank)
 
@@ -130,7 +130,9 @@ def sweeps(args):
             pairs = [(sweep(memory, F), sweep(engine, F)) for _ in range(args.repeat)]
             here, there = (float(np.median(part)) for part in zip(*pairs, strict=True))
             tasks = 3 * 2
-            counts = np.unique(list(engine._shared.placement.where.values()), return_counts=True)[1]
+            counts = np.unique(
+                list(engine._shared.placement.worker_of.values()), return_counts=True
+            )[1]
             uneven = counts.max() / counts.mean()
             got, said = traffic(client, engine, F), formula(engine, args.rank, tasks)
             model = here * uneven + 3 * PASS + sum(said) / BANDWIDTH

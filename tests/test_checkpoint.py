@@ -576,13 +576,12 @@ def signalled(name, arguments):
     """The command, which gets a signal in its tenth sweep."""
     program = f"""
 import os, signal, sys
-import robustcp.estimators as m
+import robustcp as m
 
-def signalled(X, rank, *, callback, **options):
+def signalled(X, rank, **options):
     def after_sweep(state):
         if state.sweep == 10:
             os.kill(os.getpid(), signal.{name})
-        return callback(state)
 
     return cp(X, rank, callback=after_sweep, **options)
 

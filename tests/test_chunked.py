@@ -22,9 +22,9 @@ from robustcp.engines import (
     ChunkedEngine,
     ChunkError,
     DenseEngine,
+    EntryField,
     Scales,
     SchedulerError,
-    Weights,
     connect,
     host_data,
     subsets,
@@ -160,7 +160,7 @@ def test_weights_and_scales_are_cut_with_the_data(lazy):
     given = [da.from_array(w, chunks=4), da.from_array(u, chunks=7)] if lazy else [w, u]
     none = (None,) * 3
     ours, whole = (
-        e.weighted(a).standardized(Scales(Weights(SHAPE, none, b)))
+        e.weighted(a).standardized(Scales(EntryField(SHAPE, none, b)))
         for e, a, b in (
             (in_small_groups(da.from_array(X, chunks=CHUNKS)), *given),
             (as_engine(X), w, u),

@@ -300,13 +300,12 @@ class TestFit:
                    "--method", "cpals", "--max-sweeps", "1000000", "--out", str(out)]  # fmt: skip
         program = f"""
 import os, signal, sys
-import robustcp.estimators as m
+import robustcp as m
 
-def interrupted(X, rank, *, callback, **options):
+def interrupted(X, rank, **options):
     def after_sweep(state):
         if state.sweep == 20:
             os.kill(os.getpid(), signal.SIGINT)
-        return callback(state)
 
     return cpals(X, rank, callback=after_sweep, tol=0.0, **options)
 

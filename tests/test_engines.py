@@ -18,8 +18,8 @@ from robustcp.engines import (
     Engine,
     Observed,
     Scales,
-    Signal,
     Tiling,
+    VarianceFunction,
     View,
     as_engine,
     as_weights,
@@ -300,8 +300,8 @@ SLABS = [np.linspace(0.5, 2, 6), None, np.linspace(3, 0.1, 4)]
 SCALES = {
     "vectors": Scales(as_weights(SLABS, (6, 5, 4))),
     "array": Scales(as_weights(np.random.default_rng(6).uniform(0.1, 3, (5, 4)), (6, 5, 4))),
-    "signal": Scales(None, Signal(HELD, 0.1, 0.5, 0.2)),
-    "all": Scales(as_weights(SLABS, (6, 5, 4)), Signal(HELD, 0.0, 1.0, 0.3), least=0.4),
+    "signal": Scales(None, VarianceFunction(HELD, 0.1, 0.5, 0.2)),
+    "all": Scales(as_weights(SLABS, (6, 5, 4)), VarianceFunction(HELD, 0.0, 1.0, 0.3), least=0.4),
 }
 ENTRY_SCALES = {
     "vectors": np.einsum("i,j,k->ijk", SLABS[0], np.ones(5), SLABS[2]),
@@ -388,7 +388,7 @@ class TestContractOfScales:
         loss = Masked(InUnits(LOSS, u[here]), self.weights_of(weights, X)[here])
         expected = brute_force(np.nan_to_num(X[here]).clip(-1, 1), few, 2, loss)
         assert_equal(part.normal_equations(tuple(map(part.asarray, few)), 2, LOSS), expected)
-        if SCALES[scales].signal is not None:
+        if SCALES[scales].variance is not None:
             with pytest.raises(ValueError, match="scale the data first"):
                 engine.scaled(2)
         else:

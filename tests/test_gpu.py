@@ -7,7 +7,7 @@ import pytest
 
 import robustcp
 from robustcp import cp, cpal1, cpals, simulate
-from robustcp.engines import Scales, Signal, Weights, as_engine
+from robustcp.engines import EntryField, Scales, VarianceFunction, as_engine
 from robustcp.engines.cuda_graph import WARMUP_CALLS
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.memory import free_memory
@@ -100,8 +100,8 @@ def test_gaps_weights_and_scales(torch):
     w = [rng.uniform(0, 2, n).round(1) for n in X.shape]
     entries = rng.uniform(0, 1, (80, 1, 30)).round(1)
     u = tuple(rng.uniform(0.5, 2, n) for n in X.shape)
-    signal = Signal(tuple(rng.standard_normal((n, 2)) for n in X.shape), 0.1, 0.2, 0.3)
-    slabs = Weights(tuple(X.shape), u)
+    signal = VarianceFunction(tuple(rng.standard_normal((n, 2)) for n in X.shape), 0.1, 0.2, 0.3)
+    slabs = EntryField(tuple(X.shape), u)
     for look in (
         lambda engine: engine,
         lambda engine: engine.weighted(w),

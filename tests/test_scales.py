@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robustcp.engines import (
-    CoordinateWeights,
     DenseEngine,
+    EntryField,
+    ListedField,
     Observed,
     Scales,
-    Signal,
     Tiling,
-    Weights,
+    VarianceFunction,
     as_engine,
     as_weights,
     scales,
@@ -52,7 +52,7 @@ def scaled(draw):
     slabs, u = None, np.ones(shape)
     if form == "vectors":
         vectors = [rng.uniform(0.2, 4, n) if draw(st.booleans()) else None for n in shape]
-        slabs, u = Weights(shape, tuple(vectors)), outer(vectors, shape)
+        slabs, u = EntryField(shape, tuple(vectors)), outer(vectors, shape)
     elif form == "array":
         sizes = tuple(size if draw(st.booleans()) else 1 for size in shape)
         array = rng.uniform(0.2, 4, sizes)
@@ -62,7 +62,7 @@ def scaled(draw):
     if draw(st.booleans()):
         held = problem(shape, draw(st.integers(1, 4)), seed=7)[1]
         parts = draw(st.sampled_from([(1.0, 0.0, 0.0), (0.2, 1.0, 0.0), (0.1, 0.2, 0.5)]))
-        signal, u = Signal(held, *parts), u * signal_of(held, *parts)
+        signal, u = VarianceFunction(held, *parts), u * signal_of(held, *parts)
     least = draw(st.sampled_from([0.0, 0.7]))
     return X, factors, Scales(slabs, signal, least), (u**4 + least**4) ** 0.25
 
@@ -165,7 +165,7 @@ def test_same_bits_for_any_number_of_threads(form, kept, compiled, monkeypatch):
     rng = np.random.default_rng(1)
     slabs = [rng.uniform(1, 2, 60), None, rng.uniform(1, 2, 80)]
     slabs = rng.uniform(1, 2, X.shape) if form == "array" else slabs
-    signal = Signal(problem(X.shape, 2, seed=5)[1], 1.0, 0.5, 0.2)
+    signal = VarianceFunction(problem(X.shape, 2, seed=5)[1], 1.0, 0.5, 0.2)
     given = Scales(
         None if form == "signal" else as_weights(slabs, X.shape),
         signal if form in ("signal", "all") else None,
@@ -186,9 +186,9 @@ def test_same_bits_for_any_number_of_threads(form, kept, compiled, monkeypatch):
     "ones",
     [
         Scales(),
-        Scales(Weights((6, 5, 4), (np.ones(6), None, np.ones(4)))),
-        Scales(Weights((6, 5, 4), (None,) * 3, np.ones((6, 1, 4)))),
-        Scales(None, Signal(HELD, 1.0, 0.0, 0.0)),
+        Scales(EntryField((6, 5, 4), (np.ones(6), None, np.ones(4)))),
+        Scales(EntryField((6, 5, 4), (None,) * 3, np.ones((6, 1, 4)))),
+        Scales(None, VarianceFunction(HELD, 1.0, 0.0, 0.0)),
     ],
     ids=["nothing", "vectors", "array", "signal"],
 )
@@ -254,7 +254,8 @@ def test_data_of_other_types(dtype, compiled):
 def test_large_signals_do_not_overflow_in_float32(compiled):
     X = np.full((4, 4, 4), 1e30, np.float32)
     held = (np.full((4, 1), 1e30), np.ones((4, 1)), np.ones((4, 1)))
-    engine = as_engine(X, compiled=compiled).standardized(Scales(None, Signal(held, 0, 0, 4), 1))
+    scales = Scales(None, VarianceFunction(held, 0, 0, 4), 1)
+    engine = as_engine(X, compiled=compiled).standardized(scales)
     zeros = tuple(np.zeros((4, 1), np.float32) for _ in range(3))
     assert engine.value(zeros, LeastSquares()) == pytest.approx(64 / 8, rel=1e-5)
     assert engine.value(zeros, L1(1e-6)) == pytest.approx(64 / 2, rel=1e-5)
@@ -262,8 +263,8 @@ def test_large_signals_do_not_overflow_in_float32(compiled):
 
 def test_a_sample_of_a_large_tensor(compiled):
     X, factors = problem((40, 50, 60))
-    signal = Signal(problem(X.shape, 2, seed=5)[1], 0.5, 0.5, 0.2)
-    given = Scales(Weights(X.shape, (None, np.linspace(1, 3, 50), None)), signal)
+    signal = VarianceFunction(problem(X.shape, 2, seed=5)[1], 0.5, 0.5, 0.2)
+    given = Scales(EntryField(X.shape, (None, np.linspace(1, 3, 50), None)), signal)
     stored = np.asfortranarray(X)
     engine = DenseEngine(
         stored, compiled=compiled, tiling=Tiling(sample_entries=5000)
@@ -283,8 +284,8 @@ def test_a_sample_of_a_large_tensor(compiled):
 def test_no_array_of_the_size_of_the_data_is_made(compiled):
     X = np.random.default_rng(0).random((300, 300, 300), dtype=np.float32)
     factors = tuple(np.ones((300, 2), np.float32) for _ in range(3))
-    slabs = Weights(X.shape, (np.linspace(1, 2, 300), None, np.linspace(1, 2, 300)))
-    given = Scales(slabs, Signal(factors, 0.5, 0.5, 0.2), least=1e-3)
+    slabs = EntryField(X.shape, (np.linspace(1, 2, 300), None, np.linspace(1, 2, 300)))
+    given = Scales(slabs, VarianceFunction(factors, 0.5, 0.5, 0.2), least=1e-3)
     loss = LOSS if compiled else Huber(1.0)
     tracemalloc.start()
     engine = as_engine(X, threads=1, compiled=compiled).standardized(given)
@@ -339,12 +340,12 @@ class TestListed:
         assert engine.value(self.factors, LOSS) == pytest.approx(expected[2], rel=1e-12)
 
     def test_in_the_order_given(self):
-        engine = as_engine(self.data).standardized(Scales(CoordinateWeights(self.u[self.place])))
+        engine = as_engine(self.data).standardized(Scales(ListedField(self.u[self.place])))
         self.check(engine, self.u)
         assert np.array_equal(engine.entry_scales(), self.u[self.place])
 
     def test_times_a_signal(self):
-        given = Scales(CoordinateWeights(self.u[self.place]), Signal(HELD, 0.1, 0.5, 0.2), 0.5)
+        given = Scales(ListedField(self.u[self.place]), VarianceFunction(HELD, 0.1, 0.5, 0.2), 0.5)
         u = (0.5**4 + (self.u * ENTRY_SCALES["signal"]) ** 4) ** 0.25
         engine = as_engine(self.data).standardized(given)
         self.check(engine, u)
@@ -352,13 +353,13 @@ class TestListed:
 
     def test_with_weights_and_wild_entries(self):
         w = np.random.default_rng(4).integers(0, 3, self.X.shape)
-        engine = as_engine(self.data).standardized(Scales(CoordinateWeights(self.u[self.place])))
+        engine = as_engine(self.data).standardized(Scales(ListedField(self.u[self.place])))
         engine = engine.weighted(w[self.place]).masked_above(1.2)
         self.check(engine, self.u, np.where((self.X > -1) & (np.abs(self.X) <= 1.2), w, 0))
         assert np.array_equal(engine.entry_scales(), self.u[self.place])
 
     def test_parts(self):
-        given = Scales(CoordinateWeights(self.u[self.place]), Signal(HELD, 0.1, 0.5, 0.2))
+        given = Scales(ListedField(self.u[self.place]), VarianceFunction(HELD, 0.1, 0.5, 0.2))
         w = np.random.default_rng(4).integers(0, 3, self.X.shape)
         engine = as_engine(self.data).standardized(given).weighted(w)
         chosen = [np.array([5, 0, 3]), None, np.array([1, 2])]
@@ -372,7 +373,7 @@ class TestListed:
         )
 
     def test_of_other_engines_are_not_known(self):
-        given = Scales(CoordinateWeights(self.u[self.place]))
+        given = Scales(ListedField(self.u[self.place]))
         with pytest.raises(ValueError, match="scales: are of shape"):
             as_engine(self.X).standardized(given)
         with pytest.raises(TypeError, match="not known by indices"):
@@ -404,7 +405,7 @@ def test_arrays_of_any_library(xp):
 
 
 def vector(value):
-    return Weights((6, 5, 4), (np.array([1.0, value, 2, 3, 4, 5]), None, None))
+    return EntryField((6, 5, 4), (np.array([1.0, value, 2, 3, 4, 5]), None, None))
 
 
 @pytest.mark.parametrize(
@@ -414,15 +415,21 @@ def vector(value):
         (lambda: Scales(vector(-1.0)), "must be positive and finite, got -1"),
         (lambda: Scales(vector(math.nan)), "must be positive and finite, got nan"),
         (
-            lambda: Scales(CoordinateWeights(np.array([1.0, math.inf]))),
+            lambda: Scales(ListedField(np.array([1.0, math.inf]))),
             "positive and finite, got inf",
         ),
         (lambda: Scales(least=-1.0), "least: must be a number >= 0"),
-        (lambda: Scales(None, Signal(HELD, 0.0, 1.0, 0.0)), "least must be > 0"),
-        (lambda: Signal(HELD, 0.0, 0.0, 0.0), "without any variance"),
-        (lambda: Signal(HELD, 1.0, -1.0, 0.0), "linear: must be a number >= 0"),
-        (lambda: Signal((HELD[0], HELD[1][:, :1]), 1.0, 0.0, 0.0), r"must be \(I_n, R\), got"),
-        (lambda: Signal((HELD[0] * math.nan, *HELD[1:]), 1.0, 0.0, 0.0), "must be finite"),
+        (lambda: Scales(None, VarianceFunction(HELD, 0.0, 1.0, 0.0)), "least must be > 0"),
+        (lambda: VarianceFunction(HELD, 0.0, 0.0, 0.0), "without any variance"),
+        (lambda: VarianceFunction(HELD, 1.0, -1.0, 0.0), "linear: must be a number >= 0"),
+        (
+            lambda: VarianceFunction((HELD[0], HELD[1][:, :1]), 1.0, 0.0, 0.0),
+            r"must be \(I_n, R\), got",
+        ),
+        (
+            lambda: VarianceFunction((HELD[0] * math.nan, *HELD[1:]), 1.0, 0.0, 0.0),
+            "must be finite",
+        ),
     ],
 )
 def test_bad_scales_are_named(build, message):

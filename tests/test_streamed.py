@@ -7,11 +7,11 @@ import pytest
 from array_api_compat import array_namespace
 
 from robustcp import as_engine, cpal1, simulate
-from robustcp.engines import Observed, Scales, Weights, check_device
+from robustcp.engines import EntryField, Observed, Scales, check_device
 from robustcp.engines.blocks.streamed import StreamedEngine
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.entry_field import _to_device
 from robustcp.engines.memory import format_bytes, parse_bytes
-from robustcp.engines.weights import _to_device
 from robustcp.losses import L1, LeastSquares
 
 torch = pytest.importorskip("torch")
@@ -43,7 +43,7 @@ LOOKS = {
     "weights": lambda engine: engine.weighted([np.arange(n) % 3 for n in SHAPE]),
     "weights of entries": lambda engine: engine.weighted(np.arange(42).reshape(7, 1, 6) % 4),
     "scales": lambda engine: engine.standardized(
-        Scales(Weights(SHAPE, tuple(1.0 + np.arange(n) for n in SHAPE)))
+        Scales(EntryField(SHAPE, tuple(1.0 + np.arange(n) for n in SHAPE)))
     ),
     "cut": lambda engine: engine.scaled(1).clipped(0.5),
     "without": lambda engine: engine.masked_above(1.5),

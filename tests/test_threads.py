@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import dis
-import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import robustcp
+from robustcp._util import interrupts as interrupts_module
+from robustcp._util.interrupts import interrupts
 from robustcp.engines import as_engine, threads
 from robustcp.engines.threads import TileExecutor, available_threads, single_blas_thread
 from robustcp.losses import L1
@@ -94,11 +98,20 @@ class TestLimit:
         assert limits() == numbers
 
     def test_the_last_one_out_restores_it(self, numbers):
-        first, second = single_blas_thread.__exit__, single_blas_thread.__exit__
-        in_thread(single_blas_thread.__enter__)
-        first(None, None, None)
-        assert set(limits()) == {1}
-        in_thread(lambda: second(None, None, None))
+        inside, over = threading.Event(), threading.Event()
+
+        def hold():
+            with single_blas_thread:
+                inside.set()
+                assert over.wait(60)
+
+        with ThreadPoolExecutor(1) as pool:
+            with single_blas_thread:
+                other = pool.submit(hold)
+                assert inside.wait(60)
+            assert set(limits()) == {1}
+            over.set()
+            other.result()
         assert limits() == numbers
 
     def test_from_a_thread_while_another_has_set_limits(self, numbers):
@@ -114,10 +127,10 @@ class TestLimit:
 
     @pytest.mark.parametrize("run", [lambda work: work(), in_thread], ids=["main", "thread"])
     def test_limits_of_others_work_afterwards(self, numbers, run):
-        for place in (lambda work: work(), in_thread):
-            place(single_blas_thread.__exit__)  # registers, and is garbage at once
-            with single_blas_thread:
-                pass
+        with single_blas_thread:
+            pass
+        with single_blas_thread:
+            in_thread(lambda: list(TileExecutor(2).map(abs, range(9))))
 
         def user():
             with threadpool_limits(1, user_api="blas"):
@@ -247,15 +260,16 @@ class TestAvailable:
 
 #: Where CPython looks for signals: when a function begins, after calls, at the ends of loops.
 CHECKED = ("RESUME", "CALL", "JUMP_BACKWARD")
+FILES = (threads.__file__, interrupts_module.__file__)
 
 
 def interrupted(work, at):
-    """Do some work with a KeyboardInterrupt somewhere in the module. None if it ended before."""
+    """Do some work with a Ctrl-C somewhere in the modules. None if it ended before."""
     count, last = 0, {}
 
     def trace(frame, event, _):
         nonlocal count
-        if frame.f_code.co_filename != threads.__file__:
+        if frame.f_code.co_filename not in FILES:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -264,7 +278,7 @@ def interrupted(work, at):
             count += before.startswith(CHECKED)
             if count == at:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
         return trace
 
     outer = sys.gettrace()
@@ -313,24 +327,167 @@ class TestInterrupts:
         assert at > 20
         piece = set(TileExecutor(1).map(lambda _: threading.get_ident(), range(3)))
         assert piece == {threading.get_ident()}
-        assert threads._thread_state.serial_key not in single_blas_thread.inside
+        assert not threads._in_task.get()
 
-    def test_twice_in_a_row(self, numbers, monkeypatch):
-        """Lost both ways out: the next one out still restores the limits."""
-        gc.collect()  # nothing else may leave meanwhile
+    def test_at_the_next_tile(self, numbers):
+        """Ctrl-C in a tile is answered before the next one, and twice is as good as once."""
+        done = []
 
-        def fail(*_):
-            raise KeyboardInterrupt
+        def work(k):
+            if k == 3:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+            done.append(k)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(threads._SingleBlasThread, "_leave", fail)
-            patch.setattr(sys, "unraisablehook", lambda _: None)
-            with pytest.raises(KeyboardInterrupt), single_blas_thread:
-                pass
-        assert set(limits()) == {1}
-        with single_blas_thread:
+        with pytest.raises(KeyboardInterrupt), single_blas_thread:
+            list(TileExecutor(1).map(work, range(9)))
+        assert done == [0, 1, 2, 3]
+        assert limits() == numbers
+
+    def test_at_the_end(self, numbers):
+        def leave():
+            with single_blas_thread:
+                signal.raise_signal(signal.SIGINT)
+                done.append("all")
+
+        done = []
+        with pytest.raises(KeyboardInterrupt):
+            leave()
+        assert done == ["all"]
+        assert limits() == numbers
+
+    def test_again_after_a_while(self, numbers, monkeypatch):
+        """Work that takes long and never looks for Ctrl-C is ended by the second one."""
+        monkeypatch.setattr(interrupts_module, "PATIENCE_SECONDS", -1.0)
+
+        def wait_for_ever():
+            with single_blas_thread:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+                pytest.fail("the second one is not answered")
+
+        with pytest.raises(KeyboardInterrupt):
+            wait_for_ever()
+        assert limits() == numbers
+
+    def test_not_in_what_restores_limits(self, numbers, monkeypatch):
+        monkeypatch.setattr(interrupts_module, "PATIENCE_SECONDS", -1.0)
+        apply_limits = single_blas_thread._apply_limits
+
+        def apply(libraries):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            apply_limits(libraries)
+
+        monkeypatch.setattr(single_blas_thread, "_apply_limits", apply)
+        with pytest.raises(KeyboardInterrupt), single_blas_thread:
             pass
         assert limits() == numbers
+
+    def test_at_once_in_callbacks(self, numbers):
+        X = robustcp.simulate((8, 8, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+        seen = []
+
+        def callback(state):
+            seen.append(state.sweep)
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("Ctrl-C is held back")
+
+        with pytest.raises(KeyboardInterrupt):
+            robustcp.cpals(X, 2, callback=callback)
+        assert seen == [1]
+        assert limits() == numbers
+
+    def test_fits_in_callbacks(self, numbers):
+        """A fit in a callback holds Ctrl-C back again; after it the callback is interrupted."""
+        X = robustcp.simulate((8, 8, 8), 2, eta=0.1, gamma=1.0, rng=0).data
+        seen = []
+
+        def inner(state):
+            seen.append("inner")
+            return True
+
+        def callback(state):
+            robustcp.cpals(X, 2, callback=inner)
+            with single_blas_thread:
+                signal.raise_signal(signal.SIGINT)
+                seen.append("held back")
+            pytest.fail("Ctrl-C is held back")
+
+        with pytest.raises(KeyboardInterrupt):
+            robustcp.cpals(X, 2, callback=callback)
+        assert seen == ["inner", "held back"]
+        assert limits() == numbers
+
+    def test_a_handler_of_the_user(self):
+        """It is called, later, and found where it was."""
+        calls = []
+        previous = signal.signal(signal.SIGINT, lambda number, frame: calls.append(number))
+        try:
+            with single_blas_thread:
+                signal.raise_signal(signal.SIGINT)
+                assert not calls
+                list(TileExecutor(1).map(abs, range(3)))
+                assert calls == [signal.SIGINT]
+                interrupts.call_interruptibly(signal.raise_signal, signal.SIGINT)
+                assert len(calls) == 2
+            signal.raise_signal(signal.SIGINT)
+            assert len(calls) == 3
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+    def test_no_handler_in_python(self, handler):
+        previous = signal.signal(signal.SIGINT, handler)
+        try:
+            with single_blas_thread:
+                assert signal.getsignal(signal.SIGINT) == handler
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def test_while_another_thread_is_waited_for(self, numbers):
+        main, begun = threading.get_ident(), threading.Event()
+
+        def work(k):
+            if threading.get_ident() == main:
+                assert begun.wait(60)
+            elif not begun.is_set():
+                begun.set()
+                _thread.interrupt_main()
+                for _ in TileExecutor(1).map(abs, range(10**9)):
+                    pass
+                pytest.fail("a helper goes on")
+
+        with pytest.raises(KeyboardInterrupt), single_blas_thread:
+            list(TileExecutor(2).map(work, range(2)))
+        assert limits() == numbers
+
+    @pytest.mark.process
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+    def test_a_child_of_another_thread(self):
+        """What the main thread held back is not held back in a child that it did not begin."""
+        code = """
+import os, signal, threading
+from robustcp.engines.threads import single_blas_thread
+status = []
+
+def begin_child():
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            os._exit(0)
+        os._exit(1)
+    status.append(os.waitpid(child, 0)[1])
+
+with single_blas_thread:
+    thread = threading.Thread(target=begin_child)
+    thread.start()
+    thread.join()
+print(os.waitstatus_to_exitcode(status[0]))
+"""
+        assert python(code) == "0"
 
     def test_a_map_that_a_traceback_keeps(self, numbers):
         main, most = threading.get_ident(), 10**6
@@ -444,6 +601,22 @@ class TestPool:
 
         with ThreadPoolExecutor(6) as pool:
             assert list(pool.map(fit, range(12))) == [[190 * k] * 50 for k in range(12)]
+
+    def test_the_context_of_the_caller(self):
+        """Such as `numpy.errstate`; changes in one tile are not seen in others."""
+        both, variable = threading.Barrier(2, timeout=60), ContextVar("variable", default=0)
+
+        def work(k):
+            both.wait()
+            seen = variable.get(), np.geterr()["divide"]
+            variable.set(2)
+            return threading.get_ident(), *seen
+
+        variable.set(1)
+        with np.errstate(divide="raise"):
+            results = list(TileExecutor(2).map(work, range(2)))
+        assert len({thread for thread, *_ in results}) == 2
+        assert {tuple(seen) for _, *seen in results} == {(1, "raise")}
 
     def test_no_more_threads_than_asked_for(self):
         main, begun, over, most = threading.get_ident(), [], threading.Event(), []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robustcp.engines import Scales, Signal, Weights
+from robustcp.engines import EntryField, Scales, VarianceFunction
 from robustcp.engines.algebra import Algebra, TritonAlgebra
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.installed import triton_kernels
@@ -148,7 +148,7 @@ def test_weights():
 
 SHAPE = (20, 7, 18)
 SLABS = tuple(np.random.default_rng(4).uniform(0.5, 2, n) for n in SHAPE)
-SIGNAL = Signal(
+SIGNAL = VarianceFunction(
     tuple(np.random.default_rng(5).standard_normal((n, 2)) for n in SHAPE), 0.1, 0.2, 0.3
 )
 
@@ -156,9 +156,9 @@ SIGNAL = Signal(
 @pytest.mark.parametrize(
     "scales",
     [
-        Scales(Weights(SHAPE, SLABS)),
-        Scales(Weights(SHAPE, (SLABS[0], None, None)), least=0.8, unit=2.0),
-        Scales(Weights(SHAPE, SLABS), SIGNAL, 0.3),
+        Scales(EntryField(SHAPE, SLABS)),
+        Scales(EntryField(SHAPE, (SLABS[0], None, None)), least=0.8, unit=2.0),
+        Scales(EntryField(SHAPE, SLABS), SIGNAL, 0.3),
     ],
     ids=["slabs", "floor", "signal"],
 )
@@ -167,7 +167,7 @@ def test_scales(scales):
 
 
 def test_scales_of_entries_go_through_the_library():
-    every = Weights(SHAPE, (None,) * 3, np.full(SHAPE, 2.0))
+    every = EntryField(SHAPE, (None,) * 3, np.full(SHAPE, 2.0))
     _, fused = passes(normal(*SHAPE), lambda engine: engine.standardized(Scales(every)))
     assert not fused.supports(L1())
 

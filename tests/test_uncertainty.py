@@ -106,7 +106,7 @@ def test_covariance_is_that_of_a_dense_jacobian(case, rng):
     if case == "uneven":
         weights = rng.choice([0.0, 1.0, 2.0], shape)
         scales = np.exp(0.3 * rng.standard_normal(shape))
-        held = robustcp.engines.Scales(robustcp.engines.Weights(shape, (None,) * 3, scales))
+        held = robustcp.engines.Scales(robustcp.engines.EntryField(shape, (None,) * 3, scales))
         engine = engine.weighted(weights).standardized(held)
     elif case == "thin":
         X[rng.random(shape) < 0.4] = np.nan

@@ -1,4 +1,4 @@
-"""Weights of entries: 2 counts an entry twice, 0 means that it is missing."""
+"""EntryField of entries: 2 counts an entry twice, 0 means that it is missing."""
 
 from __future__ import annotations
 

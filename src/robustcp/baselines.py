@@ -2,7 +2,7 @@
 
 Both alternate over the factors as `cpal1` does, in the same loop, and differ only in how a
 factor's rows are updated: exactly, by linear programming, or one coordinate after the other, by
-weighted medians. Neither smooths the 1-norm. They are here to be compared with.
+weighted medians. Neither smooths the 1-norm. They serve for comparison.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from robustcp.optimize.updates import FactorUpdate, Update
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
 
-#: Entries of the unfolding that are worked on at a time.
+#: Entries of the unfolding that are processed at a time.
 BLOCK_ENTRIES = 1 << 20
 
 
@@ -116,7 +116,7 @@ def weighted_median(
 
 @dataclass(frozen=True)
 class UnsmoothedL1(Method):
-    """The 1-norm as it is, by an update that needs no parabola above it."""
+    """The 1-norm without smoothing, by an update that needs no majorizer."""
 
     name: str
     update: Update
@@ -135,7 +135,7 @@ class UnsmoothedL1(Method):
 
 @dataclass(frozen=True)
 class Absolute(Loss):
-    """|r|, not smoothed: it has no parabola above it at 0, and these updates need none."""
+    """|r| without smoothing: it has no quadratic majorizer at 0, and these updates need none."""
 
     degree: ClassVar[int] = 1
 
@@ -157,7 +157,7 @@ class Absolute(Loss):
 
 
 class _RowUpdate(Update):
-    """An update that looks at the data of each row itself."""
+    """An update that uses the data of each row rather than normal equations."""
 
     def evaluate(
         self, objective: Objective, factors: Factors
@@ -262,33 +262,11 @@ class WeightedMedian(_RowUpdate):
 
 
 def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """For each row of values the smallest one at which half of the weight is reached.
-
-    By halving: a partition splits every row into a lower and an upper half; the half that holds
-    the median is kept, with the weight that lies below it. All rows keep the same count, so the
-    work is linear in the entries and no loop runs over rows.
-    """
-    below = np.zeros((len(values), 1))
-    half = 0.5 * weights.sum()
-    W = np.broadcast_to(weights, values.shape)
-    while values.shape[1] > 1:
-        count = values.shape[1]
-        low = -(-count // 2)
-        order = np.argpartition(values, low - 1, axis=1)
-        if count % 2:  # the upper part takes the middle entry too, so that both have one length
-            upper = np.concatenate([order[:, low - 1 : low], order[:, low:]], axis=1)
-        else:
-            upper = order[:, low:]
-        lower = order[:, :low]
-        lower_weight = below + np.take_along_axis(W, lower, 1).sum(axis=1, keepdims=True)
-        weight_below_upper = below + np.take_along_axis(W, order[:, : count - low], 1).sum(
-            axis=1, keepdims=True
-        )
-        in_lower = lower_weight >= half
-        selected = np.where(in_lower, lower, upper)
-        below = np.where(in_lower, below, weight_below_upper)
-        values, W = np.take_along_axis(values, selected, 1), np.take_along_axis(W, selected, 1)
-    return values[:, 0]
+    """For each row of values the smallest one at which half of the weight is reached."""
+    order = np.argsort(values, axis=1)
+    reached = np.cumsum(weights[order], axis=1) >= 0.5 * weights.sum()
+    median = np.take_along_axis(order, reached.argmax(axis=1)[:, None], axis=1)
+    return np.take_along_axis(values, median, axis=1)[:, 0]
 
 
 def _row_blocks(count: int, width: int) -> Iterator[slice]:

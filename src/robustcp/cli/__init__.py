@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -12,6 +10,7 @@ from robustcp.cli.errors import report_errors
 from robustcp.cli.export_commands import export, project, show
 from robustcp.cli.fit_command import fit
 from robustcp.cli.inspect_commands import compare, distances, outliers, rank
+from robustcp.cli.interrupts import exit_on_signals
 from robustcp.cli.parsing import Command, Group
 from robustcp.cli.report_command import report
 from robustcp.cli.stability_commands import ensemble, replicability, uncertainty
@@ -57,12 +56,5 @@ def _options(
 
 def main() -> None:
     """The entry point `robustcp`."""
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _exit_on_signal)
+    exit_on_signals()
     app()
-
-
-def _exit_on_signal(signal_number: int, frame: object) -> NoReturn:
-    """End as the signal asks, but remove files that are not complete yet."""
-    sys.exit(128 + signal_number)

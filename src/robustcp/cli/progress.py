@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustcp._util.progress import RECENT_SWEEPS, ProgressReport, report_every
 from robustcp.cli.errors import STOPPED, fail, print_message
+from robustcp.cli.interrupts import stop_fits_on_interrupt
 from robustcp.optimize.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -43,18 +43,19 @@ def fit_with_progress(
     options: dict[str, Any],
     display: ProgressDisplay,
 ) -> tuple[Fit, float]:
-    """Fit, and show how far it is; Ctrl-C ends it after its sweep."""
+    """The fit so far when it ends or Ctrl-C stops it, and its seconds; progress is shown."""
     start_time = time.perf_counter()
     try:
         with (
-            _catch_interrupt() as is_interrupted,
+            stop_fits_on_interrupt(),
             display.watch_fit(),
             warnings.catch_warnings(record=True) as caught_warnings,
         ):
             warnings.simplefilter("always")
-            fit = method(loaded, rank, callback=lambda state: is_interrupted(), **options)
+            fit = method(loaded, rank, **options)
     except KeyboardInterrupt:
-        fail(_checkpoint_message(options) or "stopped before there was anything to write", STOPPED)
+        message = _checkpoint_message(options)
+        fail(message or "stopped before there was a fit; nothing is written", STOPPED)
     except (SystemExit, OSError):  # a signal such as SIGTERM; data that cannot be read any more
         if message := _checkpoint_message(options):
             print_message(message)
@@ -215,23 +216,6 @@ def _show_bar(initial: ProgressReport) -> Iterator[ShowProgress]:
             )
 
         yield show
-
-
-@contextmanager
-def _catch_interrupt() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed; pressed again it interrupts at once."""
-    interrupted = False
-
-    def handle_interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    previous_handler = signal.signal(signal.SIGINT, handle_interrupt)
-    try:
-        yield lambda: interrupted
-    finally:
-        signal.signal(signal.SIGINT, previous_handler)
 
 
 def _count_progress(show: ShowProgress) -> Callable[[str, int, int | None], None]:

@@ -1,4 +1,4 @@
-"""Constraints: how a factor is solved from its normal equations, and what it costs beside."""
+"""Constraints: how a factor is solved from its normal equations, and its penalty."""
 
 from robustcp.constraints.base import (
     Constraint,

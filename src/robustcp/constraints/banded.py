@@ -1,4 +1,4 @@
-"""Symmetric banded systems, on the host: what coupled rows are solved by."""
+"""Symmetric banded systems on the host, by which coupled rows are solved."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Rounds of pivoting in which the number of wrong entries may fail to fall.
+#: The most rounds of pivoting in a row in which the number of wrong entries does not fall.
 PIVOTING_PATIENCE = 10
-#: Slopes below this share of the largest are roundings.
+#: Gradients below this share of the largest are taken as roundings.
 GRADIENT_SLACK = 1e-12
 
 
@@ -51,15 +51,18 @@ class BandedMatrix:
 def nonnegative_minimum(H: BandedMatrix, b: np.ndarray, start: np.ndarray) -> np.ndarray:
     """The v >= 0 that minimises v'Hv/2 - b'v, where its KKT conditions hold.
 
-    By block principal pivoting, which is fast but may go round in circles; if it seems to, by
-    active sets from the start on, one entry at a time.
+    By block principal pivoting, which is fast but may cycle; if it does not converge, by an active
+    set that changes one entry at a time from `start` on.
     """
     minimum = _pivot_blocks(H, b, start > 0)
     return _descend_active_set(H, b, start) if minimum is None else minimum
 
 
 def _pivot_blocks(H: BandedMatrix, b: np.ndarray, positive: np.ndarray) -> np.ndarray | None:
-    """Solve for the entries taken to be positive, move all that turn out wrong, and again."""
+    """The minimum by block principal pivoting; None if it does not converge.
+
+    It solves for the entries taken as positive, and exchanges those that violate KKT conditions.
+    """
     fewest_wrong, patience = b.size + 1, PIVOTING_PATIENCE
     slack = GRADIENT_SLACK * float(np.abs(b).max(initial=0.0))
     while patience > 0:
@@ -76,7 +79,7 @@ def _pivot_blocks(H: BandedMatrix, b: np.ndarray, positive: np.ndarray) -> np.nd
 
 
 def _descend_active_set(H: BandedMatrix, b: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """As Lawson and Hanson: always allowed, and never higher than at the start."""
+    """The minimum by the active set of Lawson and Hanson: nonnegative, never above the start."""
     v, positive = start.copy(), start > 0
     slack = GRADIENT_SLACK * float(np.abs(b).max(initial=0.0))
     for _ in range(3 * b.size + 10):
@@ -92,7 +95,7 @@ def _descend_active_set(H: BandedMatrix, b: np.ndarray, start: np.ndarray) -> np
 def _move_to_minimum(
     H: BandedMatrix, b: np.ndarray, v: np.ndarray, positive: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Go to the minimum over the positive entries; those that reach 0 on the way stay there."""
+    """The minimum over the positive entries; entries that reach 0 on the way stay there."""
     while True:
         z = H.restrict(positive).solve(np.where(positive, b, 0.0))
         below = np.flatnonzero(positive & (z < 0))

@@ -1,4 +1,4 @@
-"""What a constraint is, and which modes have which."""
+"""The protocol of constraints, and the constraint of each mode."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
+from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra
-from robustcp.engines.normal_equations import NormalEquations
+from robustcp.engines.normal_equations import NormalEquations, unpack_indices
 
 
 class Constraint:
-    """What the factor of one mode must be like. This one: like anything.
+    """A constraint of the factor of one mode. This base class allows all factors.
 
     Subclass it with `solve` and `project`, and with the others where they differ. Factors are
     rescaled column by column, so an allowed factor must stay allowed when a column is multiplied
@@ -51,21 +53,22 @@ class Constraint:
         rows: Array,
         mu: float,
         algebra: Algebra,
-        price: np.ndarray | None = None,
+        penalty_weights: np.ndarray | None = None,
     ) -> Array:
         """New rows, given their normal equations and current values.
 
-        They must be allowed, and must not raise the majorizer plus mu/2 |u|^2 plus
-        sum_r price_r penalty_r. `price` is passed only to constraints that have a penalty.
+        They must satisfy the constraint, and must not raise the majorizer plus mu/2 |u|^2 plus
+        sum_r penalty_weights_r penalty_r. The last argument is passed, by position, only to
+        constraints that have a penalty.
         """
         return algebra.solve_rows(equations, rows, mu)
 
     def project(self, factor: Array) -> Array:
-        """The nearest factor that is allowed, for starts and extrapolated steps."""
+        """The nearest factor that satisfies the constraint, for starts and extrapolated steps."""
         return factor
 
     def penalty(self, factor: Array) -> Array | None:
-        """What each column costs, quadratic in the column; None if nothing ever does.
+        """The penalty of each column, quadratic in the column; None if there never is any.
 
         The objective holds sum_r penalty_r prod_m |b_r|^2 over the columns b_r of the other
         modes, which does not depend on how a component's size is shared out among the modes.
@@ -79,7 +82,7 @@ class Constraint:
 
     @property
     def symmetric(self) -> bool:
-        """Whether a column times -1 is as good as the column."""
+        """Whether the sign of a column may be changed."""
         return False
 
     @property
@@ -92,12 +95,12 @@ class Constraint:
         return self
 
     def on(self, indices: np.ndarray) -> Constraint:
-        """This constraint for some of the rows."""
+        """This constraint for a subset of the rows."""
         return self
 
     @property
     def of_rows(self) -> Constraint:
-        """What is left of it for rows that come without their neighbours."""
+        """The constraint that holds for rows without their neighbours."""
         return Free() if self.couples_rows else self
 
 
@@ -112,7 +115,7 @@ class Free(Constraint):
 
 @dataclass(frozen=True)
 class ConstraintAdapter(Constraint):
-    """A constraint that has only some of the methods."""
+    """A constraint from an object that has only some of the methods."""
 
     original: Any
 
@@ -155,7 +158,7 @@ def as_constraint(given: Any) -> Constraint:
 
 
 def constraints_by_mode(given: Any, names: Sequence[str], order: int) -> Constraints:
-    """One constraint for each mode, from a mapping of some modes, as numbers or names."""
+    """One constraint for each mode, from a mapping of mode numbers or names to constraints."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
@@ -178,8 +181,25 @@ def _mode_number(key: Any, names: Sequence[str], order: int) -> int:
     return list(names).index(key)
 
 
+def host_equations(
+    equations: NormalEquations, rows: Array
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gram matrices (count or 1, R, R), gradients and current rows, float64 on the host."""
+    U = np.array(to_host(rows), dtype=np.float64)
+    gram, gradient = (
+        np.asarray(to_host(a), dtype=np.float64) for a in (equations.gram, equations.gradient)
+    )
+    rank = U.shape[1]
+    return gram[:, unpack_indices(rank)].reshape(-1, rank, rank), gradient, U
+
+
+def as_array_like(A: np.ndarray, rows: Array) -> Array:
+    """An array of the host in the library and type and on the device of `rows`."""
+    return array_namespace(rows).asarray(A, dtype=rows.dtype, device=device(rows))
+
+
 def project_factors(factors: Factors, constraints: Constraints, modes: Collection[int]) -> Factors:
-    """The nearest factors that are allowed; those of other modes stay as they are."""
+    """The nearest factors that satisfy the constraints; other modes stay as they are."""
     return tuple(
         constraints[mode].project(A) if mode in modes else A for mode, A in enumerate(factors)
     )

@@ -39,6 +39,6 @@ class Nonnegative(Constraint):
         rows: Array,
         mu: float,
         algebra: Algebra,
-        price: np.ndarray | None = None,
+        penalty_weights: np.ndarray | None = None,
     ) -> Array:
         return algebra.solve_nonnegative_rows(equations, rows, mu)

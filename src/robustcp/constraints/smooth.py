@@ -8,16 +8,15 @@ from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
 
 from robustcp._util import checks
 from robustcp._util.typing import Array
 from robustcp.constraints.banded import BandedMatrix, nonnegative_minimum
-from robustcp.constraints.base import Constraint, Free
+from robustcp.constraints.base import Constraint, Free, as_array_like, host_equations
 from robustcp.constraints.nonnegative import Nonnegative
 from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra, diagonal_shift
-from robustcp.engines.normal_equations import NormalEquations, unpack_indices
+from robustcp.engines.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True)
@@ -127,28 +126,23 @@ class Smooth(Constraint):
         rows: Array,
         mu: float,
         algebra: Algebra,
-        price: np.ndarray | None = None,
+        penalty_weights: np.ndarray | None = None,
     ) -> Array:
-        """All rows at once, as a step from the current ones; banded in the order of the rows."""
-        U = np.asarray(to_host(rows), dtype=np.float64)
+        """Solve for all rows at once, as a step from the current ones; the system is banded."""
+        G, gradient, U = host_equations(equations, rows)
         count, rank = U.shape
         D = self._differences(count)
-        cost = 2 * self.strength * (np.ones(rank) if price is None else price)
-        gram, gradient = (
-            np.asarray(to_host(a), dtype=np.float64) for a in (equations.gram, equations.gradient)
-        )
-        G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank)
+        weights = np.ones(rank) if penalty_weights is None else penalty_weights
+        cost = 2 * self.strength * weights
         G = np.broadcast_to(G, (count, rank, rank))[D.order]
         u = U[D.order]
-        negative_gradient = (
-            gradient[D.order] - mu * u - cost * D.apply_transpose(D.apply(u))
-        ).ravel()
-        # A little steeper, so that rounding does not make it singular: it still descends.
+        penalty_gradient = cost * D.apply_transpose(D.apply(u))
+        negative_gradient = (gradient[D.order] - mu * u - penalty_gradient).ravel()
+        # A slightly larger diagonal keeps it from being singular by rounding; the step descends.
         H = BandedMatrix(_hessian_bands(G, mu, cost, D)).scale_diagonal(1 + diagonal_shift(rows))
         new = np.empty_like(U)
         new[D.order] = self._solve(H, negative_gradient, u.ravel()).reshape(count, rank)
-        xp = array_namespace(rows)
-        return xp.asarray(new, dtype=rows.dtype, device=device(rows))
+        return as_array_like(new, rows)
 
     def _solve(self, H: BandedMatrix, negative_gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
         for relative_ridge in (0.0, 1e-9, 1e-5, 1e-1):
@@ -171,14 +165,14 @@ class Smooth(Constraint):
 
 @dataclass(frozen=True, eq=False)
 class SecondDifferences:
-    """Second differences along some positions.
+    """The matrix D of second differences between positions.
 
     Attributes
     ----------
     order : array (count,)
         Indices in the order of their positions.
     weights : array (3, count - 2)
-        Of each row in order and the two after it; 1, -2, 1 where neighbours are at distance 1.
+        The weights of each row and the two after it; 1, -2, 1 if neighbours are at distance 1.
     """
 
     order: np.ndarray
@@ -234,7 +228,7 @@ def _hessian_bands(G: np.ndarray, mu: float, cost: np.ndarray, D: SecondDifferen
 
 
 def _distinct_coordinates(coordinates: Any) -> tuple[float, ...]:
-    """Coordinates, if differences can be divided by their distances."""
+    """Coordinates as finite numbers that differ; else an error."""
     try:
         numbers = np.array(coordinates, dtype=np.float64).ravel()
     except (TypeError, ValueError):

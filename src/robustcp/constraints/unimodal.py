@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace, device
 
 from robustcp._util.typing import Array
-from robustcp.constraints.base import Constraint
+from robustcp.constraints.base import Constraint, as_array_like, host_equations
 from robustcp.constraints.nonnegative import Nonnegative
 from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra
-from robustcp.engines.normal_equations import NormalEquations, unpack_indices
+from robustcp.engines.normal_equations import NormalEquations
 
-#: How often the columns take turns before the next factor's turn.
+#: Rounds over the columns in one update of the factor.
 COLUMN_CYCLES = 5
 
 
@@ -56,9 +55,8 @@ class Unimodal(Constraint):
     def project(self, factor: Array) -> Array:
         A = np.asarray(to_host(factor), dtype=np.float64)
         ones = np.ones(len(A))
-        return _as_array_like(
-            np.stack([unimodal_regression(column, ones) for column in A.T], axis=1), factor
-        )
+        columns = [unimodal_regression(column, ones) for column in A.T]
+        return as_array_like(np.stack(columns, axis=1), factor)
 
     def solve(
         self,
@@ -66,15 +64,12 @@ class Unimodal(Constraint):
         rows: Array,
         mu: float,
         algebra: Algebra,
-        price: np.ndarray | None = None,
+        penalty_weights: np.ndarray | None = None,
     ) -> Array:
-        """Each column in turn to its optimum, a few times."""
-        U = np.array(to_host(rows), dtype=np.float64)
+        """Move each column in turn to its optimum, a few times."""
+        G, gradient, U = host_equations(equations, rows)
         rank = U.shape[1]
-        gram, gradient = (
-            np.asarray(to_host(a), dtype=np.float64) for a in (equations.gram, equations.gradient)
-        )
-        G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank) + mu * np.eye(rank)
+        G = G + mu * np.eye(rank)
         negative_gradient = gradient - mu * U
         for _ in range(COLUMN_CYCLES):
             previous = U.copy()
@@ -84,22 +79,14 @@ class Unimodal(Constraint):
                 if not observed.any():
                     continue
                 target = U[observed, r] + negative_gradient[observed, r] / weights[observed]
-                observed_rows = np.flatnonzero(
-                    observed
-                )  # rows without data lie between their neighbours
-                new = np.interp(
-                    np.arange(len(U)), observed_rows, unimodal_regression(target, weights[observed])
-                )
+                column = unimodal_regression(target, weights[observed])
+                # Rows without data lie between their neighbours.
+                new = np.interp(np.arange(len(U)), np.flatnonzero(observed), column)
                 negative_gradient -= G[:, :, r] * (new - U[:, r])[:, None]
                 U[:, r] = new
             if np.array_equal(U, previous):
                 break
-        return _as_array_like(U, rows)
-
-
-def _as_array_like(A: np.ndarray, rows: Array) -> Array:
-    xp = array_namespace(rows)
-    return xp.asarray(A, dtype=rows.dtype, device=device(rows))
+        return as_array_like(U, rows)
 
 
 def unimodal_regression(target: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -117,10 +104,11 @@ def unimodal_regression(target: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def isotonic_regression(target: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nonnegative v that never falls and is nearest; also how near, for each beginning.
+    """The nonnegative nondecreasing v nearest to the target, and the error of every prefix.
 
-    By pooling adjacent violators. The pools of a beginning are known when it has been gone
-    through, so all errors come out of one pass: errors[k] is that of the first k.
+    By pooling adjacent violators. The pools of a prefix are known once it has been passed, so that
+    one pass gives all errors: errors[k] is the error for the first k entries. SciPy's function of
+    the same name gives none.
     """
     errors = [0.0]
     means: list[float] = []

@@ -24,6 +24,7 @@ from robustcp.engines.blocks.streamed import StreamedEngine, engine_on_device
 from robustcp.engines.blocks.tables import PartitionedTable, open_parquet
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.entries import Entries, model_at, row_products
+from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
 from robustcp.engines.labelled import (
     LabelledTensor,
@@ -33,11 +34,10 @@ from robustcp.engines.labelled import (
     without_labels,
 )
 from robustcp.engines.observed import Observed, ObservedEngine, values_at_entries
-from robustcp.engines.scales import Scales, Signal
+from robustcp.engines.scales import Scales, VarianceFunction
 from robustcp.engines.subsets import HostData, host_data, is_on_host
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
-from robustcp.engines.weights import CoordinateWeights, Weights, as_weights
 
 __all__ = [
     "FIBRES_NOT_EXCLUDED",
@@ -45,23 +45,23 @@ __all__ = [
     "Axes",
     "ChunkError",
     "ChunkedEngine",
-    "CoordinateWeights",
     "DenseEngine",
     "Engine",
     "Entries",
+    "EntryField",
     "Fibres",
     "HostData",
     "LabelledTensor",
+    "ListedField",
     "Observed",
     "ObservedEngine",
     "PartitionedEngine",
     "PartitionedTable",
     "Scales",
     "SchedulerError",
-    "Signal",
     "Tiling",
+    "VarianceFunction",
     "View",
-    "Weights",
     "WholeSweep",
     "align_to_axes",
     "as_array",

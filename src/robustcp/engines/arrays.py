@@ -29,9 +29,9 @@ def is_lazy(array: Any) -> bool:
     return bool(array_api_compat.is_dask_array(array))
 
 
-def take_indices(array: Array, indices: np.ndarray, mode: int) -> Array:
+def take_indices(array: Array, indices: np.ndarray | slice, mode: int) -> Array:
     """An array at some indices of a mode."""
-    if is_lazy(array):
+    if is_lazy(array) or isinstance(indices, slice):
         return array[(slice(None),) * mode + (indices,)]
     xp, device = array_api_compat.array_namespace(array), array_api_compat.device(array)
     return xp.take(array, xp.asarray(indices, device=device), axis=mode)

@@ -16,12 +16,12 @@ from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_device, to_host
 from robustcp.engines.axes import Axes
 from robustcp.engines.entries import Entries, draw_positions
+from robustcp.engines.entry_field import EntryField, Indices, ListedField, as_weights
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor
 from robustcp.engines.tiles import split_range
-from robustcp.engines.weights import CoordinateWeights, Weights, as_weights
 from robustcp.losses import Loss, Tail
 
 E = TypeVar("E", bound="Engine")
@@ -66,7 +66,7 @@ class View:
 
     exponent: int = 0
     clip_limit: float = math.inf
-    weights: Weights | CoordinateWeights | None = None
+    weights: EntryField | ListedField | None = None
     mask_limit: float = math.inf
     scales: Scales | None = None
     axes: Axes = field(default=Axes(), compare=False)
@@ -94,12 +94,37 @@ class View:
         return math.ldexp(magnitude, -self.exponent) > self.mask_limit
 
     def subset(self, indices: Sequence[np.ndarray | None]) -> View:
-        """The view of a part of the data, which weights follow, and scales; see `subtensor`."""
+        """The view of a part of the data; see `Engine.subtensor`."""
+        view = self.restrict(indices)
+        return replace(view, axes=self.axes.subset(indices))
+
+    def restrict(self, indices: Sequence[Indices]) -> View:
+        """The view with the weights and scales at some indices of each mode, and all its names."""
+        weights = self.weights and self.weights.subset(indices)
+        return replace(self, weights=weights, scales=self.scales and self.scales.subset(indices))
+
+    def map_fields(
+        self, change: Callable[[EntryField | ListedField], EntryField | ListedField]
+    ) -> View:
+        """The view with other fields in place of those of its weights and of its scales."""
+        weights = self.weights and change(self.weights)
+        return replace(self, weights=weights, scales=self.scales and self.scales.map_field(change))
+
+    @property
+    def field_arrays(self) -> tuple[Array | None, Array | None]:
+        """The array of its weights and the array of its scales, where it has any."""
+        fields = self.weights, None if self.scales is None else self.scales.field
+        weights_array, scales_array = (None if f is None else f.array for f in fields)
+        return weights_array, scales_array
+
+    def with_field_arrays(self, weights_array: Array | None, scales_array: Array | None) -> View:
+        """The view with other arrays in place of these."""
         weights, scales = self.weights, self.scales
-        if isinstance(weights, Weights):
-            weights = weights.subset(indices)
-        scales = None if scales is None else scales.subset(indices)
-        return replace(self, weights=weights, scales=scales, axes=self.axes.subset(indices))
+        return replace(
+            self,
+            weights=weights and weights.with_array(weights_array),
+            scales=scales and scales.map_field(lambda field: field.with_array(scales_array)),
+        )
 
 
 class Engine(ABC):
@@ -185,7 +210,7 @@ class Engine(ABC):
             self.shape,
             values[indices],
             indices,
-            weights.values_at(indices) if isinstance(weights, Weights) else None,
+            None if weights is None else weights.values_at(indices),
             None if scales is None else scales.values_at(indices),
         )
         if entries.weights is None or entries.weights.all():
@@ -241,15 +266,22 @@ class Engine(ABC):
         """The same data without some fibres, which count as missing."""
         if not fibres:
             return self
-        weights = self.view.weights
-        assert not isinstance(weights, CoordinateWeights)
-        return self.with_view(replace(self.view, weights=fibres.mask_weights(weights)))
+        return self._multiply_weights(fibres.weights)
 
     def without_slabs(self: E, mode: int, rows: np.ndarray) -> E:
         """The same data without some slabs of a mode, which count as missing."""
-        weights = self.view.weights or Weights(self.shape, (None,) * self.order)
-        assert isinstance(weights, Weights)
-        return self.with_view(replace(self.view, weights=weights.without_slabs(mode, rows)))
+        keep = np.ones(self.shape[mode])
+        keep[rows] = 0.0
+        return self._multiply_weights(
+            EntryField.from_vector(self.shape, mode, keep, has_zeros=True)
+        )
+
+    def _multiply_weights(self: E, factor: EntryField) -> E:
+        """The same data with weights times a field."""
+        weights = self.view.weights
+        assert not isinstance(weights, ListedField)
+        product = factor if weights is None else weights.times(factor)
+        return self.with_view(replace(self.view, weights=product))
 
     @property
     def device(self) -> Any:
@@ -295,7 +327,7 @@ class Engine(ABC):
     def scaled(self: E, exponent: int) -> E:
         """The same data times 2**-exponent; scales by signal must be set later."""
         view = self.view
-        if view.scales is not None and view.scales.signal is not None:
+        if view.scales is not None and view.scales.variance is not None:
             raise ValueError("scales: a signal is in the units of the data; scale the data first")
         clip, mask = (math.ldexp(limit, -exponent) for limit in (view.clip_limit, view.mask_limit))
         exponent += view.exponent

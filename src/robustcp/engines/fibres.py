@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.engines.arrays import is_lazy, to_host
 from robustcp.engines.axes import Axes
-from robustcp.engines.weights import Weights
+from robustcp.engines.entry_field import EntryField
 
 if TYPE_CHECKING:
     from robustcp.engines.base import Engine
@@ -80,21 +79,13 @@ class Fibres:
             parts.append(f"{count} fibre{'s' * (count != 1)} along {axes.mode_name(mode)}")
         return " and ".join(parts)
 
-    def mask_weights(self, weights: Weights | None) -> Weights:
-        """Weights that are 0 in the fibres, and elsewhere as others say, or 1."""
+    @property
+    def weights(self) -> EntryField:
+        """Weights that are 0 in the fibres and 1 elsewhere."""
         product = np.ones((1,) * len(self.shape), dtype=np.float32)
         for _, mask in self.along:
             product = product * ~mask
-        if weights is not None:
-            array = np.float64(1.0) if weights.array is None else weights.array
-            array = array if is_lazy(array) else to_host(array)
-            for n, vector in enumerate(weights.vectors):
-                if vector is not None:
-                    array = array * vector.reshape(
-                        [-1 if m == n else 1 for m in range(product.ndim)]
-                    )
-            product = product * array
-        return Weights(self.shape, (None,) * product.ndim, product, has_zeros=True)
+        return EntryField.from_array(self.shape, product, has_zeros=True)
 
 
 def fibre_length(engine: Engine) -> float:

@@ -24,11 +24,11 @@ from robustcp.engines.coordinates import (
     lexicographic_order,
 )
 from robustcp.engines.entries import Entries, draw_positions, subset_shape, subtensor_indices
+from robustcp.engines.entry_field import ListedField, as_weights, check_shape
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor, available_threads
-from robustcp.engines.weights import CoordinateWeights, Weights, as_weights, coordinate_weights
 from robustcp.losses import Loss
 
 
@@ -211,7 +211,7 @@ class _UnmaskedEntries:
     """
 
     def __init__(self, data: Observed, view: View) -> None:
-        w = self._weights(data, view.weights)
+        w = self._weights(data, view)
         keep = np.ones(data.sorted_values.size, dtype=bool) if w is None else w > 0
         if not keep.any():
             raise ValueError("entry_weights: all observed entries have weight 0")
@@ -228,23 +228,18 @@ class _UnmaskedEntries:
         self.w = None if w is None else EntryValues(self.coordinates, w)
 
     @staticmethod
-    def _weights(data: Observed, weights: Weights | CoordinateWeights | None) -> np.ndarray | None:
+    def _weights(data: Observed, view: View) -> np.ndarray | None:
         """The weights of all entries in lexicographic order."""
-        if weights is None:
+        if view.weights is None:
             return None
-        shape = data.sorting.shape if isinstance(weights, CoordinateWeights) else data.shape
-        if weights.shape != shape:
-            raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
-        if isinstance(weights, CoordinateWeights):
-            w = weights.values[data.sorting]
-        else:
-            w = weights.values_at(data.sorted_indices)
-        return np.asarray(w).astype(data.sorted_values.dtype)
+        check_shape(view.weights, "entry_weights", data.shape, data.sorting.shape)
+        w = view.weights.listed_values(data.sorted_indices, data.sorting)
+        return w.astype(data.sorted_values.dtype)
 
-    def sort(self, values: np.ndarray) -> np.ndarray:
-        """Values of all entries in the given order, for these entries in their order."""
-        positions = self._sorting if self.positions is None else self._sorting[self.positions]
-        return np.asarray(values[positions])
+    @property
+    def given_positions(self) -> np.ndarray:
+        """Their positions in the order in which the entries were given."""
+        return self._sorting if self.positions is None else self._sorting[self.positions]
 
     @cached_property
     def sample(self) -> tuple[np.ndarray, CoordinateList] | None:
@@ -351,20 +346,16 @@ class ObservedEngine(Engine):
         scales, entries, count = self.view.scales, self._unmasked, self._unmasked.values.size
         if scales is None:
             return None, None
-        scales.check(self.shape, self.data.sorted_values.shape)
-        slabs, u = scales.slabs, None
-        if isinstance(slabs, CoordinateWeights):
-            u = entries.sort(slabs.values)
-        elif slabs is not None:
-            u = slabs.values_at(entries.coordinates.indices)
-        if scales.signal is not None:
-            signal_factors = tuple(self.asarray(A) for A in scales.signal.factors)
+        scales.check(self.shape, self.data.sorting.shape)
+        u, deviations = np.ones(count), None
+        if scales.field is not None:
+            u = scales.field.listed_values(entries.coordinates.indices, entries.given_positions)
+        if scales.variance is not None:
+            signal_factors = tuple(self.asarray(A) for A in scales.variance.factors)
             zeros = EntryValues(entries.coordinates, np.zeros(count, self.dtype))
-            # Minus a model is as good as the model.
-            model = self._passes_over(zeros).any_pass.residuals(signal_factors)
-            by_signal = scales.signal.standard_deviation(model, np)
-            u = by_signal if u is None else u * by_signal
-        u = scales.apply_unit_and_floor(u, count).astype(self.dtype, copy=False)
+            negated_model = self._passes_over(zeros).any_pass.residuals(signal_factors)
+            deviations = scales.variance.standard_deviations(negated_model, np)
+        u = np.asarray(scales.combine(u, deviations, np)).astype(self.dtype, copy=False)
         return u, EntryValues(entries.coordinates, 1 / u)
 
     def __repr__(self) -> str:
@@ -391,8 +382,7 @@ class ObservedEngine(Engine):
 
     def weighted(self, weights: Any) -> ObservedEngine:
         """The same data with weights of the entries; also one for each, in the order given."""
-        per_entry = coordinate_weights(weights, self.data.sorting.size)
-        new_weights = as_weights(weights, self.shape) if per_entry is None else per_entry
+        new_weights = as_weights(weights, self.shape, self.data.sorting.size)
         return self.with_view(replace(self.view, weights=new_weights))
 
     # Samples and reductions
@@ -434,11 +424,9 @@ class ObservedEngine(Engine):
     def _without_entries(self, mask: np.ndarray) -> ObservedEngine:
         """Without some of the entries, in the order given."""
         weights, values = self.view.weights, np.ones(mask.size)
-        if isinstance(weights, CoordinateWeights):
-            values = weights.values
-        elif weights is not None:
-            values = weights.values_at(tuple(self.data.indices.T))
-        return self.with_view(replace(self.view, weights=CoordinateWeights(values * ~mask)))
+        if weights is not None:
+            values = weights.listed_values(self.data.indices.T, np.arange(mask.size))
+        return self.with_view(replace(self.view, weights=ListedField(values * ~mask)))
 
     def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
         """One for each entry, in the order in which they were given."""
@@ -490,9 +478,9 @@ class ObservedEngine(Engine):
         )
         view = self.view.subset(indices)
         if self._unmasked.w is not None:
-            view = replace(view, weights=CoordinateWeights(self._unmasked.w.values[inside]))
-        if self._u is not None and view.scales and isinstance(view.scales.slabs, CoordinateWeights):
-            view = replace(view, scales=Scales(CoordinateWeights(self._u[inside])))
+            view = replace(view, weights=ListedField(self._unmasked.w.values[inside]))
+        if self._u is not None and view.scales and isinstance(view.scales.field, ListedField):
+            view = replace(view, scales=Scales(ListedField(self._u[inside])))
         return self._engine_for(subset, view)
 
     # Singular vectors of an unfolding, missing entries taken as zero

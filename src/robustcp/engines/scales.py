@@ -1,13 +1,13 @@
-"""Scales of entries: how large the noise of each one is, where it is not the same everywhere.
+"""Scales of entries: the standard deviation of the noise of each entry, up to a common factor.
 
-Data that is looked at with scales has residuals r = (x - m) / u. What a loss costs is the sum of
-w rho(r), whose slope in m is rho'(r) / u and whose curvature is that of the loss over u^2.
+In an engine with scales u the residuals are r = (x - m) / u. The cost is the sum of w rho(r), whose
+slope in m is -rho'(r) / u and whose curvature is the curvature of the loss over u^2.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,16 @@ from robustcp._util.checks import ArgumentError, real_number
 from robustcp._util.typing import Array
 from robustcp.engines.arrays import to_host
 from robustcp.engines.entries import model_at
+from robustcp.engines.entry_field import (
+    EntryField,
+    Indices,
+    ListedField,
+    MatrixField,
+    TileField,
+    check_shape,
+)
 from robustcp.engines.installed import numba_kernels
 from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, slice_length
-from robustcp.engines.weights import CoordinateWeights, MatrixWeights, TileWeights, Weights
 
 _ARGUMENT_NAME = "scales"
 #: Inverse scales of tensors with no more entries are kept for all compiled passes.
@@ -28,13 +35,15 @@ MAX_CACHED_ENTRIES = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
-class Signal:
-    """Variance by signal: constant + linear |m| + quadratic m^2, with m a model that is held.
+class VarianceFunction:
+    """The variance of an entry as a function of a fixed model m: constant + linear |m| +
+    quadratic m^2.
 
     Attributes
     ----------
     factors : tuple of float64 array (I_n, R)
-        On the host, in the units of the data as it is seen; R need not be the rank of a fit.
+        The factors of m, on the host, in the units of the data as viewed; R need not be the rank of
+        a fit.
     constant, linear, quadratic : float
         Not negative, and not all 0.
     """
@@ -59,112 +68,103 @@ class Signal:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the data."""
+        """The shape of the data."""
         return tuple(len(A) for A in self.factors)
 
-    def subset(self, indices: Sequence[np.ndarray | None]) -> Signal:
-        """The signal at some indices of each mode; None takes a mode whole."""
-        rows = (
-            A if index is None else A[index] for A, index in zip(self.factors, indices, strict=True)
-        )
-        return replace(self, factors=tuple(rows))
+    def subset(self, indices: Sequence[Indices]) -> VarianceFunction:
+        """The variance function of the entries at some indices of each mode."""
+        pairs = zip(self.factors, indices, strict=True)
+        return replace(self, factors=tuple(A if i is None else A[i] for A, i in pairs))
 
-    def values_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    def standard_deviations_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The standard deviations of some entries, on the host."""
-        return np.asarray(self.standard_deviation(model_at(self.factors, indices), np))
+        return np.asarray(self.standard_deviations(model_at(self.factors, indices), np))
 
-    def standard_deviation(self, model: Array, xp: Any) -> Array:
-        """The standard deviation by a model of either sign, in float64: squares may be large."""
+    def standard_deviations(self, model: Array, xp: Any) -> Array:
+        """Standard deviations at entries of +m or -m, in float64: squares may be large."""
         magnitude = xp.astype(xp.abs(model), xp.float64)
         return xp.sqrt((self.quadratic * magnitude + self.linear) * magnitude + self.constant)
 
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """How large the noise of each entry is, relative to a common size.
+    """The standard deviation of each entry in some unit, such as the median standard deviation.
 
-    That is u = unit * slabs * sqrt(variance by signal), with a smooth floor: (u^4 + least^4)^(1/4).
+    u = unit * field * sqrt(variance), with a smooth lower bound: (u^4 + least^4)^(1/4).
 
     Attributes
     ----------
-    slabs : Weights or Listed, optional
-        One vector (or None) for each mode, an array that broadcasts, or a value for each entry of
-        an `Observed` tensor in the order given; all positive.
-    signal : Signal, optional
+    field : EntryField or ListedField, optional
+        All positive; without one, ones.
+    variance : VarianceFunction, optional
     least : float
-        What no scale is below.
+        The lower bound of all scales.
     unit : float
-        So that values which are known need not be copied.
+        So that standard deviations that users give need not be copied.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from robustcp.engines import Scales, Weights, as_engine
-    >>> rows = Weights((2, 3), (np.array([1.0, 4.0]), None))
+    >>> from robustcp.engines import EntryField, Scales, as_engine
+    >>> rows = EntryField((2, 3), (np.array([1.0, 4.0]), None))
     >>> engine = as_engine(np.full((2, 3), 8.0)).standardized(Scales(rows))
     >>> engine.map_residuals(lambda r: r, (np.zeros((2, 1)), np.zeros((3, 1))))
     array([[8., 8., 8.],
            [2., 2., 2.]])
     """
 
-    slabs: Weights | CoordinateWeights | None = None
-    signal: Signal | None = None
+    field: EntryField | ListedField | None = None
+    variance: VarianceFunction | None = None
     least: float = 0.0
     unit: float = 1.0
 
     def __post_init__(self) -> None:
         real_number(f"{_ARGUMENT_NAME}: least", self.least, 0.0)
         real_number(f"{_ARGUMENT_NAME}: unit", self.unit, 0.0, strict=True)
-        if self.signal is not None and self.least == self.signal.constant == 0:
+        if self.variance is not None and self.least == self.variance.constant == 0:
             raise ArgumentError(
                 _ARGUMENT_NAME, "least must be > 0 where a signal of 0 has no variance"
             )
-        if isinstance(self.slabs, Weights):
-            arrays = (*self.slabs.vectors, self.slabs.array)
-        else:
-            arrays = (None if self.slabs is None else self.slabs.values,)
-        for values in arrays:
-            if values is not None:
-                _check_positive(values)
+        if isinstance(self.field, ListedField):
+            _check_positive(self.field.values)
+        elif self.field is not None:
+            for values in (*self.field.vectors, self.field.array):
+                if values is not None:
+                    _check_positive(values)
 
-    def check(self, shape: tuple[int, ...], entries_shape: tuple[int, ...] | None = None) -> None:
-        """Complain if these are not for data of some shape, or of so many listed entries."""
-        for part in (self.slabs, self.signal):
-            expected = entries_shape if isinstance(part, CoordinateWeights) else shape
-            if part is not None and part.shape != expected:
-                raise ArgumentError(
-                    _ARGUMENT_NAME, f"are of shape {part.shape}, the data of {expected or shape}"
-                )
+    def check(self, shape: tuple[int, ...], listed_shape: tuple[int, ...] | None = None) -> None:
+        """Refuse scales that are not for data of some shape, or not for all its listed entries."""
+        if self.field is not None:
+            check_shape(self.field, _ARGUMENT_NAME, shape, listed_shape)
+        if self.variance is not None and self.variance.shape != shape:
+            raise ArgumentError(
+                _ARGUMENT_NAME, f"are of shape {self.variance.shape}, the data of {shape}"
+            )
+
+    def map_field(
+        self, change: Callable[[EntryField | ListedField], EntryField | ListedField]
+    ) -> Scales:
+        """The scales with another field in place of their own, if they have one."""
+        return self if self.field is None else replace(self, field=change(self.field))
+
+    def subset(self, indices: Sequence[Indices]) -> Scales:
+        """The scales of the entries at some indices of each mode."""
+        variance = None if self.variance is None else self.variance.subset(indices)
+        return replace(self, variance=variance).map_field(lambda field: field.subset(indices))
 
     def values_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """The scales of some entries, on the host; those of listed entries have no indices."""
-        if isinstance(self.slabs, CoordinateWeights):
-            raise TypeError(f"{_ARGUMENT_NAME}: of listed entries are not known by indices")
-        u = None if self.slabs is None else self.slabs.values_at(indices)
-        if self.signal is not None:
-            by_signal = self.signal.values_at(indices)
-            u = by_signal if u is None else u * by_signal
-        return self.apply_unit_and_floor(u, len(indices[0]))
+        """The scales of some entries, given by an array of indices for each mode; host."""
+        values = np.ones(len(indices[0])) if self.field is None else self.field.values_at(indices)
+        deviations = self.variance and self.variance.standard_deviations_at(indices)
+        return np.asarray(self.combine(values, deviations, np))
 
-    def apply_unit_and_floor(self, u: np.ndarray | None, count: int) -> np.ndarray:
-        """So many scales, given slabs times signal; None if there is neither."""
-        u = np.ones(count) if u is None else u
-        return np.asarray(apply_floor(self.unit * u, self.least, np))
-
-    def subset(self, indices: Sequence[np.ndarray | None]) -> Scales:
-        """The scales at some indices of each mode; None takes a mode whole.
-
-        Listed ones stay as they are: their engine knows which entries are left.
-        """
-        slabs, signal = self.slabs, self.signal
-        if isinstance(slabs, Weights):
-            slabs = slabs.subset(indices)
-        return replace(self, slabs=slabs, signal=None if signal is None else signal.subset(indices))
-
-
-def apply_floor(u: Array, least: float, xp: Any) -> Array:
-    """Scales with a smooth floor."""
-    return u if least == 0 else xp.sqrt(xp.hypot(u * u, xp.full_like(u, least * least)))
+    def combine(self, values: Array, deviations: Array | None, xp: Any) -> Array:
+        """Scales from the field and from standard deviations by the variance function, if any."""
+        u = values if deviations is None else values * deviations
+        u = u if self.unit == 1 else self.unit * u
+        if self.least == 0:
+            return u
+        return xp.sqrt(xp.hypot(u * u, xp.full_like(u, self.least * self.least)))
 
 
 def _check_positive(values: Array) -> None:
@@ -177,13 +177,13 @@ def _check_positive(values: Array) -> None:
 
 
 class TileScales:
-    """Scales as the tiles of a stored array need them: its modes, its library, its device.
+    """Scales in the storage order, the library and on the device of a stored array.
 
     Attributes
     ----------
-    slabs : TileWeights, optional
+    field : TileField
     signal_factors : list of arrays
-        The factors of the signal, in storage order; none without a signal.
+        The factors of the variance function, in storage order; none without one.
     parameters : (constant, linear, quadratic, least)
     unit : float
     """
@@ -191,112 +191,89 @@ class TileScales:
     def __init__(
         self, scales: Scales, order: Sequence[int], split: int, xp: Any, dtype: Any, device: Any
     ) -> None:
-        self._xp, self.dtype, self._device = xp, dtype, device
-        slabs, signal = scales.slabs, scales.signal
-        self.slabs = None
-        if isinstance(slabs, Weights) and _has_values(slabs):
-            self.slabs = TileWeights(slabs, order, xp, dtype, device)
-        self._signal, self._least, self.unit = signal, scales.least, scales.unit
+        self._xp, self.dtype, self._scales = xp, dtype, scales
+        variance, self.unit = scales.variance, scales.unit
+        field = EntryField.ones((1,) * len(order)) if scales.field is None else scales.field
+        assert isinstance(field, EntryField)
+        self.field = TileField(field, order, xp, dtype, device)
         self.signal_factors: list[Array] = []
         self.parameters: tuple[float, ...] = (1.0, 0.0, 0.0, float(scales.least))
-        if signal is not None:
+        if variance is not None:
             self.signal_factors = [
-                xp.asarray(np.array(signal.factors[mode]), dtype=dtype, device=device)
+                xp.asarray(np.array(variance.factors[mode]), dtype=dtype, device=device)
                 for mode in order
             ]
-            parameters = (signal.constant, signal.linear, signal.quadratic, scales.least)
+            parameters = (variance.constant, variance.linear, variance.quadratic, scales.least)
             self.parameters = tuple(map(float, parameters))
         self._factors = TileFactors(xp, self.signal_factors, split)
-        self._matrix_scales: MatrixScales | None = None
+        self._inverse_scales: InverseScales | None = None
 
     def tile_values(self, tile: Tile) -> Array:
         """The scales of a tile, in its shape."""
-        sizes = tuple(map(slice_length, tile))
-        u = None if self.slabs is None else self.slabs.tile_values(tile)
-        if self._signal is not None:  # minus a model is as good as the model
-            by_signal = self._signal.standard_deviation(self._factors.negated_model(tile), self._xp)
-            by_signal = self._xp.reshape(by_signal, sizes)
-            u = by_signal if u is None else u * by_signal
-        return self._apply_unit_and_floor(u, sizes)
+        model = self._factors.negated_model(tile) if self.signal_factors else None
+        return self._combine(self.field.tile_values(tile), model)
 
     def values_at(self, indices: Sequence[Array]) -> Array:
-        """The scales of some entries."""
-        xp = self._xp
-        u = None if self.slabs is None else self.slabs.values_at(indices)
-        if self._signal is not None:
-            by_signal = self._signal.standard_deviation(model_at(self.signal_factors, indices), xp)
-            u = by_signal if u is None else u * by_signal
-        return self._apply_unit_and_floor(u, tuple(indices[0].shape))
+        """The scales of some entries, given by an array of indices for each mode."""
+        factors = self.signal_factors
+        model = model_at(factors, indices) if factors else None
+        return self._combine(self.field.values_at(indices), model)
 
-    def _apply_unit_and_floor(self, u: Array | None, shape: tuple[int, ...]) -> Array:
-        xp = self._xp
-        if u is None:
-            u = xp.ones(shape, dtype=self.dtype, device=self._device)
-        u = apply_floor(u if self.unit == 1 else self.unit * u, self._least, xp)
+    def _combine(self, values: Array, model: Array | None) -> Array:
+        xp, variance = self._xp, self._scales.variance
+        deviations = None
+        if variance is not None:
+            deviations = xp.reshape(variance.standard_deviations(model, xp), values.shape)
+        u = self._scales.combine(values, deviations, xp)
         return u if u.dtype == self.dtype else xp.astype(u, self.dtype)
 
-    def as_matrix(self, shape: Sequence[int], split: int) -> MatrixScales:
-        """As compiled passes need them, kept for those of all views with these scales."""
-        if self._matrix_scales is None:
-            self._matrix_scales = MatrixScales(self, shape, split)
-        return self._matrix_scales
+    def inverse_scales(self, shape: Sequence[int], split: int) -> InverseScales:
+        """The inverse scales by blocks, shared by the compiled passes of all views."""
+        if self._inverse_scales is None:
+            self._inverse_scales = InverseScales(self, shape, split)
+        return self._inverse_scales
 
 
-class MatrixScales:
-    """Inverse scales as blocks of the matrix view need them, of a NumPy array; see `Storage`.
+class InverseScales:
+    """Inverse scales by blocks of the matrix view of a NumPy array; see `Storage`.
 
-    Those of a small tensor are made once.
+    Those of a small tensor are computed once.
     """
 
     def __init__(self, scales: TileScales, shape: Sequence[int], split: int) -> None:
-        signal_factors, dtype, self._parameters = (
-            scales.signal_factors,
-            scales.dtype,
-            np.array(scales.parameters, float),
-        )
+        dtype = self._dtype = scales.dtype
+        self._parameters = np.array(scales.parameters, float)
         self._size = math.prod(shape[:split]), math.prod(shape[split:])
-        self._dtype = dtype
-        self._slabs: MatrixWeights | None = None
         self._unit = np.dtype(dtype).type(1 / scales.unit)
-        self._outer = [np.ones(size, dtype) for size in self._size]
-        if scales.slabs is not None:
-            slabs = MatrixWeights(scales.slabs, shape, split)
-            self._outer = [1 / product for product in slabs.products]
-            self._slabs = None if scales.slabs.array is None else slabs
-        self._outer[0] = self._outer[0] * self._unit
-        sides = (signal_factors[:split], signal_factors[split:])
+        field = MatrixField(scales.field, shape, split)
+        self._field = None if scales.field.array is None else field
+        down, across = (1 / product for product in field.products)
+        self._outer = down * self._unit, across
+        factors = scales.signal_factors
         self._signal_products = [
-            np.ascontiguousarray(khatri_rao(side)) if signal_factors else np.empty((size, 0), dtype)
-            for side, size in zip(sides, self._size, strict=True)
+            np.ascontiguousarray(khatri_rao(side)) if side else np.empty((size, 0), dtype)
+            for side, size in zip((factors[:split], factors[split:]), self._size, strict=True)
         ]
         self._full_matrix: np.ndarray | None = None
         if math.prod(self._size) <= MAX_CACHED_ENTRIES:
             self._full_matrix = self._compute_block(*(slice(0, size) for size in self._size))
 
     def block(self, rows: slice, columns: slice) -> tuple[np.ndarray, tuple[int, int]]:
-        """A C-ordered matrix with the inverse scales of a block, and where it begins in it."""
+        """A C-ordered matrix with the inverse scales of a block, and where the block begins."""
         if self._full_matrix is not None:
             return self._full_matrix, (rows.start, columns.start)
         return self._compute_block(rows, columns), (0, 0)
 
     def _compute_block(self, rows: slice, columns: slice) -> np.ndarray:
-        if self._slabs is None:
+        if self._field is None:
             h = np.empty((slice_length(rows), slice_length(columns)), self._dtype)
         else:
-            h = self._unit / self._slabs.block(rows, columns)
+            h = self._unit / self._field.block(rows, columns)
         (down, across), (left, right) = self._outer, self._signal_products
         code, rank = numba_kernels(), left.shape[1]
         inputs = h, down[rows], across[columns], left[rows], right[columns]
         arrays = *(np.ascontiguousarray(A, h.dtype) for A in inputs), self._parameters
         code.inverse_scales(h.dtype).run(
-            code.gemm(h.dtype),
-            *h.shape,
-            rank,
-            self._slabs is None,
-            *map(code.address, arrays),
+            code.gemm(h.dtype), *h.shape, rank, self._field is None, *map(code.address, arrays)
         )
         return h
-
-
-def _has_values(slabs: Weights) -> bool:
-    return slabs.array is not None or any(vector is not None for vector in slabs.vectors)

@@ -17,6 +17,7 @@ import numpy as np
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
 from robustcp.engines.base import View
+from robustcp.engines.entry_field import EntryField, TileField, check_shape
 from robustcp.engines.normal_equations import pack_indices
 from robustcp.engines.sample_indices import SampleIndices
 from robustcp.engines.scales import TileScales
@@ -30,7 +31,6 @@ from robustcp.engines.tiles import (
     split_boxes,
     split_range,
 )
-from robustcp.engines.weights import TileWeights, Weights
 
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc.
 _MALLOC_THRESHOLDS = -1, -3
@@ -75,6 +75,16 @@ class DataSummary(NamedTuple):
     has_missing: bool
     has_nan: bool
     max_abs_unweighted: float
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[DataSummary]) -> DataSummary:
+        """The summary of an array from the summaries of its parts."""
+        return cls(
+            max(part.max_abs for part in parts),
+            any(part.has_missing for part in parts),
+            any(part.has_nan for part in parts),
+            float(np.max([part.max_abs_unweighted for part in parts])),
+        )
 
 
 class Storage:
@@ -139,13 +149,12 @@ class Storage:
             other.scales = self._tile_scales(view)
         return other
 
-    def _tile_weights(self, view: View) -> TileWeights | None:
-        weights, shape = view.weights, tuple(self.array.shape)
-        if weights is None:
+    def _tile_weights(self, view: View) -> TileField | None:
+        if view.weights is None:
             return None
-        if not isinstance(weights, Weights) or weights.shape != shape:
-            raise ValueError(f"entry_weights: are of shape {weights.shape}, the data of {shape}")
-        return TileWeights(weights, self.order, self.xp, self.dtype, self.device)
+        check_shape(view.weights, "entry_weights", tuple(self.array.shape))
+        assert isinstance(view.weights, EntryField)
+        return TileField(view.weights, self.order, self.xp, self.dtype, self.device)
 
     def _tile_scales(self, view: View) -> TileScales | None:
         if view.scales is None:
@@ -186,13 +195,8 @@ class Storage:
                 float(xp.max(observed)), bool(xp.any(missing)), has_nan, max_abs_unweighted
             )
 
-        tile_summaries = list(self.executor.map(work, split_boxes(self.shape, self.tile_entries)))
-        return DataSummary(
-            max(part.max_abs for part in tile_summaries),
-            any(part.has_missing for part in tile_summaries),
-            any(part.has_nan for part in tile_summaries),
-            float(np.max([part.max_abs_unweighted for part in tile_summaries])),
-        )
+        boxes = split_boxes(self.shape, self.tile_entries)
+        return DataSummary.of_parts(list(self.executor.map(work, boxes)))
 
     @property
     def max_abs(self) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util import checks
+from robustcp._util.interrupts import interrupts, stop_requested
 from robustcp._util.progress import ConvergenceTrend, ProgressReport, Throughput
 from robustcp._util.typing import Array
 from robustcp.constraints import Constraints
@@ -195,9 +196,15 @@ class _FitDriver:
         while starts:
             start = starts.pop(0)
             starting_point = self.find_starting_point(start, len(runs), rank)
+            record = self.record
+            if stop_requested():  # the same call with its checkpoint goes on with the search
+                record = FitRecord()
+            else:
+                record.clear_search()
             starting_points = (starting_point, *starting_point.alternatives)
             for number, point in enumerate(starting_points, 1):
-                driver = replace(self, runs_left=len(starting_points) - number + len(starts))
+                runs_left = len(starting_points) - number + len(starts)
+                driver = replace(self, record=record, runs_left=runs_left)
                 run = driver.run_start if plan.cases is None else driver.run_start_with_cases
                 runs.append(run(len(runs), point))
                 if runs[-1].outcome == STOPPED:
@@ -218,11 +225,7 @@ class _FitDriver:
             return saved.starting_point
         LOG.info("search for start %d", number + 1)
         search_log = self.record.search_log(number)
-        starting_point = start(
-            plan.problem, rank, self.generator, plan.mode_constraints, search_log
-        )
-        self.record.clear_search()
-        return starting_point
+        return start(plan.problem, rank, self.generator, plan.mode_constraints, search_log)
 
     def run_start(self, number: int, starting_point: StartingPoint, case_round: int = 0) -> _Run:
         """Run one start through all stages."""
@@ -253,8 +256,12 @@ class _FitDriver:
         def after_sweep(state: State) -> bool:
             record.save_run(number, SavedRun(starting_point, state, case_round=case_round))
             progress_log.after_sweep(state)
-            answer = self.callback(solver.state_in_data_units(state)) if self.callback else False
-            return isinstance(answer, bool | np.bool_) and bool(answer)
+            interrupts.answer()
+            answer: Any = False
+            if self.callback is not None:
+                shown_state = solver.state_in_data_units(state)
+                answer = interrupts.call_interruptibly(self.callback, shown_state)
+            return (isinstance(answer, bool | np.bool_) and bool(answer)) or stop_requested()
 
         state, outcome = solver.run(state, self.max_sweeps, after_sweep)
         if outcome == CONVERGED:

@@ -13,12 +13,12 @@ import numpy as np
 from robustcp._util import checks
 from robustcp.constraints import Constraints
 from robustcp.engines import (
-    CoordinateWeights,
     Engine,
     Entries,
+    EntryField,
+    ListedField,
     Observed,
     Scales,
-    Weights,
     as_engine,
     single_blas_thread,
 )
@@ -296,12 +296,12 @@ def _fit_engine(entries: Entries, dtype: Any) -> Engine:
         indices = np.stack(entries.indices, axis=1)
         engine = as_engine(Observed(indices, entries.values.astype(dtype), entries.shape))
         if entries.scales is not None:
-            scales = Scales(CoordinateWeights(entries.scales))
+            scales = Scales(ListedField(entries.scales))
     else:
         engine = as_engine(entries.to_dense(entries.values).astype(dtype, copy=False))
         if entries.scales is not None:
             array = entries.to_dense(entries.scales, 1.0)
-            scales = Scales(Weights(entries.shape, (None,) * len(entries.shape), array))
+            scales = Scales(EntryField.from_array(entries.shape, array))
         weights = None if weights is None else entries.to_dense(weights, 0.0)
     engine = engine if weights is None else engine.weighted(weights)
     return engine.standardized(scales)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from robustcp._util.typing import Array
-from robustcp.engines import Weights, as_weights, values_at_entries
+from robustcp.engines import EntryField, ListedField, as_weights, values_at_entries
 from robustcp.io.reading import Loaded, read
 from robustcp.persist.errors import FileError
 from robustcp.persist.writing import write_bytes
@@ -53,7 +53,7 @@ def prepare_image(loaded: Loaded, path: Path, mask_file: Path | None, flatten: b
     return replace(loaded, data=np.where(in_mask[..., None], values, np.nan))
 
 
-def read_weights(path: Path, loaded: Loaded) -> Weights | None:
+def read_weights(path: Path, loaded: Loaded) -> EntryField | ListedField | None:
     """The weights of entries in a file, for a tensor; what is not listed there has weight 0.
 
     Those of an image that was flattened may have its shape in space.

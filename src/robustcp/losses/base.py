@@ -11,8 +11,9 @@ and declares its properties (see `Loss`), so that no code tests its type. An obj
 three methods is accepted too: `as_loss` wraps it.
 
 A loss that names its formulas for compiled code (`numba_formula`, `triton_formula`) gets compiled
-passes; a frozen dataclass of numbers is kept in files and checkpoints. No other file lists the
-losses.
+passes. A loss that is a frozen dataclass of numbers can be saved in files and checkpoints. The
+package imports its own losses in `losses/__init__.py` (and in its own, for public names); all other
+code finds them as subclasses of `Loss`.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ from array_api_compat import array_namespace
 from robustcp._util.typing import Array
 from robustcp.losses.formula import Formula
 
-#: Types of fields, as annotations may name them.
+#: The annotations of fields that hold numbers.
 _NUMBERS = (int, float, "int", "float")
 
 
 @dataclass(frozen=True)
 class Tail:
-    """Asymptotic growth: below |r| for r < 0, above r for r > 0, each plus `log` times log |r|.
+    """The growth of a loss for large |r|: linear, logarithmic, both or (all zeros) bounded.
 
-    `below` and `above` are the slopes at minus and plus infinity, as magnitudes. A tail of zeros
-    is that of a bounded loss.
+    Attributes
+    ----------
+    below, above : float
+        The loss grows by `below` |r| towards minus infinity and by `above` r towards plus infinity.
+    log : float
+        On both sides it also grows by `log` times log |r|.
     """
 
     below: float = 0.0
@@ -44,10 +49,11 @@ class Tail:
 
     @property
     def flat(self) -> bool:
+        """Whether the loss is bounded."""
         return self.below == self.above == self.log == 0
 
     def excess(self, x: Array, limit: float) -> Array:
-        """The loss of entries minus that of entries clipped at a limit in the tail."""
+        """By how much the loss of entries exceeds the loss of entries clipped at a limit."""
         xp = array_namespace(x)
         magnitude = xp.abs(x)
         slope = self.above
@@ -66,18 +72,19 @@ class Loss:
     Attributes
     ----------
     degree : int
-        The degree of homogeneity: rescaled(c).value(c r) =
-        c^degree value(r).
+        The degree of homogeneity d: rescaled(c).value(c r) = c^d value(r).
     quadratic : bool
-        Whether it is r^2 / 2: all rows of a factor then share one Gram matrix.
+        Whether the loss is r^2 / 2: all rows of a factor then share one Gram matrix.
     likelihood : bool
-        Whether values have no natural zero (log likelihoods): decreases are taken per entry.
+        Whether values have no natural zero, as for log likelihoods: `tol` is then a decrease per
+        entry.
     tail : Tail or None
-        How it grows far out; None if faster than linearly, or if that is not known.
+        The growth for large residuals; None if it is faster than linear, or not known.
     reach : float
-        The residual from which on the tail holds.
+        The magnitude of residuals from which on `tail` describes the loss.
     rejects : float
-        The rejection point: larger residuals have almost no influence; infinity if none.
+        The rejection point: residuals of larger magnitude have almost no influence. Infinity for a
+        loss without one.
 
     Examples
     --------
@@ -128,17 +135,17 @@ class Loss:
 
     @property
     def original(self) -> Any:
-        """The object that the user gave."""
+        """The object that the user passed: this loss, unless it wraps another object."""
         return self
 
     @property
     def numba_formula(self) -> Formula | None:
-        """How code that Numba compiles computes the loss; None if by the array library."""
+        """The formula that Numba compiles; None if the array library computes the loss."""
         return None
 
     @property
     def triton_formula(self) -> Formula | None:
-        """How Triton's kernels compute the loss; None if it is done by the array library."""
+        """The formula that Triton compiles; None if the array library computes the loss."""
         return None
 
     def value(self, r: Array) -> Array:
@@ -151,17 +158,17 @@ class Loss:
         raise NotImplementedError
 
     def majorize(self, r: Array) -> tuple[Array, Array, Array]:
-        """Value, slope and curvature together; r may be overwritten."""
+        """Value, slope and curvature; r may be overwritten."""
         return self.value(r), self.slope(r), self.curvature(r)
 
     def rescaled(self, factor: float) -> Loss:
-        """The same loss for data that is multiplied by a factor."""
+        """The loss for data multiplied by a factor: its scale parameters are multiplied too."""
         return self if factor == 1 else RescaledLoss(self, factor)
 
 
 @dataclass(frozen=True)
 class RescaledLoss(Loss):
-    """A loss without a `rescaled` of its own, for data multiplied by a factor."""
+    """A loss with no own `rescaled`, for data multiplied by a factor."""
 
     loss: Loss
     factor: float
@@ -203,7 +210,7 @@ class RescaledLoss(Loss):
 
 @dataclass(frozen=True)
 class UserLoss(Loss):
-    """A user's object with the three methods, and nothing known of its traits."""
+    """A user's object that has the three methods but declares no traits."""
 
     given: Any
 
@@ -243,7 +250,7 @@ def as_loss(given: Any) -> Loss:
 def loss_types() -> dict[str, Any]:
     """The losses that a file may name, by name: dataclasses whose fields are numbers.
 
-    Of two with one name the first counts, and the package's own come before others.
+    Of two classes with one name, the first that was defined counts; the package's own come first.
     """
     types: dict[str, Any] = {}
     level = Loss.__subclasses__()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # bound by the compilers, see `Formula`
 
 
 def _numba(r: Any, n: Any) -> Any:
-    """In units of c^2 / 2."""
+    """The value in units of c^2 / 2; n: 1 / c^2."""
     one = type(r)(1)
     y = one + r * r * n[0]
     curvature = one / y

@@ -23,7 +23,11 @@ if TYPE_CHECKING:  # bound by the compilers, see `Formula`
 
 
 def _numba(r: Any, n: Any) -> Any:
-    """In units of sigma^2; n[5] is the sign of the residuals whose curvature is raised."""
+    """The value in units of sigma^2.
+
+    n: 1 / (2 sigma^2); the floors above and below; h and a of `extra_curvature_parameters`; the
+    sign of the residuals whose curvature is raised.
+    """
     e = exp_negative(r * r * n[0], max_exponent(r))
     k = n[1] if r >= 0 else n[2]
     inverse = 1 / (e + k)
@@ -35,7 +39,10 @@ def _numba(r: Any, n: Any) -> Any:
 
 
 def _triton(r, n, FAST):  # type: ignore[no-untyped-def]
-    """Where both floors have the same height."""
+    """For floors of equal height k.
+
+    n: -log2(e) / (2 sigma^2); k; 1 + k; 0; 0; log(2) sigma^2.
+    """
     e = exp2(r * r * n[0], FAST)
     inverse = reciprocal(e + n[1], FAST)
     clean = e * inverse
@@ -43,6 +50,11 @@ def _triton(r, n, FAST):  # type: ignore[no-untyped-def]
 
 
 def _triton_unequal(r, n, FAST):  # type: ignore[no-untyped-def]
+    """For floors of different heights.
+
+    n: -log2(e) / (2 sigma^2); the floors above and below; h for r >= 0 and for r < 0;
+    log(2) sigma^2; a. See `extra_curvature_parameters` for h and a.
+    """
     e = exp2(r * r * n[0], FAST)
     above = r >= 0
     floor = tl.where(above, n[1], n[2])
@@ -94,12 +106,12 @@ class Contaminated(Loss):
 
     @property
     def rejects(self) -> float:
-        """Beyond it, the probability that an entry is clean is below 0.15."""
+        """The residual beyond which the probability that an entry is clean is below 0.15."""
         height = min(self.above, self.below)
         return self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
 
     def _mixture_terms(self, r: Array) -> tuple[Array, Array, Array]:
-        """The Gaussian's height, the floor's, and the probability of being clean."""
+        """The heights of the Gaussian and of the floor, and the probability of being clean."""
         xp = array_namespace(r)
         e = xp.exp(r * r * (-0.5 / self.sigma**2))
         if self.above == self.below:
@@ -125,7 +137,7 @@ class Contaminated(Loss):
         return value, slope, clean + self._extra_curvature(r)
 
     def _extra_curvature(self, r: Array) -> Array | float:
-        """What the curvature needs beyond slope / r where the floors differ."""
+        """What is added to slope / r where the floors differ, so that the parabola lies above."""
         height, reach = self.extra_curvature_parameters
         if height == 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""How compiled code computes a loss: a formula of one residual, for Numba and for Triton."""
+"""The formula of a loss as a function of one residual, to be compiled by Numba or by Triton."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ LOG2E, LN2 = math.log2(math.e), math.log(2.0)
 
 @dataclass(frozen=True)
 class Formula:
-    """A loss as compiled code computes it.
+    """A plain Python function that computes a loss, and the parameters of the loss.
 
-    The function is a plain Python function, which is compiled when it is first used. Besides what
-    its module imports it may call, without importing them, the functions of `numba_functions`, or
-    those of `triton_functions` and of `triton.language` (as `tl`): Numba and Triton need not be
-    installed. Triton takes no annotations that it does not know.
+    The function is compiled when it is first used. Besides what its module imports it may call,
+    without importing them, the functions of `numba_functions`, or those of `triton_functions` and
+    of `triton.language` (as `tl`): Numba and Triton need not be installed. For Triton, arguments
+    have no annotations.
 
     Attributes
     ----------
     function : callable
-        Value, slope and curvature of a residual: for Numba a function of (r, n) with a tuple n of
-        the numbers in the type of r; for Triton of (r, n, FAST) with a tile of residuals r
-        and a tuple n, where FAST allows approximations in single precision.
+        Returns value, slope and curvature. For Numba a function of a residual r and the tuple n of
+        the parameters, in the type of r. For Triton a function of a tile of residuals r, the tuple
+        n and FAST, which allows approximations in single precision.
     numbers : tuple of float
-        The parameters of the loss, at most 7. For Numba they must be finite and the first one
-        not 0, in the type of the residuals; a loss for which they are not is done by the array
-        library.
+        The parameters n, at most 7. If, in the type of r, one of them overflows or the first one is
+        0, Numba's formula is not used: the array library computes the loss.
     value_factor : float
-        What the sum of the values is multiplied by (Numba only).
+        The sum of the values is multiplied by it (Numba only).
     """
 
     function: Callable[..., Any]

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Functions that formulas of losses for Numba may call.
 
-Exponential and logarithm are written out: a call of the C library's would keep the loop around it
-from becoming vector instructions.
+Exponential and logarithm are written out: with calls of the C library, loops around them would not
+become vector instructions.
 """
 
 import math
@@ -22,9 +22,9 @@ _ROOT_BITS = np.int64(0x5FE6EB50C7B537A9)
 
 @njit(**INLINE)
 def exp_negative(t, most):
-    """exp(-t) for t >= 0, to 1e-14: 2^-n times a polynomial on half a power of two.
+    """exp(-t) for t >= 0, to 1e-14: 2^-n times a polynomial.
 
-    A larger t counts as `most`. See `max_exponent`.
+    A t above `most` counts as `most`; see `max_exponent`.
     """
     t = min(np.float64(t), most)
     n = np.floor(t / _LN2 + 0.5)
@@ -46,7 +46,7 @@ def exp_negative(t, most):
 def max_exponent(r: Any) -> float:
     """The largest t for which exp(-t) is a normal number in the type of r.
 
-    Subnormal numbers are a hundred times slower.
+    Arithmetic with subnormal numbers is a hundred times slower.
     """
     return 700.0 if r.itemsize == 8 else 80.0
 
@@ -59,7 +59,7 @@ def _max_exponent(r):
 
 @njit(**INLINE)
 def log(y):
-    """log(y) for an ordinary y > 0: n log 2 + 2 artanh((z - 1) / (z + 1)), with y = 2^n z."""
+    """log(y) for a normal number y > 0: n log 2 + 2 artanh((z - 1) / (z + 1)), with y = 2^n z."""
     bits = np.float64(y).view(np.int64)
     n = (bits - _SQRT_HALF_BITS) >> 52
     z = np.int64(bits - (n << 52)).view(np.float64)
@@ -80,7 +80,7 @@ def log(y):
 
 @njit(**INLINE)
 def exp(y):
-    """exp(y); that of the C library may differ between code that was compiled now and before."""
+    """exp(y), with the same bits in code that was compiled now and in code from the cache."""
     e = exp_negative(abs(y), 700.0)
     return 1 / e if y > 0 else e
 

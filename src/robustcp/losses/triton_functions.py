@@ -1,5 +1,8 @@
 # mypy: ignore-errors
-"""Functions that formulas of losses for Triton may call; FAST is for single precision on a GPU."""
+"""Functions that formulas of losses for Triton may call.
+
+FAST selects approximations in single precision, on a GPU.
+"""
 
 from __future__ import annotations
 

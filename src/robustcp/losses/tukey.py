@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # bound by the compilers, see `Formula`
 
 
 def _numba(r: Any, n: Any) -> Any:
-    """In units of c^2 / 6."""
+    """The value in units of c^2 / 6; n: 1 / c^2."""
     one = type(r)(1)
     inside = max(one - r * r * n[0], type(r)(0))
     curvature = inside * inside

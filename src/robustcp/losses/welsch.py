@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # bound by the compilers, see `Formula`
 
 
 def _numba(r: Any, n: Any) -> Any:
-    """In units of c^2 / 2."""
+    """The value in units of c^2 / 2; n: 1 / c^2."""
     e = exp_negative(r * r * n[0], max_exponent(r))
     return 1 - e, r * e, e
 

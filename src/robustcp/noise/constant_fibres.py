@@ -1,4 +1,4 @@
-"""Fibres that hold one value throughout: a sensor that was stuck, or a fill value."""
+"""Fibres that hold one value throughout, such as a stuck sensor's or a fill value."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from robustcp.noise.settings import FIBRE_SETTINGS
 
 
 def find_constant_fibres(engine: Engine) -> Fibres | None:
-    """Fibres that hold one value, other than 0, where others do not: there is no noise in them.
+    """The fibres that hold one value other than 0; None if there are none, or if that is regular.
 
-    A component could fit them exactly, which would make it look better than any other.
+    They have no noise: a component that fits them exactly would have the lowest cost of all.
     """
     if (
         engine.order < 3
@@ -62,7 +62,7 @@ def _constant_fibres(entries: Entries, shape: tuple[int, ...]) -> Fibres:
 def _constant_fibres_along(
     entries: Entries, shape: tuple[int, ...], mode: int
 ) -> np.ndarray | None:
-    """Which fibres along a mode hold one value; None if none does, or too many."""
+    """The mask of fibres along a mode that hold one value; None if none does, or too many."""
     fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, entries.indices)
     x = entries.values
     order = np.lexsort((entries.indices[mode], fibre_numbers))

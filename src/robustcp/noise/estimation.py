@@ -67,7 +67,7 @@ def estimate_model_noise(
     known_scales = engine.view.scales
     if known_scales is not None:
         noise = fit_common_noise(residuals, 1 / known_scales.unit / units.factor)
-        return replace(noise, known_sigmas=known_scales.slabs)
+        return replace(noise, known_sigmas=known_scales.field)
     noise = estimate_noise(residuals, kind if engine.takes_scales else COMMON, initial)
     rank = factors[0].shape[1]
     return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))

@@ -1,4 +1,4 @@
-"""What the noise of each entry is."""
+"""Noise: the standard deviation of each entry, and its kind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.engines import Arrangement, CoordinateWeights, Scales, Signal, Weights, to_host
+from robustcp.engines import Arrangement, EntryField, ListedField, Scales, VarianceFunction, to_host
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the noise depends on; on nothing if it is common to all entries.
+    """What the noise depends on; by default it is common to all entries.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Kind:
     signal: bool = False
 
     def words(self, names: Sequence[str] = ()) -> str:
-        """What it is, with the names of modes."""
+        """A phrase that describes the kind, with the names of modes."""
         mode_names = [names[n] if names else f"mode {n}" for n in self.modes]
         slabs = "differs between the slabs of " + _join_names(mode_names) if mode_names else ""
         signal = "grows with the signal" if self.signal else ""
@@ -41,10 +41,10 @@ COMMON = Kind()
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """The standard deviation of each entry's noise, outliers left out.
+    """The standard deviation of the noise of each entry, without outliers.
 
-    An entry's variance is a function of the model's entry m, times the squares of its slabs'
-    scales; or what was known. It has a floor, the square of `least`.
+    An entry's variance is a function of the model's entry m times the squares of its slabs'
+    scales, unless it was known beforehand. It is at least the square of `least`.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Noise:
     least : float
         The least standard deviation: half a quantisation step, or the size of roundings.
     above, below : float
-        The height of the floor of outliers on either side, beside the peak of the noise.
+        The height of the floor of outliers on either side, relative to the peak of the noise.
     clean : float
         The share of entries that are not outliers.
     known : bool
@@ -79,18 +79,18 @@ class Noise:
     above: float = 1e-4
     below: float = 1e-4
     clean: float = 1.0
-    #: Whether it was asked what the noise depends on.
+    #: Whether the kind was selected or given; otherwise common noise is an assumption.
     kind_determined: bool = field(repr=False, default=True)
-    #: Known standard deviations, in place of all that.
-    known_sigmas: Weights | CoordinateWeights | None = field(repr=False, default=None)
-    #: The share of entries that have no influence.
+    #: Standard deviations that were known beforehand and replace the other parameters.
+    known_sigmas: EntryField | ListedField | None = field(repr=False, default=None)
+    #: The share of entries that are so far from the model that they have no influence.
     rejected_share: float = field(repr=False, default=0.0)
     #: The model whose entries the variance depends on; in a `Fit` it is the fit's own.
     signal_factors: tuple[np.ndarray, ...] = field(repr=False, default=())
 
     @classmethod
     def common(cls, sigma: float, order: int, **options: Any) -> Noise:
-        """Noise of one standard deviation, for data of so many modes."""
+        """Noise of one standard deviation, for data with `order` modes."""
         return cls(sigma, (1.0, 0.0, 0.0), (None,) * order, **options)
 
     @property
@@ -108,7 +108,7 @@ class Noise:
         return not self.known and self.kind == COMMON
 
     def words(self, names: Sequence[str] = ()) -> str:
-        """What was found, in a sentence."""
+        """A description of the noise, with the names of modes."""
         text = f"standard deviation {self.sigma:.3g}, "
         if self.known:
             return text + "known"
@@ -131,7 +131,7 @@ class Noise:
         return self.words()
 
     def scaled(self, factor: float) -> Noise:
-        """The same noise of data that is multiplied by a factor; what was given stays."""
+        """The noise of the data times a factor; known standard deviations stay as they are."""
         root = factor ** (1 / max(len(self.signal_factors), 1))
         signal_factors = tuple(root * A for A in self.signal_factors)
         return replace(
@@ -142,19 +142,19 @@ class Noise:
         )
 
     def with_signal(self, factors: Factors) -> Noise:
-        """With the entries of these factors' model as the signal."""
+        """The same noise with the model of these factors as its signal."""
         signal_factors = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
         return replace(self, signal_factors=signal_factors)
 
     def inflated(self, factor: float) -> Noise:
-        """With standard deviations that are larger by a factor, but for known ones."""
+        """The same noise with standard deviations times a factor, unless they are known."""
         if self.known:
             return self
         a, b, c = self.variance
         return replace(self, sigma=self.sigma * factor, variance=(a, factor * b, factor**2 * c))
 
     def subset(self, indices: Sequence[np.ndarray | None]) -> Noise:
-        """The noise of a part of the data; see `Engine.subtensor`."""
+        """The noise of a subtensor (see `Engine.subtensor`)."""
         slabs = tuple(
             v if v is None or index is None else v[index]
             for v, index in zip(self.slabs, indices, strict=True)
@@ -165,13 +165,9 @@ class Noise:
         )
         return replace(self, slabs=slabs, signal_factors=signal_factors)
 
-    def arranged(self, arrangement: Arrangement) -> Noise:
+    def reorder(self, arrangement: Arrangement) -> Noise:
         """The noise of the same data with its modes and indices in another order."""
-        known_sigmas = (
-            self.known_sigmas.arranged(arrangement)
-            if isinstance(self.known_sigmas, Weights)
-            else self.known_sigmas
-        )
+        known_sigmas = self.known_sigmas and self.known_sigmas.reorder(arrangement)
         signal_factors = (
             arrangement.reorder_rows(self.signal_factors) if self.signal_factors else ()
         )
@@ -185,30 +181,27 @@ class Noise:
     def scales(
         self, shape: tuple[int, ...], signal_factors: Sequence[np.ndarray] = ()
     ) -> Scales | None:
-        """Each entry's standard deviation in units of `sigma`; None if they are all the same.
+        """Each entry's standard deviation in units of `sigma`; None if all are equal.
 
-        `signal_factors` are the factors of the model whose entries the variance depends on, if they
-        are not those that this noise holds itself.
+        `signal_factors` are the factors of the model that the variance depends on, by default those
+        that this noise holds.
         """
         if self.homoscedastic:
             return None
-        if (
-            self.known_sigmas is not None
-        ):  # in the units that it was given in, whatever those of sigma
+        if self.known_sigmas is not None:  # in their own units, whatever the units of sigma
             return Scales(self.known_sigmas, unit=1 / self.known_sigmas.geometric_mean)
         least, unit = self.least / self.sigma, 1 / self.sigma
-        slabs = Weights(shape, self.slabs) if self.kind.modes else None
+        slabs = EntryField(shape, self.slabs) if self.kind.modes else None
         if not self.kind.signal:
             return Scales(slabs, least=least, unit=math.sqrt(self.variance[0]))
         a, b, c = self.variance
-        signal = Signal(tuple(signal_factors or self.signal_factors), a, b * unit, c * unit**2)
-        return Scales(slabs, signal, least)
+        signal_factors = tuple(signal_factors or self.signal_factors)
+        return Scales(slabs, VarianceFunction(signal_factors, a, b * unit, c * unit**2), least)
 
     def without_outlying_scales(self, threshold: float = 4.0, min_ratio: float = 2.0) -> Noise:
-        """With slabs whose scale is itself outlying at the median scale of their mode.
+        """The same noise with outlying scales of slabs replaced by the median of their mode.
 
-        Those are slabs whose log scale is above the mode's median by so many robust standard
-        deviations, and by that factor: a bad sample does not hide behind its own spread.
+        So a bad sample cannot hide behind its own scale. See `outlying_slabs`.
         """
         slabs = list(self.slabs)
         for mode, indices in self.outlying_slabs(threshold, min_ratio).items():
@@ -218,7 +211,7 @@ class Noise:
         return replace(self, slabs=tuple(slabs))
 
     def without_slab_scales(self, mode: int) -> Noise:
-        """With all slabs of a mode at its median scale."""
+        """The same noise with the median scale for all slabs of a mode."""
         scales = self.slabs[mode]
         if scales is None:
             return self
@@ -228,7 +221,11 @@ class Noise:
     def outlying_slabs(
         self, threshold: float = 4.0, min_ratio: float = 2.0
     ) -> dict[int, np.ndarray]:
-        """For each mode that has any, the slabs whose scale is itself outlying."""
+        """For each mode that has any, the slabs whose scale is outlying.
+
+        It exceeds the median of the mode by `threshold` robust standard deviations of log scales,
+        and by the factor `min_ratio`.
+        """
         outlying = {}
         for mode, scales in enumerate(self.slabs):
             if scales is not None:

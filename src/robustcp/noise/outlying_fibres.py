@@ -2,7 +2,7 @@
 
 A fibre holds the entries along one mode, with all other indices fixed. If a whole fibre is bad,
 many of its entries may look like ordinary noise each by itself, and yet pull the model away
-together. So fibres are judged by the mean and the mean square of their standardised residuals.
+together. So fibres are tested by the mean and the mean square of their standardised residuals.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from robustcp.noise.settings import FIBRE_SETTINGS
 
 
 def find_outlying_fibres(engine: Engine, factors: Factors, noise: Noise) -> Fibres | None:
-    """Which fibres of the data are outlying, beside a model and its noise; None if none is.
+    """The fibres of the data that are outlying given a model and its noise; None if none is.
 
-    Of much data a part is looked at first.
+    Large data is probed on a part first.
     """
     if (
         not engine.takes_weights
@@ -56,10 +56,10 @@ def flag_outlying_fibres(
     indices: Sequence[np.ndarray],
     shape: tuple[int, ...],
 ) -> Fibres:
-    """Which fibres are outlying, given standardised residuals of all entries, or of many.
+    """The outlying fibres, given standardised residuals of all or many entries.
 
-    The mode whose fibres stand out most comes first, and what they hold does not count for others.
-    If most of the entries were in them they would not be outlying: then there are none.
+    The mode whose fibres are most outlying comes first, and its outlying entries are left out for
+    other modes. If outlying fibres hold too large a share of the entries, none is returned.
     """
     clipped = np.clip(z, -FIBRE_SETTINGS.clip_limit, FIBRE_SETTINGS.clip_limit)
     remaining = np.ones(z.size, dtype=bool)
@@ -86,7 +86,7 @@ def _score_fibres(
     shape: tuple[int, ...],
     mode: int,
 ) -> tuple[float, np.ndarray]:
-    """By how much the outlying fibres along a mode exceed the noise, and which they are."""
+    """The sum of squares by which outlying fibres along a mode exceed the noise, and their mask."""
     fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, indices)
     total = math.prod(sizes)
     if not remaining.all():
@@ -115,7 +115,7 @@ def _score_fibres(
 
 
 def _far_from_median(values: np.ndarray, valid: np.ndarray, min_spread: float) -> np.ndarray:
-    """Which values are far from the median, for a spread that is not below the least."""
+    """A mask of values far from the median, in units of a spread of at least `min_spread`."""
     center = median(values[valid])
     spread = max(min_spread, 1.4826 * median(np.abs(values[valid] - center)))
     return np.abs(values - center) > FIBRE_SETTINGS.min_distance * spread

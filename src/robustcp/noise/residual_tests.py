@@ -1,4 +1,4 @@
-"""Whether residuals are noise: neighbours that are alike, and what is left of a component."""
+"""Tests of residuals for structure: correlated neighbours and remaining components."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robustcp.noise.settings import STRUCTURE_SETTINGS
 
 @dataclass(frozen=True)
 class ResidualStructure:
-    """What is not noise in residuals.
+    """Structure in residuals, which noise does not have.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class ResidualStructure:
         The leading eigenvalue of the covariance between the slabs of a mode, where that of noise
         is 1.
     limits : tuple of (float, float), one for each mode
-        How large they may be by chance.
+        The largest autocorrelation and eigenvalue that are taken as chance.
     """
 
     autocorrelations: tuple[float, ...]
@@ -32,7 +32,7 @@ class ResidualStructure:
     limits: tuple[tuple[float, float], ...]
 
     def describe(self, axes: Axes) -> list[str]:
-        """What users should know."""
+        """A sentence for users if there is structure."""
         strong = [
             mode
             for mode, (value, limit) in enumerate(
@@ -91,7 +91,7 @@ def measure_structure(
 
 
 def _leading_eigenvalue(z: np.ndarray, valid: np.ndarray, variance: float) -> tuple[float, float]:
-    """The leading eigenvalue of the rows' covariance beside that of noise, and what it may be.
+    """The leading eigenvalue of the rows' covariance relative to that of noise, and its limit.
 
     For noise in n rows of m entries it is near (1 + sqrt(n / m))^2 times the variance (Marchenko
     and Pastur), give or take a share of n^(-2/3).
@@ -114,24 +114,16 @@ def _residual_window(engine: Engine, factors: Factors) -> np.ndarray:
     while math.prod(sizes) > STRUCTURE_SETTINGS.window_entries:
         longest = sizes.index(max(sizes))
         sizes[longest] = -(-sizes[longest] // 2)
-    first = [
-        (is_complete - size) // 2 for is_complete, size in zip(engine.shape, sizes, strict=True)
-    ]
-    indices = [np.arange(begin, begin + size) for begin, size in zip(first, sizes, strict=True)]
-    is_complete = tuple(sizes) == engine.shape
-    if not is_complete and not all(
-        int(engine.slab_counts(n)[k].sum()) for n, k in enumerate(indices)
-    ):
-        return np.full(sizes, np.nan)
-    subtensor = engine if is_complete else engine.subtensor(indices)
-    rows = (
-        factors
-        if is_complete
-        else tuple(
-            A[begin : begin + size, :] for A, begin, size in zip(factors, first, sizes, strict=True)
-        )
-    )
-    sample = subtensor.sample(rows)
     Z = np.full(sizes, np.nan)
+    if Z.shape != engine.shape:
+        indices = [
+            np.arange((whole - size) // 2, (whole - size) // 2 + size)
+            for whole, size in zip(engine.shape, sizes, strict=True)
+        ]
+        if not all(int(engine.slab_counts(n)[index].sum()) for n, index in enumerate(indices)):
+            return Z
+        engine = engine.subtensor(indices)
+        factors = tuple(A[k[0] : k[-1] + 1, :] for A, k in zip(factors, indices, strict=True))
+    sample = engine.sample(factors)
     Z[sample.indices] = sample.values
     return Z

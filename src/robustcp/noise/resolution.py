@@ -1,4 +1,4 @@
-"""How large the entries of some data are, and what is too small to be seen in it."""
+"""The magnitudes of the entries of some data, and what is too small to be seen in it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from robustcp._util.quantiles import quantile
 from robustcp.engines import Engine
 
-#: Of fewer ordinary entries nobody knows what is far from all of them.
+#: With fewer ordinary entries, gross outliers and quantisation are not looked for.
 MIN_ENTRIES = 100
-#: Entries that magnitudes are taken from; of more, every k-th.
+#: The most entries that magnitudes are computed from; of more, every k-th is used.
 MAGNITUDE_ENTRIES = 1 << 17
 #: Counts are small if most are smaller than this.
 SMALL_COUNT_LIMIT = 16.0
-#: Entries among which a quantisation step is looked for.
+#: The most entries among which a quantisation step is looked for.
 QUANTISATION_ENTRIES = 1 << 13
 
 
@@ -43,17 +43,17 @@ class Resolution:
     Attributes
     ----------
     min_sigma : float
-        The least standard deviation of noise that all entries have in common: of roundings, and
-        of what fits leave undone; half a quantisation step.
+        The least standard deviation of noise that is common to all entries: the size of roundings
+        and of unconverged residuals, and half a quantisation step.
     min_entry_sigma : float
-        That of one entry's noise, where it is not common: half a quantisation step, or 1e-3 of
-        the median magnitude. Noise that vanishes on exact entries would have all the likelihood.
+        The least standard deviation of heteroscedastic noise: half a quantisation step, or 1e-3 of
+        the median magnitude. Without it the likelihood is unbounded where entries are exact.
     step : float
         The quantisation step; 0 if there is none.
     count_data : bool
         Whether the data is quantised and not negative.
     small_counts : bool
-        Whether it is counts that are so small that they are not like real numbers.
+        Whether the data are counts too small to be treated as real numbers.
     """
 
     min_sigma: float
@@ -79,7 +79,7 @@ class Resolution:
         )
 
     def scaled(self, factor: float) -> Resolution:
-        """That of the data times a factor."""
+        """The resolution of the data times a factor."""
         min_sigma, min_entry_sigma, step = (
             factor * part for part in (self.min_sigma, self.min_entry_sigma, self.step)
         )
@@ -87,9 +87,9 @@ class Resolution:
 
 
 def quantisation_step(values: np.ndarray) -> float:
-    """The number that all differences of values are multiples of; 0 if there is none to speak of.
+    """The number that all differences of values are multiples of; 0 if they are not quantised.
 
-    Values that happen to be multiples of a number a million times smaller are not quantised.
+    A number more than a million times smaller than the values does not count.
     """
     if values.size < MIN_ENTRIES:
         return 0.0

@@ -13,20 +13,20 @@ import numpy as np
 class MixtureSettings:
     """The constants of `fit_contaminated_normal`."""
 
-    #: The normal distribution is fitted to residuals within so many sigmas.
+    #: The normal distribution is fitted to residuals within this many sigmas.
     truncation: float = 2.0
-    #: Outliers are counted between these, in sigmas; their floor is the lower of the two densities.
-    #: That of the first window alone would be taken for outliers where the noise itself has long
-    #: tails, and sigma would shrink from one round of a fit to the next.
+    #: The edges of two windows in which outliers are counted, in sigmas. The lower of the two
+    #: densities is the floor: with the first window alone, long tails of the noise would be taken
+    #: for outliers, and sigma would shrink from one round of a fit to the next.
     outlier_edges: tuple[float, float, float] = (3.0, 5.0, 10.0)
-    #: A quantile of magnitudes: low enough if most residuals are outliers, and high enough not to
-    #: be that of the few residuals that a model can fit exactly.
+    #: The quantile of magnitudes from which a narrow peak is sought: low enough if most residuals
+    #: are outliers, but above the few residuals that a model can fit exactly.
     low_share: float = 0.35
-    #: The most that the sigma of a narrow peak is of that of the wide one.
+    #: The largest ratio of the sigma of a narrow peak to the sigma of the wide one.
     narrow_ratio: float = 0.6
     #: The least share of the residuals in a narrow peak.
     min_narrow_share: float = 0.36
-    #: The highest floor beside a narrow peak, relative to its height.
+    #: The highest floor of outliers, relative to the height of a narrow peak.
     max_floor_height: float = 0.5
 
     @cached_property
@@ -51,49 +51,50 @@ class MixtureSettings:
 class NoiseSettings:
     """The constants of noise estimation from residuals."""
 
-    #: Entries for a rough estimate,
+    #: The most entries for a rough estimate.
     rough_entries: int = 1 << 14
-    #: for the selection of the kind of noise,
+    #: The most entries for the selection of the kind of noise.
     kind_entries: int = 1 << 15
-    #: and for the estimate of its parameters.
+    #: The most entries for the estimate of the parameters of the noise.
     estimation_entries: int = 1 << 16
-    #: The variance function is fitted to so many groups of entries, by the size of the signal.
+    #: The number of groups of entries, by signal magnitude, for the fit of the variance function.
     signal_groups: int = 24
-    #: Scales of slabs differ if their logarithms have at least this standard deviation,
+    #: Scales of slabs differ if their logarithms have at least this standard deviation.
     min_log_spread: float = 0.1
-    #: and so many times that of chance.
+    #: Scales of slabs differ only if their variance exceeds the sampling variance by this z-score.
     min_z_score: float = 5.0
     #: With fewer residuals the noise is common.
     min_residuals: int = 200
-    #: Slabs with fewer entries than this on average get no scale of their own,
+    #: Slabs with fewer entries than this on average get no scales of their own.
     min_entries_per_slab: int = 8
-    #: nor those with fewer than so many times the rows that a component has in the other modes.
+    #: Slabs get scales of their own only with this many entries per parameter that a component has
+    #: in the other modes.
     min_entries_per_parameter: int = 4
-    #: Rounds of an estimate at most,
+    #: The most rounds of an estimate.
     max_rounds: int = 8
-    #: and the change of log standard deviations at which they end.
+    #: The root mean square change of log standard deviations at which the rounds end.
     log_tolerance: float = 0.005
-    #: Degrees of freedom of the t distribution by whose likelihood kinds are compared.
+    #: Degrees of freedom of the t distribution whose likelihood selects the kind of noise.
     t_degrees_of_freedom: float = 3.0
-    #: The variance of the logarithm of a scale by chance, times the number of entries.
+    #: The sampling variance of the logarithm of a scale, times the number of entries.
     log_scale_sampling_variance: float = 0.65
-    #: The same of a geometric mean of magnitudes.
+    #: The sampling variance of the log of a geometric mean of magnitudes, times their number.
     mean_log_sampling_variance: float = 1.23
-    #: Counts have at least this mean, in steps.
+    #: The least mean of counts, in quantisation steps.
     min_count_mean: float = 0.01
-    #: A floor of this share of a standard deviation is negligible: its fourth power is.
+    #: A floor below this share of a standard deviation is negligible, as its fourth power enters.
     negligible_floor: float = 0.03
-    #: In units of its estimate, a standard deviation is not below this.
+    #: The least standard deviation of standardized residuals.
     min_relative_sigma: float = 0.3
-    #: The smallest unit of the histogram of residuals by which their entropy is estimated,
+    #: The smallest unit of the histogram of residuals by which their entropy is estimated.
     min_histogram_unit: float = 0.01
-    #: where its uniform bins end, in units,
+    #: The end of the uniform bins of the histogram, in units.
     uniform_limit: float = 5.0
-    #: how many there are,
+    #: The number of uniform bins.
     uniform_bins: int = 20
-    #: and by how much each further bin grows,
+    #: The ratio of the edges of each further bin.
     bin_growth: float = 1.4
-    #: of which there are so many.
+    #: The number of growing bins.
     growing_bins: int = 399
 
     @cached_property
@@ -108,29 +109,29 @@ class NoiseSettings:
 class FibreSettings:
     """The constants by which fibres are flagged, as outlying or as constant."""
 
-    #: Residuals are clipped at so many standard deviations: one entry makes no outlying fibre.
+    #: Residuals are clipped at this many standard deviations: one entry makes no outlying fibre.
     clip_limit: float = 3.0
     #: The least distance of an outlying fibre from the median, in robust standard deviations.
     min_distance: float = 5.0
-    #: The least mean of an outlying fibre in absolute value,
+    #: A fibre can be outlying if the magnitude of its mean residual is larger than this.
     min_mean: float = 0.5
-    #: or else its least mean square.
+    #: A fibre can be outlying if its mean squared residual is larger than this.
     min_mean_square: float = 2.0
-    #: Fibres with fewer entries cannot be outlying,
+    #: Fibres with fewer entries cannot be outlying.
     min_entries: int = 4
-    #: nor can those of a mode with fewer fibres.
+    #: Fibres along a mode with fewer of them cannot be outlying.
     min_fibres: int = 10
-    #: Larger data is probed on so many entries first.
+    #: Larger data is probed for outlying fibres on this many entries first.
     probe_entries: int = 1 << 16
     #: Outlying fibres hold at most this share of the entries.
     max_outlying_share: float = 0.5
     #: Fibres with fewer entries may be constant by chance.
     min_constant_entries: int = 6
-    #: With a larger share, constant fibres are taken as regular data.
+    #: If a larger share of the fibres is constant, they are taken as regular data.
     max_constant_share: float = 0.5
-    #: The share of other entries that equal the one before along the mode is at most this.
+    #: If a larger share of the other entries equals the previous one, ties are regular data.
     max_tie_share: float = 0.01
-    #: Larger data is probed for constant fibres on so many entries first.
+    #: Larger data is probed for constant fibres on this many entries first.
     constant_probe_entries: int = 1 << 18
 
 
@@ -138,19 +139,19 @@ class FibreSettings:
 class StructureSettings:
     """The constants of the tests of residuals."""
 
-    #: Entries of the window that is tested.
+    #: The most entries of the window that is tested.
     window_entries: int = 1 << 16
-    #: Residuals beyond so many standard deviations are outliers, and left out.
+    #: Residuals beyond this many standard deviations are left out as outliers.
     outlier_limit: float = 4.0
-    #: The correlation of neighbours that is reported,
+    #: The least correlation of neighbours that is reported.
     min_autocorrelation: float = 0.1
-    #: if it is so many times its standard error.
+    #: The least ratio of a reported correlation to its standard error.
     min_z_score: float = 5.0
-    #: By how much the leading eigenvalue exceeds that of noise, relatively.
+    #: By how much a reported leading eigenvalue exceeds that of noise, relatively.
     min_eigenvalue_excess: float = 0.3
-    #: Fewer residuals are not tested,
+    #: Fewer residuals are not tested.
     min_residuals: int = 500
-    #: nor are smaller ones, in units of the noise: where the model is exact they are roundings.
+    #: Residuals smaller than this, in units of the noise, are roundings and are not tested.
     exact_limit: float = 0.01
 
 

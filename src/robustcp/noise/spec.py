@@ -1,4 +1,4 @@
-"""What users say of the noise."""
+"""The noise argument of estimators, as a value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util import checks
-from robustcp.engines import CoordinateWeights, Engine, Scales, Weights, align_to_axes
+from robustcp.engines import Engine, EntryField, ListedField, Scales, align_to_axes
 from robustcp.noise.estimation import estimate_noise
 from robustcp.noise.mixture_fit import fit_common_noise
 from robustcp.noise.model import COMMON, Kind, Noise
@@ -29,8 +29,8 @@ class NoiseSpec:
     kind : Kind, optional
         None is the kind that the data shows.
     sigma : float, optional
-        The standard deviation, if that is known: of residuals that are in units of the known
-        standard deviations of their entries, which are the engine's scales.
+        The standard deviation, if it is known, of residuals in units of the known standard
+        deviations of their entries, which are the engine's scales.
     """
 
     kind: Kind | None = None
@@ -40,7 +40,7 @@ class NoiseSpec:
 
     @classmethod
     def for_new_slabs(cls, noise: Noise, mode: int) -> NoiseSpec:
-        """For new slabs of a mode, what was found for others; nothing from what was given."""
+        """The specification for new slabs of a mode, from the noise of others unless given."""
         if noise.known:
             return cls()
         slabs = tuple(None if n == mode else v for n, v in enumerate(noise.slabs))
@@ -50,25 +50,25 @@ class NoiseSpec:
         )
 
     def estimate(self, residuals: Residuals, before: Noise | None = None) -> Noise:
-        """What residuals show of it; of the kind that they showed before, if that is told."""
+        """The noise that residuals show, of the specified kind or else of the kind of `before`."""
         if self.sigma is not None:
             return fit_common_noise(residuals, self.sigma)
         kind = self.kind if before is None or self.kind is not None else before.kind
         return estimate_noise(residuals, kind, before, self.slabs)
 
     def in_units(self, units: Units) -> NoiseSpec:
-        """The same, given in the units of the data, in those of the fit."""
+        """This specification in the units of the fit, from the units of the data."""
         if self.sigma is None:
             return self
         return replace(self, sigma=self.sigma / units.factor)
 
     def for_engine(self, engine: Engine) -> NoiseSpec:
-        """The same, or common noise for an engine that cannot look at any other."""
+        """This specification, or common noise for an engine that does not take scales."""
         return self if engine.takes_scales else NoiseSpec(COMMON, self.sigma)
 
 
 def parse_noise(given: Any, engine: Engine) -> tuple[NoiseSpec, Engine]:
-    """What users say of the noise of some data, and the data as it is to be looked at."""
+    """The specification from a noise argument, and the data in units of known noise."""
     kind = None
     if is_kind(given):
         kind = parse_kind(given, engine.view.axes.modes, engine.order)
@@ -83,8 +83,8 @@ def parse_noise(given: Any, engine: Engine) -> tuple[NoiseSpec, Engine]:
     return NoiseSpec(COMMON, sigma), engine.standardized(Scales(known_sigmas, unit=1 / sigma))
 
 
-def _parse_standard_deviations(given: Any, engine: Engine) -> Weights | CoordinateWeights:
-    """Known standard deviations: of the shapes that weights may have, and positive."""
+def _parse_standard_deviations(given: Any, engine: Engine) -> EntryField | ListedField:
+    """Known standard deviations, which are positive and have the shapes that weights may have."""
     try:
         sigmas = engine.weighted(align_to_axes(engine.view.axes, given)).view.weights
     except (TypeError, ValueError) as error:
@@ -129,9 +129,9 @@ def _parse_mode(key: Any, mode_names: Sequence[str], order: int) -> int:
 
 
 def is_kind(given: Any) -> bool:
-    """Whether something names a kind of noise, or modes, and is not standard deviations.
+    """Whether a noise argument names a kind of noise, or modes, rather than standard deviations.
 
-    Whole numbers are modes, as everywhere; True and False are refused as such.
+    Whole numbers are modes; `parse_kind` refuses True and False.
     """
     keys = given if isinstance(given, list | tuple) else [given]
     return isinstance(given, Kind) or all(isinstance(k, str | int | np.integer) for k in keys)

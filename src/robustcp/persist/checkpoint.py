@@ -525,7 +525,7 @@ class _FitFile(CheckpointFile):
             max_sweeps == self._max_sweeps or all(run.is_finished(self._max_sweeps) for run in runs)
         ):
             scales = self._engine.view.scales
-            known_sigmas = None if scales is None else scales.slabs
+            known_sigmas = None if scales is None else scales.field
             fit = replace(fit, noise=replace(fit.noise, known_sigmas=known_sigmas))
             return runs, fit, saved["search"]
         if same_bits and self.content.versions == versions():

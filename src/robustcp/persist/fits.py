@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.engines import CoordinateWeights, Weights
+from robustcp.engines import EntryField, ListedField
 from robustcp.losses import loss_types
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.simulation import Simulation
@@ -131,17 +131,17 @@ def _decode_noise(
 
 def _decode_known_deviations(
     arrays: dict[str, np.ndarray], shape: tuple[int, ...]
-) -> Weights | CoordinateWeights | None:
+) -> EntryField | ListedField | None:
     """Known standard deviations, if a file holds any."""
     if "known_listed" in arrays:
-        return CoordinateWeights(arrays["known_listed"])
+        return ListedField(arrays["known_listed"])
     *vectors, array = (arrays.get(f"known_{n}") for n in range(len(shape) + 1))
     if array is None and all(vector is None for vector in vectors):
         return None
     sizes = zip(vectors, shape, strict=True)
     if any(vector is not None and vector.shape != (size,) for vector, size in sizes):
         raise ValueError("standard deviations of another shape")
-    return Weights(shape, tuple(vectors), array)
+    return EntryField(shape, tuple(vectors), array)
 
 
 def _decode_outcome(metadata: dict[str, Any]) -> Outcome:

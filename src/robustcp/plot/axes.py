@@ -1,4 +1,4 @@
-"""Axes to draw into: those that were passed, or new ones."""
+"""Axes, new or given, and what all plots draw in them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def axes_or_new(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
-    """The Axes that were passed, or those of a new figure."""
+    """The given Axes, or the Axes of a new figure."""
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=figsize, layout="constrained")[1] if ax is None else ax
 
 
 def grid_or_new(axes: Any, shape: tuple[int, ...], figsize: tuple[float, float]) -> np.ndarray:
-    """The array of Axes that was passed, or that of a new figure, in this shape."""
+    """The given array of Axes, or the array of a new figure, in a given shape."""
     import matplotlib.pyplot as plt
 
     if axes is None:
@@ -34,12 +34,17 @@ def grid_or_new(axes: Any, shape: tuple[int, ...], figsize: tuple[float, float])
 
 
 def hide_top_and_right(ax: Axes) -> None:
-    """Leave only the left and lower edge of the frame."""
+    """Hide the upper and right edge of the frame."""
     ax.spines[["top", "right"]].set_visible(False)
 
 
+def draw_zero_line(ax: Axes) -> None:
+    """Draw a thin line at zero."""
+    ax.axhline(0, color="0.4", linewidth=0.7)
+
+
 def add_legend(ax: Axes, handles: Sequence[Any], names: Sequence[str], *, own_figure: bool) -> None:
-    """A legend above all panels of a figure of our own; of another one, in a panel."""
+    """Add a legend: above all panels if the figure is new, otherwise in one panel."""
     style: dict[str, Any] = {"frameon": False, "fontsize": "small", "columnspacing": 1.2}
     if own_figure:
         figure: Any = ax.figure

@@ -12,16 +12,16 @@ from robustcp._util import checks
 from robustcp.plot.labelling import shorten
 from robustcp.plot.ticks import label_text
 
-#: More rows and columns than these cannot be told apart.
+#: The largest numbers of rows and columns that can be told apart.
 MAX_GRID_SHAPE = (60, 100)
-#: Colours are made of so many cells at a time.
+#: The number of cells that are coloured at a time.
 CELLS_PER_BAND = 1 << 20
-#: The letters of an end of a range.
+#: The largest number of letters of an end of a range.
 RANGE_END_LETTERS = 14
 
 
 def block_sizes(blocks: Any, shape: Sequence[int]) -> tuple[int, int]:
-    """How many rows and columns make a block, as the argument `blocks` says."""
+    """The numbers of rows and columns of a block, from the argument `blocks`."""
     if blocks is None:
         rows, columns = (
             math.ceil(n / limit) for n, limit in zip(shape, MAX_GRID_SHAPE, strict=True)
@@ -39,7 +39,7 @@ def block_sizes(blocks: Any, shape: Sequence[int]) -> tuple[int, int]:
 def block_sums(
     values: np.ndarray, size: tuple[int, int], colormap: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """The sums of the colours of the cells of each block; those at the end may be smaller.
+    """The sum of the colours of the cells of each block; the last blocks may be smaller.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def block_labels(labels: list[Any] | None, size: int, step: int) -> list[Any] | 
 
 
 def _range_text(first: str, last: str) -> str:
-    """Two texts as the ends of a range, the words that they begin with only once."""
+    """A range from one text to another, with their common first words written once."""
     if first == last:
         return shorten(first, 2 * RANGE_END_LETTERS)
     start, end = first.split(), last.split()

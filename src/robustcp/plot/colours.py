@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 #: (colour, line style, marker), safe for colour-blind readers and distinct in greyscale.
 STYLES = (("#D55E00", "--", "s"), ("#0072B2", "-", "o"), ("#009E73", ":", "^"))
 
-#: The same for more lines than that: eight colours, then other line styles.
+#: Colours, line styles and markers for more than three lines.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#7F5539")
 _LINE_STYLES, _MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X", "*")
 

@@ -1,11 +1,11 @@
-"""How far each sample is from the others and from the model."""
+"""The distance of each sample from the other samples and from the model."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.legend import Legend
     from matplotlib.text import Annotation
 
+    from robustcp.results.distances import Distances
+
 #: Each kind of sample with its corner, (colour, marker) and size; distinct in greyscale.
 KIND_STYLES: dict[str, tuple[tuple[float, float], tuple[str, str], float]] = {
     "regular": ((0, 0), ("0.8", "o"), 24),
@@ -28,41 +30,14 @@ KIND_STYLES: dict[str, tuple[tuple[float, float], tuple[str, str], float]] = {
     "orthogonal outlier": ((0, 1), (STYLES[0][0], "s"), 26),
     "bad leverage": ((1, 1), ("0.05", "X"), 36),
 }
-#: An axis is logarithmic if the largest distance is so many times its cut-off.
+#: An axis is logarithmic if the largest distance exceeds this multiple of its cut-off.
 LOG_SCALE_RATIO = 4.0
 #: The cut-offs lie between these shares of the axes, so that each corner has room for its name.
 CUTOFF_RANGE = (0.25, 0.75)
-#: Samples that move by more than so many points have an arrow.
+#: Samples that move further than this have an arrow, in points.
 MIN_ARROW_LENGTH = 12.0
-#: Points on an arrow that names keep off.
+#: The number of points on an arrow that names avoid.
 POINTS_PER_ARROW = 12
-
-
-class Distances(Protocol):
-    """What is drawn; see `robustcp.results.distances.Distances`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def labels(self) -> list[Any] | None: ...
-    @property
-    def score(self) -> np.ndarray: ...
-    @property
-    def residual(self) -> np.ndarray: ...
-    @property
-    def score_before(self) -> np.ndarray: ...
-    @property
-    def residual_before(self) -> np.ndarray: ...
-    @property
-    def score_cutoff(self) -> float: ...
-    @property
-    def residual_cutoff(self) -> float: ...
-    @property
-    def kinds(self) -> np.ndarray: ...
-    @property
-    def kinds_before(self) -> np.ndarray: ...
-    @property
-    def note(self) -> str: ...
 
 
 def distance_map(
@@ -123,7 +98,9 @@ def distance_map(
     quadrant_labels = _label_quadrants(ax)
     _draw_markers(ax, np.asarray(distances.kinds), after, is_finite)
     legend = _draw_legend(ax, distances, is_finite)
-    ax.figure.canvas.figure.draw_without_rendering()  # the layout, which names depend on
+    figure = ax.figure.canvas.figure
+    if figure.get_layout_engine() is not None:  # names are placed for the final layout
+        figure.draw_without_rendering()
     moved = is_finite & _find_moved(ax, before, after)
     _draw_arrows(ax, before[moved], after[moved])
     occupied = [np.asarray(text.get_window_extent().extents) for text in quadrant_labels]
@@ -147,7 +124,7 @@ def _sample_names(distances: Distances, labels: Sequence[Any] | None) -> list[st
 
 
 def _set_scale(axis: Axis, values: np.ndarray, cutoff: float) -> float:
-    """Choose the scale and the limits of an axis; the least value that can be drawn."""
+    """Set the scale and the limits of an axis; returns the smallest value that can be drawn."""
     largest = float(max(values.max(initial=0.0), cutoff)) or 1.0
     set_limits = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
     set_scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
@@ -167,7 +144,7 @@ def _set_scale(axis: Axis, values: np.ndarray, cutoff: float) -> float:
 
 
 def _draw_frame(ax: Axes, distances: Distances, cutoffs: tuple[float, float]) -> None:
-    """Cut-offs, and what the axes are."""
+    """Draw the cut-offs, the names of the axes and the note."""
     ax.axvline(cutoffs[0], color="0.4", linestyle="--", linewidth=1, zorder=1)
     ax.axhline(cutoffs[1], color="0.4", linestyle="--", linewidth=1, zorder=1)
     ax.set_xlabel("score distance")
@@ -187,7 +164,7 @@ def _draw_frame(ax: Axes, distances: Distances, cutoffs: tuple[float, float]) ->
 
 
 def _label_quadrants(ax: Axes) -> list[Annotation]:
-    """The name of each quadrant in its corner."""
+    """Write the name of each quadrant into its corner."""
     texts = []
     for kind, ((x, y), _, _) in KIND_STYLES.items():
         offset = 4 * (1 - 2 * x), 3 * (1 - 2 * y)
@@ -226,7 +203,7 @@ def _draw_markers(ax: Axes, kinds: np.ndarray, points: np.ndarray, is_finite: np
 
 
 def _draw_legend(ax: Axes, distances: Distances, is_finite: np.ndarray) -> Legend:
-    """The kinds and how many of each, the arrow, and room for how many are not named."""
+    """Draw the legend: the kinds with their counts, the arrow, and room for one more line."""
     from matplotlib.lines import Line2D
 
     kinds = np.asarray(distances.kinds)[is_finite]
@@ -253,7 +230,7 @@ def _draw_legend(ax: Axes, distances: Distances, is_finite: np.ndarray) -> Legen
 
 
 def _find_moved(ax: Axes, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Which samples move so far that it can be seen."""
+    """True for samples that move far enough for an arrow."""
     with np.errstate(invalid="ignore"):
         shift = ax.transData.transform(after) - ax.transData.transform(before)
         return np.asarray(np.hypot(*shift.T) > MIN_ARROW_LENGTH * ax.figure.dpi / 72)
@@ -287,7 +264,7 @@ def _name_outlying(
     occupied: Sequence[np.ndarray],
     max_names: int,
 ) -> int:
-    """Name outlying samples, and say how many have no name."""
+    """Name outlying samples; returns the number of those without room for a name."""
     before, after = positions
     outlying = is_finite & (np.asarray(distances.kinds) != "regular")
     was_outlying = moved & ~outlying & (np.asarray(distances.kinds_before) != "regular")
@@ -313,7 +290,7 @@ def _name_outlying(
 
 
 def _complete_legend(legend: Legend, any_moved: bool, unnamed_count: int) -> None:
-    """Fill in what is known only once all is drawn."""
+    """Hide the arrow if no sample moved, and write the number of samples without a name."""
     *_, arrow, remaining = legend.get_texts()
     if not any_moved:
         arrow.set_text(" ")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,16 +14,7 @@ from robustcp.plot.ticks import FEW_INDICES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-class Ensemble(Protocol):
-    """What is drawn; see `robustcp.inference.ensemble.Ensemble`."""
-
-    @property
-    def ranks(self) -> Sequence[int]: ...
-    @property
-    def errors(self) -> Mapping[int, np.ndarray]: ...
-    @property
-    def similarities(self) -> Mapping[int, np.ndarray]: ...
+    from robustcp.inference.ensemble import Ensemble
 
 
 def ensemble(
@@ -69,7 +60,7 @@ def ensemble(
 
 
 def draw_dots(ax: Axes, x: float, values: np.ndarray, style: tuple[str, str, str]) -> None:
-    """Dots side by side, the first in the middle; small ones if they are many."""
+    """Draw dots side by side, the first in the middle; small ones if they are many."""
     many = values.size > FEW_INDICES
     ax.plot(
         x + swarm_offsets(values.size),
@@ -101,7 +92,7 @@ def _draw_lines(
 
 
 def swarm_offsets(count: int, width: float = 0.35) -> np.ndarray:
-    """Places side by side, the first in the middle: 0, right, left, further right, and so on.
+    """Horizontal offsets of dots side by side: 0, right, left, further right, and so on.
 
     Examples
     --------

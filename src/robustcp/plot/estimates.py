@@ -1,4 +1,4 @@
-"""Estimated factors against the true ones."""
+"""Estimated and true factors."""
 
 from __future__ import annotations
 

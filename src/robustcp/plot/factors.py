@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustcp._util import checks
 from robustcp.engines import to_host
 from robustcp.model.kruskal import component_name
-from robustcp.plot.axes import add_legend, grid_or_new, hide_top_and_right
+from robustcp.plot.axes import add_legend, draw_zero_line, grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES, diverging_colormap, style_of
 from robustcp.plot.modes import Mode, resolve_modes
 from robustcp.plot.slicing import finite_values
@@ -27,20 +27,10 @@ from robustcp.plot.ticks import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from robustcp.inference.uncertainty import Uncertainty
     from robustcp.results.fit import Fit
 
 PANEL_KINDS = ("line", "bar", "image", "dots")
-
-
-class Uncertainty(Protocol):
-    """Intervals of factors; see `robustcp.inference.uncertainty.Uncertainty`."""
-
-    @property
-    def low(self) -> Sequence[np.ndarray | None]: ...
-    @property
-    def high(self) -> Sequence[np.ndarray | None]: ...
-    @property
-    def came_back(self) -> np.ndarray: ...
 
 
 def components(
@@ -112,10 +102,7 @@ def components(
             if kind == "image":
                 _draw_image(ax, A[:, r].reshape(image_shapes[n]), A)
                 continue
-            if kind == "dots":
-                _draw_dots(ax, A, r, fit.labels[n], memberships.get(n), intervals[n])
-            else:
-                _draw_column(ax, r, kind, fit.labels[n], A, intervals[n])
+            _draw_column(ax, A, r, kind, fit.labels[n], memberships.get(n), intervals[n])
             ax.tick_params(labelbottom=ax is grid[-1, n])
         grid[-1, n].set_xlabel(fit.axes.title(n))
         if n in memberships:
@@ -130,7 +117,7 @@ def components(
 
 
 def components_by_share(fit: Fit) -> list[int]:
-    """Components, those with the largest share of the data first."""
+    """The indices of the components, the largest share of the data first."""
     return [int(r) for r in np.argsort(-np.asarray(fit.shares, dtype=float), kind="stable")]
 
 
@@ -151,7 +138,7 @@ def _draw_overlay(
                 style |= {"marker": marker, "markersize": 3.5}
             draw_curve(ax, A[:, r], fit.labels[n], **style)
         ax.set_ylim(*limits_with_zero(A))
-        ax.axhline(0, color="0.4", linewidth=0.7)
+        draw_zero_line(ax)
         ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
     panels[0].set_ylabel("unit column")
@@ -173,44 +160,10 @@ def _check_groups(fit: Fit, groups: Any) -> dict[int, list[Any]]:
     return memberships
 
 
-def _draw_dots(
-    ax: Axes,
-    A: np.ndarray,
-    r: int,
-    labels: list[Any] | None,
-    membership: list[Any] | None,
-    interval: tuple[np.ndarray, np.ndarray] | None,
-) -> None:
-    """Column r of a factor as dots, by the groups that its entries belong to."""
-    x, order = prepare_x_axis(ax, labels, len(A))
-    names = list(dict.fromkeys(membership or [None]))
-    members = [None] * len(A) if membership is None else membership
-    for k, name in enumerate(names):
-        positions = [p for p, index in enumerate(order) if members[index] == name]
-        colour, _, marker = style_of(k)
-        ax.plot(
-            [x[p] for p in positions],
-            A[order[positions], r],
-            linestyle="none",
-            marker=marker,
-            markersize=3.5,
-            color=colour,
-            markerfacecolor=colour if k % 2 == 0 else "none",
-            label=None if name is None else label_text(name),
-        )
-    bottom, top = limits_with_zero(A, *(interval or ()))
-    if interval is not None:
-        low, high = (np.clip(end[order, r], bottom, top) for end in interval)
-        ax.vlines(x, low, high, color="0.5", linewidth=0.8, zorder=0)
-    ax.set_ylim(bottom, top)
-    ax.axhline(0, color="0.4", linewidth=0.7)
-    hide_top_and_right(ax)
-
-
 def intervals_of(
     fit: Fit, uncertainty: Uncertainty | None
 ) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """The ends of the intervals of each mode's factor, if they are known."""
+    """The lower and upper ends of the intervals of each factor; None where unknown."""
     if uncertainty is None:
         return [None] * len(fit.shape)
     intervals = [
@@ -248,7 +201,7 @@ def _panel_kinds(
     image_shapes: Mapping[int, tuple[int, int]],
     memberships: Mapping[int, Any],
 ) -> list[str]:
-    """How each mode is drawn."""
+    """The kind of panel for each mode."""
     requested = resolve_modes(fit, "kinds", kinds)
     panel_kinds = []
     for n, labels in enumerate(fit.labels):
@@ -265,31 +218,54 @@ def _panel_kinds(
 
 def _draw_column(
     ax: Axes,
+    A: np.ndarray,
     r: int,
     kind: str,
     labels: list[Any] | None,
-    A: np.ndarray,
+    membership: list[Any] | None,
     interval: tuple[np.ndarray, np.ndarray] | None,
 ) -> None:
-    """Column r of a factor A as a line or bars, on the scale of all its columns."""
-    column = A[:, r]
+    """Draw column r of a factor A as a line, bars or dots, on the scale of all its columns."""
     bottom, top = limits_with_zero(A, *(interval or ()))
+    x, order = np.arange(len(A)), np.arange(len(A))
     if kind == "line":
-        draw_curve(ax, column, labels)
-    else:
-        ax.bar(np.arange(column.size), column, width=0.8, color=STYLES[1][0])
-        set_index_ticks(ax.xaxis, labels, column.size)
-    if interval is not None:  # what has no end runs to the edge
-        low, high = (np.clip(end[:, r], bottom, top) for end in interval)
+        draw_curve(ax, A[:, r], labels)
+    elif kind == "bar":
+        ax.bar(x, A[:, r], width=0.8, color=STYLES[1][0])
+        set_index_ticks(ax.xaxis, labels, len(A))
+    if kind != "bar":
+        x, order = prepare_x_axis(ax, labels, len(A))
+    if kind == "dots":
+        members = [None] * len(A) if membership is None else [membership[k] for k in order]
+        _draw_groups(ax, x, A[order, r], members)
+    if interval is not None:  # an infinite end is drawn to the edge
+        low, high = (np.clip(end[order, r], bottom, top) for end in interval)
         if kind == "line":
-            x, order = prepare_x_axis(ax, labels, column.size)
-            style: dict[str, Any] = {"color": STYLES[1][0], "alpha": 0.25, "linewidth": 0}
-            ax.fill_between(x, low[order], high[order], **style)
-        else:
+            ax.fill_between(x, low, high, color=STYLES[1][0], alpha=0.25, linewidth=0)
+        elif kind == "bar":
             _draw_error_bars(ax, low, high)
+        else:
+            ax.vlines(x, low, high, color="0.5", linewidth=0.8, zorder=0)
     ax.set_ylim(bottom, top)
-    ax.axhline(0, color="0.4", linewidth=0.7)
+    draw_zero_line(ax)
     hide_top_and_right(ax)
+
+
+def _draw_groups(ax: Axes, x: Any, values: np.ndarray, members: list[Any]) -> None:
+    """Draw values as dots, with a colour and a shape for each group."""
+    for k, name in enumerate(dict.fromkeys(members)):
+        positions = [p for p, member in enumerate(members) if member == name]
+        colour, _, marker = style_of(k)
+        ax.plot(
+            [x[p] for p in positions],
+            values[positions],
+            linestyle="none",
+            marker=marker,
+            markersize=3.5,
+            color=colour,
+            markerfacecolor=colour if k % 2 == 0 else "none",
+            label=None if name is None else label_text(name),
+        )
 
 
 def limits_with_zero(*values: np.ndarray) -> tuple[float, float]:
@@ -301,7 +277,7 @@ def limits_with_zero(*values: np.ndarray) -> tuple[float, float]:
 
 
 def _draw_error_bars(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
-    """Intervals, which need not hold the entries themselves; a band where bars are dense."""
+    """Draw intervals as error bars, or as a band if there are many."""
     index = np.arange(low.size)
     if low.size > 3 * FEW_INDICES:
         ax.fill_between(index, low, high, step="mid", color="0.1", alpha=0.35, linewidth=0)
@@ -312,7 +288,7 @@ def _draw_error_bars(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
 
 
 def _draw_image(ax: Axes, pixels: np.ndarray, A: np.ndarray) -> None:
-    """One column of a factor A as an image, on the scale of all its columns."""
+    """Draw a column of a factor A as an image, on the scale of all its columns."""
     largest = float(np.abs(A).max()) or 1.0
     signed = bool((A < 0).any())
     image = ax.imshow(

@@ -186,9 +186,9 @@ def _cell_values(
     block_shape: tuple[int, int],
     colormap: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """What is drawn, the least and largest score, and the share of flagged entries.
+    """The values of the image, the range of the scores, and the share of flagged entries.
 
-    The scores of a slice, if its cells are drawn one by one; otherwise mean colours.
+    Values are the scores of a slice if its cells are drawn one by one, otherwise mean colours.
     """
     colour_sums, flagged_count, observed_count, score_range = np.zeros(()), 0, 0, [0.0, 0.0]
     for indices in itertools.product(*(range(outliers.fit.shape[n]) for n in averaged)):
@@ -210,7 +210,7 @@ def _cell_values(
 
 
 def _figure_height(labels: Sequence[list[Any] | None], rows: int) -> float:
-    """The height of a figure, in inches: with room for names of rows, and of columns below."""
+    """The height of a figure in inches, with room for the names of rows and columns."""
     *vertical, columns = (
         [] if names is None or is_ordered(names) else [shorten(str(name)) for name in names]
         for names in labels
@@ -220,7 +220,7 @@ def _figure_height(labels: Sequence[list[Any] | None], rows: int) -> float:
 
 
 def _draw_colorbar(ax: Axes, image: AxesImage, threshold: float, extend: str) -> None:
-    """What the colour of a single cell says."""
+    """Draw the colour bar of the scores."""
     bar = ax.figure.colorbar(image, ax=ax, extend=extend)
     bar.set_label("residual, in units of its own noise")
     if math.isfinite(threshold):

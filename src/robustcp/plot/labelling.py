@@ -1,4 +1,4 @@
-"""Names of points, placed so that none lies over another."""
+"""Names of points, placed without overlaps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LABEL_DIRECTIONS = 16
 LABEL_DISTANCES = (5.0, 9.0, 15.0, 24.0, 36.0, 52.0)
 #: A name further away than this is joined to its point by a line.
 MIN_LEADER_DISTANCE = 12.0
-#: Longer names lose their middle.
+#: The middle of longer names is cut out.
 MAX_NAME_LETTERS = 26
 #: Free space between names, and between a name and a point, in points.
 LABEL_PADDING, POINT_CLEARANCE = 1.0, 3.5
-#: What it costs to cover a point or a piece of a line, in points of distance; a name that would
-#: cover more than so many points is left out.
+#: The cost of covering a point or a piece of a line, in points of distance, and the largest number
+#: of points that a name may cover.
 COVER_COST, CROSS_COST, MAX_COVERED_POINTS = 25.0, 4.0, 1
 
 
@@ -130,7 +130,7 @@ def name_points(
 def _candidate_corners(
     anchor: np.ndarray, size: np.ndarray, pixels_per_point: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lower left corners of boxes around a point, and how far each is from it."""
+    """The lower left corners of boxes around a point, and their distances from it."""
     angle = 2 * np.pi * np.arange(LABEL_DIRECTIONS) / LABEL_DIRECTIONS
     direction = np.tile(np.stack([np.cos(angle), np.sin(angle)], axis=1), (len(LABEL_DISTANCES), 1))
     distances = pixels_per_point * np.repeat(LABEL_DISTANCES, LABEL_DIRECTIONS)
@@ -145,7 +145,7 @@ def _placement_costs(
     line_points: np.ndarray,
     pixels_per_point: float,
 ) -> np.ndarray:
-    """What it costs to put a name into each of some boxes; infinite where there is no room."""
+    """The cost of placing a name in each box; infinite where there is no room."""
     padding = pixels_per_point * LABEL_PADDING * np.array([-1, -1, 1, 1])
     covered = _count_covered(boxes + POINT_CLEARANCE / LABEL_PADDING * padding, points)
     cost = COVER_COST * covered + CROSS_COST * _count_covered(boxes, line_points)
@@ -154,13 +154,13 @@ def _placement_costs(
 
 
 def _count_covered(boxes: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """How many points each box covers."""
+    """The number of points in each box."""
     low, high = boxes[:, None, :2], boxes[:, None, 2:]
     return np.asarray(((points >= low) & (points <= high)).all(axis=2).sum(axis=1))
 
 
 def _is_free(boxes: np.ndarray, bounds: np.ndarray, occupied: Sequence[np.ndarray]) -> np.ndarray:
-    """Which boxes lie inside another, and off those that are taken."""
+    """True for boxes that lie within the bounds and overlap no occupied box."""
     free = np.hstack([boxes[:, :2] >= bounds[:2], boxes[:, 2:] <= bounds[2:]]).all(axis=1)
     for left, bottom, right, top in occupied:
         apart_horizontally = (boxes[:, 2] <= left) | (boxes[:, 0] >= right)

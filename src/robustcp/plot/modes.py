@@ -15,12 +15,12 @@ Mode: TypeAlias = int | str
 
 
 def mode_number(fit: Fit, argument: str, mode: Any) -> int:
-    """The number of a mode that the argument `argument` gives by number or name."""
+    """The number of a mode, which an argument gives by number or name."""
     return checks.mode_number(argument, mode, fit.modes, len(fit.shape))
 
 
 def resolve_modes(fit: Fit, argument: str, mapping: Any) -> dict[int, Any]:
-    """A mapping from modes with their numbers as keys."""
+    """A mapping from modes with their names replaced by numbers."""
     if mapping is None:
         return {}
     if not isinstance(mapping, Mapping):

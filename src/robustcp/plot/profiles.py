@@ -1,4 +1,4 @@
-"""What speaks for each rank."""
+"""The diagnostics of each rank."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def rank_profile(
 
 
 def draw_errors(ax: Axes, profile: RankProfile) -> None:
-    """The held-out error of each rank, with its standard error."""
+    """Draw the held-out error of each rank, with its standard error."""
     colour, _, marker = STYLES[1]
     ax.errorbar(
         profile.ranks,
@@ -84,7 +84,7 @@ def draw_errors(ax: Axes, profile: RankProfile) -> None:
 
 
 def draw_agreement(ax: Axes, profile: RankProfile) -> None:
-    """What tells components from noise, at each rank."""
+    """Draw the stability, core consistency and agreement of starts of each rank."""
     (orange, _, square), _, (green, _, triangle) = STYLES
     for name, values, style, colour, fill in (
         ("components come back", profile.stability, square + "--", orange, "full"),

@@ -1,15 +1,15 @@
-"""Models of parts of the data: how much alike they are."""
+"""The similarity of models of parts of the data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustcp.engines import to_host
 from robustcp.model.kruskal import KruskalTensor, component_name
-from robustcp.plot.axes import grid_or_new, hide_top_and_right
+from robustcp.plot.axes import draw_zero_line, grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
 from robustcp.plot.ensembles import draw_dots
 from robustcp.plot.modes import Mode, mode_number
@@ -18,31 +18,12 @@ from robustcp.plot.ticks import draw_curve
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from robustcp.results.fit import Fit
+    from robustcp.inference.replicability import Replicability
 
-#: So many splits are named in legends, and at ticks.
+#: The largest numbers of splits that are named in legends, and of pairs at ticks.
 MAX_NAMED_SPLITS, MAX_PAIR_TICKS = 3, 6
 #: Congruences from which factors are fairly alike, and the same (Lorenzo-Seva and ten Berge).
 FAIR_CONGRUENCE, EQUAL_CONGRUENCE = 0.85, 0.95
-
-
-class Replicability(Protocol):
-    """What is drawn; see `robustcp.inference.replicability.Replicability`."""
-
-    @property
-    def mode(self) -> int: ...
-    @property
-    def fit(self) -> Fit: ...
-    @property
-    def models(self) -> Sequence[KruskalTensor]: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def pairs(self) -> Sequence[tuple[int, int]]: ...
-    @property
-    def congruences(self) -> np.ndarray: ...
-    @property
-    def scores(self) -> np.ndarray: ...
 
 
 def split_half(
@@ -127,7 +108,7 @@ def _draw_overlay(
     halves: Sequence[np.ndarray],
     labels: list[Any] | None,
 ) -> None:
-    """A column of the fit and of each half."""
+    """Draw a column of the fit and of each half."""
     draw_curve(ax, whole, labels, color="0.8", linewidth=5, marker="")
     marker_spacing = max(1, whole.size // 8)  # markers, at other places for each split
     for k, pair in enumerate(result.pairs):
@@ -142,12 +123,12 @@ def _draw_overlay(
                 markevery=(first_marker, marker_spacing),
                 **_line_style(k, line),
             )
-    ax.axhline(0, color="0.4", linewidth=0.7)
+    draw_zero_line(ax)
     hide_top_and_right(ax)
 
 
 def _draw_legend(grid: np.ndarray, result: Replicability, *, own_figure: bool) -> None:
-    """The lines, and the score of each split; above a figure of our own, else in a panel."""
+    """Draw the legend of the lines, with the score of each split."""
     from matplotlib.lines import Line2D
 
     scores, handles = np.asarray(result.scores), []
@@ -173,7 +154,7 @@ def _draw_legend(grid: np.ndarray, result: Replicability, *, own_figure: bool) -
 
 
 def _line_style(split: int, half: int) -> dict[str, Any]:
-    """How a half of a split is drawn."""
+    """The style of the line of a half of a split."""
     colour, _, marker = STYLES[(split + 1) % len(STYLES)]
     return {
         "color": colour,
@@ -243,7 +224,7 @@ def _split_mode_name(result: Replicability) -> str:
 
 
 def _draw_boxes(ax: Axes, groups: Sequence[np.ndarray], style: tuple[str, str, str]) -> None:
-    """Dots side by side, over the quartiles and the median of each group."""
+    """Draw dots side by side, over the quartiles and the median of each group."""
     for k, group in enumerate(groups):
         values = group[np.isfinite(group)]
         if values.size > 4:

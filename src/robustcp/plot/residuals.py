@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.plot.axes import grid_or_new, hide_top_and_right
+from robustcp.plot.axes import draw_zero_line, grid_or_new, hide_top_and_right
 from robustcp.plot.colours import diverging_colormap
 from robustcp.plot.modes import Mode
 from robustcp.plot.slicing import (
     colorbar_extend,
     data_and_model,
-    finite_values,
     fixed_modes,
     slice_image,
+    slice_limits,
     slice_title,
 )
 from robustcp.plot.ticks import draw_curve
@@ -71,8 +71,7 @@ def slices(
     fixed = fixed_modes(fit, mode, index)
     data, model = data_and_model(fit, X, fixed)
     values = data, model, data - model
-    common_limits, residual_limit = _common_limits(data, model), _residual_limit(values[2])
-    limits = common_limits, common_limits, (-residual_limit, residual_limit)
+    limits = slice_limits(*values)
     panels = grid_or_new(axes, (3,), figsize or (10.5, 3.2))
     if data.ndim == 1:
         _draw_lines(panels, fit, values, fixed, limits)
@@ -81,26 +80,6 @@ def slices(
     for ax, name in zip(panels, ("data", "model", "residual"), strict=True):
         ax.set_title(slice_title(fit, fixed, name, name_first=True), fontsize="medium")
     return panels
-
-
-def _common_limits(data: np.ndarray, model: np.ndarray) -> tuple[float, float]:
-    """Limits that hold all of the model and the data between their 1% and 99% quantiles."""
-    values = model.ravel()
-    observed = finite_values(data)
-    if observed.size:
-        values = np.concatenate([values, np.quantile(observed, [0.01, 0.99])])
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _residual_limit(residual: np.ndarray) -> float:
-    """The 99% quantile of the absolute residuals, the end of a symmetric scale."""
-    magnitudes = np.abs(finite_values(residual))
-    return (
-        (float(np.quantile(magnitudes, 0.99)) or float(magnitudes.max()) or 1.0)
-        if magnitudes.size
-        else 1.0
-    )
 
 
 def _draw_images(
@@ -130,4 +109,4 @@ def _draw_lines(
         ax.set_ylim(low - margin, high + margin)
         ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
-    panels[2].axhline(0, color="0.4", linewidth=0.7)
+    draw_zero_line(panels[2])

@@ -1,8 +1,8 @@
-"""One slice of data and model: where it is, its values, its title and its image."""
+"""Slices of data and model: their indices, values, limits, titles and images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,24 +42,40 @@ def fixed_modes(fit: Fit, mode: Any, index: Any) -> dict[int, int]:
 
 
 def data_and_model(fit: Fit, X: Any, fixed: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The slice of the data, NaN where missing, and that of the model."""
+    """A slice of the data, with NaN for missing entries, and of the model."""
     data = host_slice(X, fixed, fit.shape)
-    weights = np.asarray(to_host(fit.weights), dtype=np.float64)
-    free_factors = []
-    for n, A in enumerate(fit.factors):
-        B = np.asarray(to_host(A), dtype=np.float64)
-        if n in fixed:
-            weights = weights * B[fixed[n]]
-        else:
-            free_factors.append(B)
-    model = (free_factors[0] * weights) @ (
-        free_factors[1].T if len(free_factors) == 2 else np.ones(fit.rank)
-    )
-    return data, model
+    factors = [np.asarray(to_host(A), dtype=np.float64) for A in fit.model.absorbed()]
+    return data, model_slice(factors, fixed)
+
+
+def model_slice(factors: Sequence[np.ndarray], fixed: Mapping[int, int]) -> np.ndarray:
+    """The entries of a model where modes are fixed; `factors` include the weights."""
+    weights = np.prod([factors[n][k] for n, k in fixed.items()], axis=0)
+    first, *rest = (A for n, A in enumerate(factors) if n not in fixed)
+    return np.asarray((first * weights) @ (rest[0].T if rest else np.ones(first.shape[1])))
+
+
+def slice_limits(
+    data: np.ndarray, model: np.ndarray, residual: np.ndarray
+) -> tuple[tuple[float, float], ...]:
+    """The limits of the colours or heights of data, model and residual.
+
+    Data and model share limits, which hold all of the model and the data between the 1% and 99%
+    quantiles. The limits of the residual are symmetric and leave out the largest 1%.
+    """
+    observed, magnitudes = finite_values(data), np.abs(finite_values(residual))
+    values = finite_values(model)
+    if observed.size:
+        values = np.concatenate([values, np.quantile(observed, [0.01, 0.99])])
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    common = (low, high) if high > low else (low - 0.5, high + 0.5)
+    largest = np.array([np.quantile(magnitudes, 0.99), magnitudes.max()] if magnitudes.size else [])
+    limit = next((float(x) for x in largest if x > 0), 1.0)
+    return common, common, (-limit, limit)
 
 
 def slice_title(fit: Fit, fixed: Mapping[int, int], name: str, *, name_first: bool = False) -> str:
-    """What is drawn, and the name and label of each fixed mode."""
+    """A title: the name of what is drawn, and the name and label of each fixed mode."""
     texts = []
     for n, index in fixed.items():
         labels = fit.labels[n]
@@ -76,7 +92,7 @@ def slice_image(
     cmap: Colormap | str,
     limits: tuple[float, float],
 ) -> AxesImage:
-    """A slice as an image with the names and labels of its modes; a fibre as a single row."""
+    """Draw a slice as an image with the labels of its modes; a fibre is a single row."""
     *vertical, horizontal = (n for n in range(len(fit.shape)) if n not in fixed)
     labels = fit.labels[vertical[0]] if vertical else None
     image = ax.imshow(
@@ -100,7 +116,7 @@ def slice_image(
 
 
 def hatch_background(ax: Axes) -> None:
-    """Hatch the background, which shows where an image is NaN or transparent."""
+    """Hatch the background, which shows through where an image is NaN or transparent."""
     ax.patch.set(facecolor="0.8", edgecolor="0.55", hatch="////")
 
 
@@ -110,7 +126,7 @@ def finite_values(values: np.ndarray) -> np.ndarray:
 
 
 def colorbar_extend(values: np.ndarray, limits: tuple[float, float]) -> str:
-    """At which ends a colour bar needs an arrow, for values outside its limits."""
+    """The ends of a colour bar that need an arrow, because values lie outside its limits."""
     observed = finite_values(values)
     below, above = bool((observed < limits[0]).any()), bool((observed > limits[1]).any())
     return "both" if below and above else "min" if below else "max" if above else "neither"

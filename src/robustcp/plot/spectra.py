@@ -1,34 +1,21 @@
-"""Spectra of components, those of several models over each other."""
+"""Spectra of the components of one or several models."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustcp.plot.axes import add_legend, grid_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
 
-#: How many panels there are in a row.
+if TYPE_CHECKING:
+    from robustcp.eem import Spectra
+
+#: The number of panels in a row.
 PANELS_PER_ROW = 4
-
-
-class Spectra(Protocol):
-    """What is drawn; see `robustcp.eem.Spectra`."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def emission(self) -> np.ndarray: ...
-    @property
-    def excitation(self) -> np.ndarray: ...
-    @property
-    def emission_loadings(self) -> np.ndarray: ...
-    @property
-    def excitation_loadings(self) -> np.ndarray: ...
-    def similarity(self, other: Any) -> np.ndarray: ...
 
 
 def spectra(
@@ -114,7 +101,7 @@ def _panels(axes: Any, count: int, figsize: tuple[float, float] | None) -> np.nd
 
 
 def _draw_legend(ax: Any, several_models: bool, *, own_figure: bool) -> None:
-    """What the lines are: kinds in black, models in their colours."""
+    """Draw the legend: the kinds of spectra in black, models in their colours."""
     from matplotlib.lines import Line2D
 
     kinds = [

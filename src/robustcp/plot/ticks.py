@@ -1,4 +1,4 @@
-"""Indices and labels along an axis."""
+"""Ticks at the indices and labels of a mode."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 #: Unlabelled modes with at most this many indices are drawn as bars.
 FEW_INDICES = 12
-#: The width of a letter of a tick's label, and the height of its line, of the font size.
+#: The width of a letter and the height of a line of a tick's label, as multiples of the font size.
 LETTER_WIDTH, LINE_HEIGHT = 0.65, 1.15
-#: How dates are written that span so many days.
+#: The format of dates, for the smallest number of days that they span.
 _DATE_FORMATS = ((1500, "%Y"), (60, "%b %Y"), (2, "%d %b"), (0, "%H:%M"))
-#: Font sizes of labels of ticks, usually and if every index has one.
+#: The font size of the labels of ticks, and the smaller one if every index has a label.
 FONT_SIZE, SMALL_FONT_SIZE = 10.0, 7.0
 
 
@@ -49,7 +49,7 @@ def label_text(label: Any) -> str:
 
 
 def set_index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
-    """Ticks at whole indices with their labels; at every index only for a few names.
+    """Set ticks at whole indices with their labels; at every index only for a few names.
 
     Where labels are numbers or dates that rise or fall, ticks are at round ones.
     """
@@ -71,7 +71,7 @@ def set_index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
         crowded = sum(len(text(k)) for k in range(size)) > 24
     else:
         longest = max(len(text(k)) for k in range(0, size, max(1, size // 50)))
-        length = axis.axes.bbox.width * 72 / axis.axes.figure.dpi
+        length = _length(axis)
         crowded = min(size, 7) * longest * LETTER_WIDTH * FONT_SIZE > length
         max_ticks = int(np.clip(length / (2.6 * FONT_SIZE), 2, 7)) if crowded else 7
         axis.set_major_locator(MaxNLocator(nbins=max_ticks, integer=True, steps=[1, 2, 5, 10]))
@@ -89,7 +89,7 @@ def is_monotonic(labels: Sequence[Any]) -> bool:
 
 
 def _set_round_ticks(axis: Axis, labels: list[Any]) -> None:
-    """Ticks at round labels, which may lie between indices."""
+    """Set ticks at round labels, which may lie between indices."""
     from matplotlib.ticker import FixedFormatter, FixedLocator
 
     positions, texts = _round_ticks(labels, _max_ticks(axis))
@@ -100,7 +100,7 @@ def _set_round_ticks(axis: Axis, labels: list[Any]) -> None:
 
 
 def _round_ticks(labels: list[Any], max_ticks: int) -> tuple[list[float], list[str]]:
-    """Where round labels are along the indices, and how they are written."""
+    """The positions of round labels along the indices, and their texts."""
     locator, formatter = _round_locator(max_ticks, labels)
     values = _as_numbers(labels)
     ticks = np.asarray(locator.tick_values(min(labels), max(labels)), dtype=float)
@@ -111,7 +111,7 @@ def _round_ticks(labels: list[Any], max_ticks: int) -> tuple[list[float], list[s
 
 
 def ticks_along(labels: list[Any] | None, size: int, max_ticks: int) -> list[tuple[float, str]]:
-    """Where ticks are along the indices of a mode, and their texts: at most about so many.
+    """The positions of about `max_ticks` ticks along the indices of a mode, and their texts.
 
     At round labels, which may lie between indices, where these are numbers or dates that rise or
     fall; otherwise at indices, evenly spaced.
@@ -141,7 +141,7 @@ def _round_steps() -> Iterator[int]:
 
 
 def _round_locator(max_ticks: int, labels: list[Any]) -> tuple[Any, Any]:
-    """Where round numbers or dates are, about so many, and how they are written."""
+    """The locator and formatter of about `max_ticks` round numbers or dates."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     if not isinstance(labels[0], date):
@@ -160,15 +160,20 @@ def _as_numbers(labels: list[Any]) -> np.ndarray:
 
 
 def _max_ticks(axis: Axis) -> int:
-    """How many ticks an axis has room for."""
+    """The number of ticks that an axis has room for."""
+    min_distance = (5 if axis is axis.axes.xaxis else 2.5) * FONT_SIZE
+    return int(np.clip(_length(axis) / min_distance, 2, 7))
+
+
+def _length(axis: Axis) -> float:
+    """The length of an axis, in points."""
     ax = axis.axes
-    horizontal = axis is ax.xaxis
-    length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
-    return int(np.clip(length / ((5 if horizontal else 2.5) * FONT_SIZE), 2, 7))
+    pixels = ax.bbox.width if axis is ax.xaxis else ax.bbox.height
+    return float(pixels * 72 / ax.figure.dpi)
 
 
 def _rotate_labels(axis: Axis, crowded: bool) -> None:
-    """Turn labels that would lie over each other."""
+    """Turn labels that would overlap."""
     axis.set_tick_params(rotation=30 if crowded else 0)
     mode: Literal["anchor", "default"] = "anchor" if crowded else "default"
     for tick in axis.get_major_ticks():
@@ -176,14 +181,13 @@ def _rotate_labels(axis: Axis, crowded: bool) -> None:
 
 
 def set_name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
-    """A tick with its label at every index if there is room for all; otherwise `set_index_ticks`.
+    """Set a tick at every index if there is room for all labels; else `set_index_ticks`.
 
     Labels along the horizontal axis stand upright if they must.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
-    ax, horizontal = axis.axes, axis is axis.axes.xaxis
-    length = (ax.bbox.width if horizontal else ax.bbox.height) * 72 / ax.figure.dpi
+    length = _length(axis)
     if labels is None or is_ordered(labels) or LINE_HEIGHT * SMALL_FONT_SIZE * size > length:
         axis.set_tick_params(labelsize=FONT_SIZE)
         set_index_ticks(axis, labels, size)
@@ -191,12 +195,15 @@ def set_name_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:
     texts = [shorten(label_text(label)) for label in labels]
     axis.set_major_locator(FixedLocator(range(size)))
     axis.set_major_formatter(FuncFormatter(lambda x, _: texts[round(x)]))
-    upright = horizontal and max(map(len, texts)) * LETTER_WIDTH * SMALL_FONT_SIZE * size > length
+    upright = (
+        axis is axis.axes.xaxis
+        and max(map(len, texts)) * LETTER_WIDTH * SMALL_FONT_SIZE * size > length
+    )
     axis.set_tick_params(labelsize=SMALL_FONT_SIZE, rotation=90 if upright else 0)
 
 
 def set_log_ticks(axis: Axis) -> None:
-    """Ticks such as 1, 2, 5, 10 on a logarithmic axis, even if it spans less than a decade."""
+    """Set ticks such as 1, 2, 5, 10 on a logarithmic axis, even within a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -205,7 +212,7 @@ def set_log_ticks(axis: Axis) -> None:
 
 
 def prepare_x_axis(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, np.ndarray]:
-    """Where the entries of a column are drawn, and in which order.
+    """Set the ticks of a column; returns the positions of its entries and their order.
 
     Over the labels, ascending, if they are numbers or dates; otherwise over the indices.
     """
@@ -223,7 +230,7 @@ def prepare_x_axis(ax: Axes, labels: list[Any] | None, size: int) -> tuple[Any, 
 
 
 def draw_curve(ax: Axes, values: np.ndarray, labels: list[Any] | None, **style: Any) -> None:
-    """A line over the labels if they are numbers or dates, otherwise over the indices."""
+    """Draw a line over the labels if they are numbers or dates, else over the indices."""
     colour, line, marker = STYLES[1]
     defaults: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.3}
     if values.size <= 3 * FEW_INDICES:

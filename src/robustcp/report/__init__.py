@@ -1,7 +1,7 @@
-"""Reports: all about a fit in one file of HTML that needs nothing else.
+"""Reports: a fit, its diagnostics and its pictures in one self-contained HTML file.
 
-Every piece is a function from a value to markup. Pictures are there without a script, which only
-adds what moves: values at the pointer, zoom, and a choice of slices.
+Every section is a function from `ReportData` to markup. The page is complete without JavaScript,
+which adds values at the pointer, zoom, and a choice of slices.
 """
 
 from robustcp.report.data import ReportData

@@ -1,4 +1,4 @@
-"""The components of a fit, and how sure they are."""
+"""The components of a fit, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from robustcp.report.markup import (
     table,
 )
 
-#: Intervals are drawn up to so many times the largest entry.
+#: Intervals are cut off at this multiple of the largest entry.
 MAX_INTERVAL_RATIO = 1.25
 
 
 def components(report: ReportData) -> Markup:
-    """The factors: a row of pictures for each component, a picture for each mode."""
+    """Pictures of the factors: a row for each component, with a picture for each mode."""
     fit = report.fit
     intervals = intervals_of(fit, report.uncertainty)
     indices = [Index.of(fit, n, MAX_CURVE_POINTS) for n in range(len(fit.shape))]
@@ -68,7 +68,7 @@ def components(report: ReportData) -> Markup:
 def _clip_intervals(
     A: np.ndarray, ends: tuple[np.ndarray, np.ndarray] | None
 ) -> tuple[np.ndarray, ...]:
-    """Ends of intervals that are not far beyond the entries themselves."""
+    """The finite ends of intervals, cut off where they would set the scale of the picture."""
     if ends is None:
         return ()
     limit = MAX_INTERVAL_RATIO * float(np.abs(A).max(initial=0.0))
@@ -98,7 +98,7 @@ def _caption(report: ReportData) -> str:
 
 
 def component_table(report: ReportData) -> Markup:
-    """Share, weight and largest entries of each component."""
+    """A table of the share, weight and largest entries of each component."""
     fit, component_facts = report.fit, report.summary["components"]
     head = ["component", "share", "weight", *(f"largest at {label(name)}" for name in fit.modes)]
     indices = [Index.of(fit, n, MAX_CURVE_POINTS) for n in range(len(fit.shape))]
@@ -118,7 +118,7 @@ def component_table(report: ReportData) -> Markup:
 
 
 def uncertainty(report: ReportData) -> Markup:
-    """Standard errors, and whether components came back from resamples."""
+    """A table of standard errors and of how often components came back from resamples."""
     intervals = report.uncertainty
     assert intervals is not None
     resampled = intervals.count > 0

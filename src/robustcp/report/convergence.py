@@ -1,9 +1,9 @@
-"""How a fit came about: sweeps and starts; and what speaks for its rank."""
+"""The sweeps and starts of a fit, and the diagnostics of its rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,25 +22,25 @@ from robustcp.report.markup import (
     percent,
     table,
 )
-from robustcp.report.pictures import join_tips, legend, new_axes, picture, set_number_ticks
+from robustcp.report.pictures import MIN_TICK_DISTANCE, legend, new_axes, picture, set_number_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from robustcp.inference.rank_profile import RankProfile
 
-#: The most sweeps that are drawn one by one, and starts.
+#: The largest numbers of sweeps and of starts that are drawn.
 MAX_DRAWN_SWEEPS, MAX_DRAWN_STARTS = 1500, 400
 SIZE = 440, 230
 
 
 def convergence_and_starts(report: ReportData) -> Markup:
-    """The objective over the sweeps, and the cost of each start."""
+    """Pictures of the objective over the sweeps and of the cost of each start."""
     return element("div", convergence(report), starts(report), class_="panels wide")
 
 
 def convergence(report: ReportData) -> Markup:
-    """The objective after each sweep, on the scale of each stage."""
+    """A picture of the objective after each sweep, scaled to each stage."""
     fit, tips, begin = report.fit, {}, 0
     ax = new_axes(*SIZE, left=78)
     draw_convergence(fit, ax=ax)
@@ -68,43 +68,30 @@ def convergence(report: ReportData) -> Markup:
 
 
 def starts(report: ReportData) -> Markup:
-    """The cost of each start, in ascending order."""
+    """A picture of the cost of each start, in ascending order."""
     all_starts = report.fit.starts
     costs = np.array([float(value) for value in all_starts])
-    order = [
-        k for k in np.argsort(costs, kind="stable")[:MAX_DRAWN_STARTS] if np.isfinite(costs[k])
-    ]
+    order = np.argsort(costs, kind="stable")[:MAX_DRAWN_STARTS]
+    order = order[np.isfinite(costs[order])]
     followed = np.array([all_starts.final[k] is not None for k in order], dtype=bool)
     ax = new_axes(*SIZE, left=78)
-    ax.set(
-        xlabel="starts, the best first",
-        ylabel="cost",
-        xticks=[],
-        xlim=(-0.5, max(len(order), 1) - 0.5),
-    )
-    set_number_ticks(ax.yaxis, 27)
-    tried = "tried" if followed.any() else "cost in the end"
+    ax.set(xlabel="starts, the best first", ylabel="cost", xticks=[])
+    ax.set_xlim(-0.5, max(len(order), 1) - 0.5)
+    set_number_ticks(ax.yaxis, MIN_TICK_DISTANCE)
+    groups = {"tried": ~followed, "followed to the end": followed}
+    if not followed.any():
+        groups = {"cost in the end": ~followed}
     tips = {}
-    for name, chosen, (colour, _, marker) in (
-        (tried, ~followed, STYLES[1]),
-        ("followed to the end", followed, STYLES[0]),
-    ):
-        positions = np.flatnonzero(chosen)
+    for (name, shown), (colour, _, marker) in zip(groups.items(), STYLES[1::-1], strict=False):
         gid = f"mark {marker}"
-        tips[gid] = [_start_tip(report, order[p]) for p in positions]
-        if positions.size or name == "tried":
-            y = costs[[order[p] for p in positions]]
-            ax.plot(
-                positions,
-                y,
-                marker,
-                color=colour,
-                markersize=5.5,
-                mec="w",
-                mew=0.6,
-                gid=gid,
-                label=name,
-            )
+        style: dict[str, Any] = {
+            "color": colour,
+            "markersize": 5.5,
+            "markeredgecolor": "w",
+            "gid": gid,
+        }
+        ax.plot(np.flatnonzero(shown), costs[order[shown]], marker, label=name, **style)
+        tips[gid] = [_start_tip(report, int(k)) for k in order[shown]]
     svg = picture(
         ax,
         tips=tips,
@@ -120,14 +107,15 @@ def starts(report: ReportData) -> Markup:
 
 
 def _start_tip(report: ReportData, k: int) -> str:
-    all_starts = report.fit.starts
-    final_cost = all_starts.final[k]
-    ending = None if final_cost is None else f"followed to the end: {number(float(final_cost), 6)}"
-    return join_tips([f"start {k + 1}", f"cost {number(float(all_starts[k]), 6)}", ending])
+    tip = f"start {k + 1}\ncost {number(float(report.fit.starts[k]), 6)}"
+    final_cost = report.fit.starts.final[k]
+    if final_cost is None:
+        return tip
+    return f"{tip}\nfollowed to the end: {number(float(final_cost), 6)}"
 
 
 def rank_profile(report: ReportData) -> Markup:
-    """What speaks for each rank: held-out error, and what tells components from noise."""
+    """Pictures and a table of the diagnostics of each rank: held-out error and agreement."""
     profile = report.rank
     assert profile is not None
     rows = [
@@ -175,19 +163,19 @@ def rank_profile(report: ReportData) -> Markup:
     )
 
 
-#: What draws each panel of a rank profile, and the name of its vertical axis.
+#: The function that draws each panel of a rank profile, and the name of its vertical axis.
 PANELS = ((draw_errors, "held-out error"), (draw_agreement, ""))
 
 
 def _rank_panel(report: ReportData, draw: Callable[[Axes, RankProfile], None], name: str) -> Markup:
-    """Some curves over the ranks, with the recommended rank marked."""
+    """A picture of curves over the ranks, with the recommended rank marked."""
     profile = report.rank
     assert profile is not None
     ax = new_axes(*SIZE, left=78)
     draw(ax, profile)
     ax.set(xlabel="rank", ylabel=name, xticks=profile.ranks)
     ax.axvline(profile.rank, color="0.1", linewidth=1, linestyle=(0, (2, 3)))
-    set_number_ticks(ax.yaxis, 27)
+    set_number_ticks(ax.yaxis, MIN_TICK_DISTANCE)
     handles, names = ax.get_legend_handles_labels()
     tips = {}
     for k, (line, text) in enumerate(zip(ax.lines, names, strict=False)):

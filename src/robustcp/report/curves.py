@@ -12,14 +12,19 @@ from robustcp.plot.colours import STYLES
 from robustcp.plot.ticks import FEW_INDICES, is_monotonic
 from robustcp.report.indices import Index, text_room
 from robustcp.report.markup import Markup
-from robustcp.report.pictures import new_axes, picture, set_left_margin, set_number_ticks, set_ticks
+from robustcp.report.pictures import (
+    MIN_TICK_DISTANCE,
+    new_axes,
+    picture,
+    set_left_margin,
+    set_number_ticks,
+    set_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE = STYLES[1][0]
-#: Pixels between ticks of the values.
-MIN_TICK_DISTANCE = 27.0
 
 
 def plot_along_mode(
@@ -37,10 +42,10 @@ def plot_along_mode(
     targets: list[str | None] | None = None,
     bars: bool | None = None,
 ) -> Markup:
-    """Values along a mode: a line where its order means something, otherwise bars.
+    """A picture of values along a mode: a line if its labels are ordered, otherwise bars.
 
-    A block of indices is drawn from its least to its largest value; at the pointer it has the
-    value that is furthest from zero.
+    A block of indices is drawn from its smallest to its largest value; the value at the pointer
+    is the one furthest from zero.
 
     Parameters
     ----------
@@ -102,12 +107,12 @@ def plot_along_mode(
 
 
 def _uses_bars(index: Index) -> bool:
-    """Whether values are drawn as bars: labels that are names, or few indices."""
+    """Whether values are drawn as bars: if labels are not ordered, or indices are few."""
     return index.size <= FEW_INDICES if index.labels is None else not is_monotonic(index.labels)
 
 
 def block_ends(values: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The least and largest value of each block; NaN where none is known."""
+    """The smallest and largest value of each block; NaN if all its values are missing."""
     starts = np.arange(0, len(values), step)
     return np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
 

@@ -1,4 +1,4 @@
-"""What a report is made of."""
+"""The values that a report is made of."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from robustcp._util.typing import Factors
 from robustcp.engines import Engine, to_host
 from robustcp.inference.uncertainty import Uncertainty
+from robustcp.plot.slicing import model_slice, slice_limits
 from robustcp.results.distances import Distances
 from robustcp.results.outliers import Outliers
 from robustcp.results.summary import Summary
@@ -21,22 +22,23 @@ if TYPE_CHECKING:
     from robustcp.inference.rank_profile import RankProfile
     from robustcp.results.fit import Fit
 
-#: Of a slice with more cells only some rows and columns are read.
+#: A slice with more cells is read at a stride.
 MAX_SLICE_CELLS = 1 << 23
-#: Blocks of a map in each direction, and entries of each where only a sample is looked at.
+#: The largest number of blocks of a map in each direction, and the smallest number of sampled
+#: entries in a block.
 MAX_BLOCKS_PER_MODE, MIN_ENTRIES_PER_BLOCK = 100, 16
 
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
-    """A fit beside its data, and what else is to be told.
+    """A fit, its data and the diagnostics that a report shows.
 
     Attributes
     ----------
     fit : Fit
         In the order of the data.
     engine : Engine
-        The data as it is.
+        The data, neither weighted nor standardized.
     outliers : Outliers
     distances : Distances
     rank : RankProfile, optional
@@ -55,23 +57,24 @@ class ReportData:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What the summary of the fit says."""
+        """The content of the summary of the fit."""
         return Summary.of(self.fit, self.outliers).content
 
     @cached_property
     def score_sample(self) -> ScoreSample:
-        """Some entries, or all, with their scores."""
+        """The scores of a sample of the entries."""
         return ScoreSample.of(self.outliers)
 
     @cached_property
     def factors(self) -> list[np.ndarray]:
-        """Unit columns, on the host."""
+        """The factors with unit columns, on the host."""
         return [np.asarray(to_host(A), dtype=np.float64) for A in self.fit.factors]
 
     def fixed_indices(self, mode: int, k: int) -> dict[int, int]:
-        """Where a slice of a slab is: of its modes the two longest are shown.
+        """The index of each fixed mode of the slice that stands for slab k of a mode.
 
-        The others are held where most entries of the slab are flagged.
+        The two longest other modes are shown. The remaining ones are fixed where the slab has
+        the most flagged entries.
         """
         order = len(self.fit.shape)
         others = [n for n in range(order) if n != mode]
@@ -87,7 +90,7 @@ class ReportData:
         return fixed
 
     def slice_of(self, fixed: Mapping[int, int]) -> Slice:
-        """Data, model and scores where some modes are held at an index."""
+        """Data, model, residuals and scores of the slice where some modes are fixed."""
         free_modes = [n for n in range(len(self.fit.shape)) if n not in fixed]
         cells = math.prod(self.fit.shape[n] for n in free_modes)
         stride = max(1, math.ceil(math.sqrt(cells / MAX_SLICE_CELLS)))
@@ -98,8 +101,9 @@ class ReportData:
         scores = _residual_slice(
             self.outliers.engine, self.outliers.factors, fixed, strided_indices, stride
         )
-        model = _model_slice(
-            [np.asarray(to_host(A), dtype=np.float64) for A in factors], fixed, strided_indices
+        host_factors = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+        model = model_slice(
+            [A if n in fixed else A[::stride] for n, A in enumerate(host_factors)], fixed
         )
         sigma = self.outliers.noise.sigma or 1.0
         return Slice(residual + model, model, residual, scores / sigma, stride)
@@ -107,7 +111,7 @@ class ReportData:
 
 @dataclass(frozen=True, eq=False)
 class ScoreSample:
-    """Scores of some entries, or of all, and where they are."""
+    """The scores and indices of a sample of the entries, which may be all."""
 
     scores: np.ndarray
     indices: tuple[np.ndarray, ...]
@@ -115,14 +119,14 @@ class ScoreSample:
 
     @classmethod
     def of(cls, outliers: Outliers) -> ScoreSample:
-        """What the engine takes as a sample."""
+        """The scores of the entries that the engine samples."""
         sample = outliers.engine.sample(outliers.factors)
         scores = sample.values / (outliers.noise.sigma or 1.0)
         return cls(scores, sample.indices, round(outliers.engine.count))
 
     @property
     def max_blocks(self) -> int:
-        """How many blocks a map may have in each direction: each is to have some entries."""
+        """The number of blocks in each direction at which each has enough sampled entries."""
         if self.scores.size >= self.total:
             return MAX_BLOCKS_PER_MODE
         return max(
@@ -146,6 +150,12 @@ class Slice:
     scores: np.ndarray
     stride: int = 1
 
+    @property
+    def panels(self) -> list[tuple[str, np.ndarray, tuple[float, float]]]:
+        """The name, the values and the limits of each picture."""
+        values = self.data, self.model, self.residual
+        return list(zip(("data", "model", "residual"), values, slice_limits(*values), strict=True))
+
 
 def _select_rows(factors: Factors, indices: list[np.ndarray | None]) -> Factors:
     return tuple(
@@ -161,7 +171,7 @@ def _residual_slice(
     strided_indices: Mapping[int, np.ndarray],
     stride: int,
 ) -> np.ndarray:
-    """Residuals of a slice, or of every so manieth row and column of it."""
+    """The residuals of a slice, with its rows and columns at a stride."""
     if stride == 1:
         return engine.residual_slice(factors, fixed)
     order = range(engine.order)
@@ -169,14 +179,3 @@ def _residual_slice(
     host_factors = [np.asarray(to_host(A)) for A in factors]
     rows = tuple(engine.asarray(A[k]) for A, k in zip(host_factors, indices, strict=True))
     return engine.subtensor(indices).residual_slice(rows, dict.fromkeys(fixed, 0))
-
-
-def _model_slice(
-    factors: list[np.ndarray], fixed: Mapping[int, int], strided_indices: Mapping[int, np.ndarray]
-) -> np.ndarray:
-    """The model's entries of a slice."""
-    weights = np.ones(factors[0].shape[1])
-    for n, k in fixed.items():
-        weights = weights * factors[n][k]
-    first, *rest = (factors[n][indices] for n, indices in strided_indices.items())
-    return np.asarray((first * weights) @ (rest[0].T if rest else np.ones(len(weights))))

@@ -1,4 +1,4 @@
-"""Images of cells: at most 255 levels and one for missing cells, as PNG files in the page.
+"""Images of cells as embedded PNG files with 255 levels, and level 0 for missing cells.
 
 The script of the page reads the levels back, so that values need not be there twice.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import base64
 import io
-import math
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +49,7 @@ def palette(name: str) -> np.ndarray:
 
 
 def _cell_palette() -> np.ndarray:
-    """Colours by the root of two shares: of entries that are too high, and too low."""
+    """Colours by the square roots of two shares: of entries too high and of entries too low."""
     high, low = np.divmod(np.arange(N_SHARE_LEVELS * N_SHARE_LEVELS), N_SHARE_LEVELS)
     a, b = high[:, None] / (N_SHARE_LEVELS - 1), low[:, None] / (N_SHARE_LEVELS - 1)
     both = np.minimum(a, b)
@@ -68,23 +66,16 @@ def _cell_palette() -> np.ndarray:
     return colours
 
 
-@dataclass(frozen=True)
-class ColourScale:
-    """Values from low to high as levels from 1 to 255; 0 is missing."""
-
-    low: float
-    high: float
-
-    def quantize(self, values: np.ndarray) -> np.ndarray:
-        """The level of each value; those outside have the first or the last."""
-        span = (self.high - self.low) or 1.0
-        share = np.clip((values - self.low) / span, 0, 1)
-        levels = 1 + np.round((N_LEVELS - 1) * np.nan_to_num(share))
-        return np.where(np.isnan(values), 0, levels).astype(np.uint8)
+def value_levels(values: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """The level of each value; values outside the limits have the first or last level."""
+    low, high = limits
+    share = np.clip((values - low) / ((high - low) or 1.0), 0, 1)
+    levels = 1 + np.round((N_LEVELS - 1) * np.nan_to_num(share))
+    return np.where(np.isnan(values), 0, levels).astype(np.uint8)
 
 
 def share_levels(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """The level of each pair of shares, NaN where there are none."""
+    """The level of each pair of shares; 0 where they are NaN."""
     a, b = (np.round((N_SHARE_LEVELS - 1) * np.sqrt(np.nan_to_num(part))) for part in (high, low))
     return np.where(np.isnan(high), 0, 1 + N_SHARE_LEVELS * a + b).astype(np.uint8)
 
@@ -97,17 +88,17 @@ def png(levels: np.ndarray, colours: np.ndarray) -> bytes:
     """
     picture_of_levels, file = Image.fromarray(levels), io.BytesIO()
     picture_of_levels.putpalette(b"\0\0\0" + colours.tobytes())
-    picture_of_levels.save(file, "PNG", transparency=0, compress_level=9)
+    picture_of_levels.save(file, "PNG", transparency=0)
     return file.getvalue()
 
 
 def data_uri(levels: np.ndarray, colours: np.ndarray) -> str:
-    """An image as an address that holds all of it."""
+    """An image as a data URI."""
     return "data:image/png;base64," + base64.b64encode(png(levels, colours)).decode()
 
 
 def block_means(values: np.ndarray, block_shape: tuple[int, int]) -> np.ndarray:
-    """The mean of what is known in each block; NaN where nothing is.
+    """The mean of the known values of each block; NaN if all are missing.
 
     >>> block_means(np.array([[1.0, 3.0, np.nan], [5.0, 7.0, np.nan]]), (2, 2))
     array([[ 4., nan]])
@@ -121,7 +112,7 @@ def block_means(values: np.ndarray, block_shape: tuple[int, int]) -> np.ndarray:
 
 
 def block_extremes(values: np.ndarray, block_shape: tuple[int, int]) -> np.ndarray:
-    """Of each block the value that is furthest from zero.
+    """The value of each block that is furthest from zero.
 
     >>> block_extremes(np.array([[1.0, -3.0, np.nan], [2.0, np.nan, 0.5]]), (2, 2))
     array([[-3. ,  0.5]])
@@ -139,7 +130,7 @@ def _reduce_blocks(ufunc: Any, values: np.ndarray, block_shape: tuple[int, int])
 
 
 def image_axes(rows: Index, columns: Index) -> Axes:
-    """Axes of images of these rows and columns, with their labels."""
+    """Axes for images of these rows and columns, with ticks at their labels."""
     upwards = rows.labels is not None and is_ordered(rows.labels)
     row_texts = [text for _, text in rows.ticks_down(1000.0 / 6)]
     left = min(max(46.0, text_room(row_texts) + 20), 126.0)
@@ -161,10 +152,10 @@ def image(
     alt: str,
     group: str,
     kind: str,
-    scale: ColourScale | None = None,
+    limits: tuple[float, float] | None = None,
     title: str = "",
 ) -> Markup:
-    """An image in Axes of its rows and columns, with a bar of its colours."""
+    """A picture of an image in the Axes of `image_axes`, with its colour bar."""
     w, h = np.round(ax.bbox.size, 1)
     upwards = not ax.yaxis_inverted()
     pixels = element(
@@ -174,32 +165,32 @@ def image(
         height=h,
         preserveAspectRatio="none",
     )
-    limits: dict[str, Any] = {}
-    if scale is not None:
-        limits = {"data_from": f"{scale.low:.6g}", "data_to": f"{scale.high:.6g}"}
+    ends: dict[str, Any] = {}
+    if limits is not None:
+        ends = {"data_from": f"{limits[0]:.6g}", "data_to": f"{limits[1]:.6g}"}
     return picture(
         ax,
         alt=alt,
         kind="cells",
         background=join([element("rect", class_="missing", width=w, height=h), pixels]),
-        overlay=_title_and_colorbar(ax.bbox.x0, ax.bbox.x1, title, palette_name, scale),
+        overlay=_title_and_colorbar(ax.bbox.x0, ax.bbox.x1, title, palette_name, limits),
         data_rows=rows.key,
         data_columns=columns.key,
         data_group=group,
         data_kind=kind,
         data_up="1" if upwards else None,
-        **limits,
+        **ends,
     )
 
 
 def _title_and_colorbar(
-    left: float, right: float, title: str, palette_name: str, scale: ColourScale | None
+    left: float, right: float, title: str, palette_name: str, limits: tuple[float, float] | None
 ) -> Markup:
-    """The title, and what the colours mean."""
+    """The title, the colour bar and the values at its ends."""
     title_text = element("text", title, class_="title", x=f"{left:.1f}", y=16)
-    if scale is None:
+    if limits is None:
         return title_text
-    high, low = number(scale.high, 3), number(scale.low, 3)
+    low, high = (number(limit, 3) for limit in limits)
     bar_left = right - 6.0 * len(high) - 5 - COLORBAR_SIZE[0]
     return join(
         [
@@ -236,24 +227,3 @@ def definitions() -> Markup:
     )
     definitions = element("defs", *colorbars, hatch)
     return element("svg", definitions, width=0, height=0, class_="defs", aria_hidden="true")
-
-
-def common_scale(data: np.ndarray, model: np.ndarray) -> ColourScale:
-    """Levels for all of the model and the data between their 1% and 99% quantiles."""
-    values = model[np.isfinite(model)]
-    observed = data[np.isfinite(data)]
-    if observed.size:
-        values = np.concatenate([values, np.quantile(observed, [0.01, 0.99])])
-    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
-    return ColourScale(low, high) if high > low else ColourScale(low - 0.5, high + 0.5)
-
-
-def symmetric_scale(residual: np.ndarray) -> ColourScale:
-    """Levels about zero that leave out the largest 1%."""
-    magnitudes = np.abs(residual[np.isfinite(residual)])
-    limit = (
-        (float(np.quantile(magnitudes, 0.99)) or float(magnitudes.max()) or 1.0)
-        if magnitudes.size
-        else 1.0
-    )
-    return ColourScale(-limit, limit) if math.isfinite(limit) else ColourScale(-1.0, 1.0)

@@ -20,7 +20,7 @@ MAX_TICK_LETTERS = 14
 #: Pixels between ticks of a vertical axis.
 MIN_ROW_DISTANCE = 31.0
 
-#: Positions in pixels, and their texts.
+#: The position of each tick, in pixels, and its text.
 Ticks = list[tuple[float, str]]
 
 
@@ -67,11 +67,11 @@ class Index:
         return None if labels is None else [label(text) for text in labels]
 
     def text(self, k: int) -> str:
-        """The label of an index, which is not that of its block."""
+        """The label of a single index."""
         return f"[{k}]" if self.labels is None else label(self.labels[k])
 
     def ticks_across(self, width: float) -> Ticks:
-        """As many ticks along a width as their texts leave room for."""
+        """Ticks along a width, as many as have room for their texts."""
         return next(
             ticks
             for max_ticks in (6, 5, 4, 3, 2, 1)
@@ -91,7 +91,7 @@ class Index:
 
 
 def _crowded(ticks: Ticks) -> bool:
-    """Whether texts below ticks lie over each other."""
+    """Whether the texts below ticks overlap."""
     return any(
         FONT_SIZE * LETTER_WIDTH * ((len(a) + len(b)) / 2 + 1) > end - begin
         for (begin, a), (end, b) in itertools.pairwise(sorted(ticks))

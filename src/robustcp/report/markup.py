@@ -10,11 +10,11 @@ from typing import Any
 from robustcp.plot.labelling import shorten
 from robustcp.plot.ticks import label_text
 
-#: The letters of a label in tables and tooltips.
+#: The largest number of letters of a label in tables and tooltips.
 MAX_LABEL_LETTERS = 60
-#: Where there is no number, and between sizes.
+#: The texts for a missing number and between the sizes of a shape.
 NO_VALUE, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
-#: Characters that a page cannot hold.
+#: Replacements of characters that HTML cannot hold or that turn text around.
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160), 0xFFFE, 0xFFFF), " ")
 _CONTROL |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "")  # turn text around
 _CONTROL |= dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
@@ -38,7 +38,7 @@ def escape(value: Any) -> Markup:
 
 
 def clean(text: str) -> str:
-    """A text without control characters, and halves of pairs, which files cannot hold."""
+    """A text without control characters and unpaired surrogates, which files cannot hold."""
     return text.translate(_CONTROL)
 
 
@@ -63,7 +63,7 @@ def element(name: str, /, *content: Any, **attributes: Any) -> Markup:
 
 
 def join(pieces: Iterable[Any]) -> Markup:
-    """Parts one after the other; those that are None are left out."""
+    """The concatenation of pieces of markup; pieces that are None are left out."""
     return Markup("".join(escape(piece) for piece in pieces if piece is not None))
 
 
@@ -73,7 +73,7 @@ def label(value: Any, max_letters: int = MAX_LABEL_LETTERS) -> str:
 
 
 def number(x: float, digits: int = 4) -> str:
-    """A number for people, with a proper minus sign.
+    """A number with some digits and a proper minus sign.
 
     >>> number(0.123456), number(123456.7), number(12e9), number(float("inf"))
     ('0.1235', '123457', '1.2e10', '∞')
@@ -87,7 +87,7 @@ def number(x: float, digits: int = 4) -> str:
 
 
 def count_text(count: int, singular: str, plural: str | None = None) -> str:
-    """A number of things.
+    """A count with its noun, in the singular or plural.
 
     >>> count_text(1, "entry", "entries"), count_text(12000, "entry", "entries")
     ('1 entry', '12,000 entries')
@@ -96,7 +96,7 @@ def count_text(count: int, singular: str, plural: str | None = None) -> str:
 
 
 def percent(share: float) -> str:
-    """A share for people: more digits for small ones.
+    """A share in percent, with more digits if it is small.
 
     >>> percent(0.5), percent(0.0123), percent(0.00012), percent(0), percent(0.99999)
     ('50.0%', '1.23%', '0.012%', '0%', 'over 99.9%')
@@ -139,7 +139,7 @@ def table(
 
 
 def facts(rows: Iterable[tuple[Any, Any]]) -> Markup:
-    """Names and what there is to say of each."""
+    """A table of two columns: names and facts."""
     body = join(
         element("tr", element("th", name, scope="row"), element("td", value))
         for name, value in rows
@@ -153,5 +153,5 @@ def paragraph(*content: Any, class_: str | None = None) -> Markup:
 
 
 def figure(content: Any, caption: Any, **attributes: Any) -> Markup:
-    """Pictures, and what to look for in them."""
+    """Pictures with a caption."""
     return element("figure", content, element("figcaption", caption), **attributes)

@@ -1,4 +1,4 @@
-"""The summary of a fit, its warnings, its noise, and what was left out."""
+"""The summary of a fit, its warnings, its noise, and the data that was left out."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from robustcp.starts.cases import CaseDiagnostics
 if TYPE_CHECKING:
     from robustcp.results.fit import Fit
 
-#: Labels that are listed.
+#: The largest number of labels in a list.
 MAX_LISTED_LABELS = 20
 
 
 def summary(report: ReportData) -> Markup:
-    """The numbers to begin with, and all that the summary of the fit says."""
+    """The main numbers as tiles, and a table of the summary of the fit."""
     content = report.summary
     warning_count = len(report.fit.warnings)
     status = "converged" if content["converged"] else content["ended"]
@@ -75,7 +75,7 @@ def summary(report: ReportData) -> Markup:
 
 
 def warnings(report: ReportData) -> Markup:
-    """Reasons to doubt the fit, what they mean, and what to try."""
+    """A list of the warnings of the fit, with what they mean and what to try."""
     if not report.fit.warnings:
         return paragraph(
             "There are none: no sign that the model is not one to rely on. What signs are looked "
@@ -104,7 +104,7 @@ def _capitalise(text: str) -> str:
 
 
 def noise(report: ReportData) -> Markup:
-    """What the noise is like, in words and, where slabs differ, in pictures."""
+    """A description of the noise, with pictures of its scales where slabs differ."""
     content = report.summary["noise"]
     model = report.outliers.in_data if not report.fit.noise.kind_determined else report.fit.noise
     elements = [paragraph(_capitalise(content["words"]) + ".")]
@@ -143,7 +143,7 @@ def noise(report: ReportData) -> Markup:
 
 
 def excluded_data(report: ReportData) -> Markup:
-    """What has no say in the model: missing entries, wild ones, bad samples."""
+    """A table of the data without influence on the model: missing entries and bad samples."""
     fit, engine = report.fit, report.engine
     total = math.prod(fit.shape)
     missing = total - round(engine.count)
@@ -162,7 +162,7 @@ def excluded_data(report: ReportData) -> Markup:
 
 
 def bad_samples(cases: CaseDiagnostics, fit: Fit) -> str:
-    """Which samples were found to be bad while the model was fitted."""
+    """The names of the samples that were found to be bad while the model was fitted."""
     indices = np.flatnonzero(cases.flagged).tolist()
     index = Index.of(fit, cases.mode, MAX_CURVE_POINTS)
     names = _list_labels([index.text(int(k)) for k in indices])
@@ -170,7 +170,7 @@ def bad_samples(cases: CaseDiagnostics, fit: Fit) -> str:
 
 
 def _outlier_influence(loss: Loss) -> str:
-    """How much say flagged entries have."""
+    """A sentence about the influence of flagged entries."""
     if loss.quadratic:
         return (
             "This is least squares, in which every entry counts the more the further it is from "

@@ -1,4 +1,4 @@
-"""The page: its sections one after the other, with style, script and what the script needs."""
+"""The page: its sections, style, script, and the names that the script shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from robustcp.results.distances import Distances
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page, which the table of contents leads to."""
+    """A section of the page, with the id that the table of contents links to."""
 
     name: str
     title: str
@@ -91,13 +91,13 @@ def _resource(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What a policy calls the text of a script or a style, so that no other is heeded."""
+    """The hash by which the content security policy admits a script or a style."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
 
 
 def _axis_names(report: ReportData) -> dict[str, Any]:
-    """What the indices of the modes are called, as far as pictures need it."""
+    """The labels of the blocks of each mode that pictures use."""
     axes: dict[str, Any] = {}
     for mode in range(len(report.fit.shape)):
         for max_blocks in (MAX_CURVE_POINTS, MAX_IMAGE_CELLS, report.score_sample.max_blocks):
@@ -111,7 +111,7 @@ def _axis_names(report: ReportData) -> dict[str, Any]:
 
 
 def _json(content: dict[str, Any]) -> str:
-    """JSON that cannot end the element that it is in."""
+    """JSON that cannot end the element which holds it."""
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

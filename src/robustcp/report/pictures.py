@@ -17,12 +17,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backend_bases import FigureCanvasBase, GraphicsContextBase, RendererBase
+from matplotlib.backend_bases import FigureCanvasBase, RendererBase
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator
-from matplotlib.transforms import Affine2D, Transform
+from matplotlib.transforms import Affine2D
 
 from robustcp.plot.labelling import shorten
 from robustcp.report.markup import Markup, element, number
@@ -30,6 +30,8 @@ from robustcp.report.markup import Markup, element, number
 #: The width of a letter, as a share of the font size: page and Matplotlib have different fonts.
 LETTER_WIDTH = 0.56
 FONT_SIZE = 11.0
+#: Pixels between ticks at numbers of a vertical axis.
+MIN_TICK_DISTANCE = 27.0
 #: Variables of the page's style in place of colours, and of greys up to some lightness.
 COLOUR_VARIABLES = {"#0072b2": "blue", "#d55e00": "orange", "#009e73": "green"}
 GREY_VARIABLES = ((0.25, "ink"), (0.7, "soft"), (0.93, "rule"), (0.97, "shade"), (1.0, "paper"))
@@ -44,7 +46,7 @@ _DRAWING = threading.Lock()
 
 @contextlib.contextmanager
 def drawing_style() -> Iterator[None]:
-    """Matplotlib's defaults with the font size of the page, whatever the user has set."""
+    """Draw with Matplotlib's defaults and the font size of the page, not the user's settings."""
     with _DRAWING, mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({"font.size": FONT_SIZE, "text.parse_math": False})
@@ -70,7 +72,7 @@ def new_axes(
 
 
 def set_left_margin(ax: Axes, left: float) -> None:
-    """Leave a margin of so many pixels to the left of Axes."""
+    """Set the margin to the left of Axes, in pixels."""
     box = ax.get_position()
     ax.set_position(
         (left / ax.figure.bbox.width, box.y0, box.x1 - left / ax.figure.bbox.width, box.height)
@@ -78,14 +80,14 @@ def set_left_margin(ax: Axes, left: float) -> None:
 
 
 def set_ticks(axis: Axis, ticks: Iterable[tuple[float, str]]) -> None:
-    """Ticks at some positions, with their texts."""
+    """Set ticks at given positions, with their texts."""
     positions, texts = zip(*ticks, strict=True)
     axis.set_major_locator(FixedLocator(positions))
     axis.set_major_formatter(FixedFormatter(texts))
 
 
 def set_number_ticks(axis: Axis, min_distance: float) -> None:
-    """Ticks at round numbers, at least so many pixels apart."""
+    """Set ticks at round numbers, at least `min_distance` pixels apart."""
     bounds = axis.axes.bbox
     length = bounds.width if axis is axis.axes.xaxis else bounds.height
     axis.set_major_locator(MaxNLocator(max(1, int(length / min_distance)), steps=[1, 2, 5, 10]))
@@ -127,7 +129,6 @@ def picture(
     ax.draw(renderer)
     (width, height), (w, h) = ax.figure.bbox.size, np.round(ax.bbox.size, 1)
     left, top = np.round((ax.bbox.x0, height - ax.bbox.y1), 1)
-    x_name, y_name = ax.get_xlabel(), ax.get_ylabel()
     return element(
         "svg",
         element("rect", class_="frame", x=left, y=top, width=w, height=h),
@@ -145,8 +146,8 @@ def picture(
         ),
         _ticks(ax.xaxis, f"translate({left} {top + h:.1f})"),
         _ticks(ax.yaxis, f"translate({left} {top})"),
-        _name(x_name, 40, f"translate({left + w / 2:.1f} {top + h + 31:.1f})"),
-        _name(y_name, 34, f"translate(11 {top + h / 2:.1f}) rotate(-90)"),
+        _axis_name(ax.get_xlabel(), 40, f"translate({left + w / 2:.1f} {top + h + 31:.1f})"),
+        _axis_name(ax.get_ylabel(), 34, f"translate(11 {top + h / 2:.1f}) rotate(-90)"),
         overlay,
         class_=f"plot {kind}",
         role="img",
@@ -177,17 +178,14 @@ def _ticks(axis: Axis, transform: str) -> Markup:
     return element("g", *ticks, class_="xticks" if horizontal else "yticks", transform=transform)
 
 
-def _name(text: str, max_letters: int, transform: str) -> Markup | None:
-    """The name of an axis."""
-    return (
-        element("text", shorten(text, max_letters), class_="name", transform=transform)
-        if text
-        else None
-    )
+def _axis_name(text: str, max_letters: int, transform: str) -> Markup | None:
+    if not text:
+        return None
+    return element("text", shorten(text, max_letters), class_="name", transform=transform)
 
 
 def legend(handles: Iterable[Any], names: Iterable[str]) -> Markup:
-    """What marks and lines mean, beside a small picture of each."""
+    """A legend: the name of each mark or line beside a small picture of it."""
     entries = []
     for handle, name in zip(handles, names, strict=True):
         ax = new_axes(22, 12, left=0, right=0, top=0, bottom=0)
@@ -201,25 +199,18 @@ def legend(handles: Iterable[Any], names: Iterable[str]) -> Markup:
 
 
 class _Canvas(FigureCanvasBase):
-    """Lets Matplotlib measure texts as the page shows them."""
+    """A canvas by which Matplotlib measures texts with the renderer of the page."""
 
     def __init__(self, figure: Figure) -> None:
         super().__init__(figure)
         self._renderer = _Renderer(figure.bbox.height, figure.bbox, {})
 
-    @classmethod
-    def get_default_filetype(cls) -> str:
-        return "markup"
-
     def get_renderer(self) -> _Renderer:
         return self._renderer
 
-    def print_markup(self, *_: Any, **__: Any) -> None:
-        self.figure.draw(self._renderer)
-
 
 class _Renderer(RendererBase):
-    """Collects paths and texts as elements, in pixels from the upper left corner of `bounds`."""
+    """Collects paths and texts as elements, in pixels from the upper left corner of bounds."""
 
     def __init__(self, height: float, bounds: Any, tips: Mapping[str, Sequence[str]]) -> None:
         super().__init__()
@@ -240,27 +231,23 @@ class _Renderer(RendererBase):
     def get_canvas_width_height(self) -> tuple[float, float]:
         return self._bounds.width, self._height
 
-    def get_text_width_height_descent(
-        self, s: str, prop: Any, ismath: Any
-    ) -> tuple[float, float, float]:
+    def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> Any:
         del ismath
         size = prop.get_size_in_points()
         return LETTER_WIDTH * size * len(s), 0.95 * size, 0.22 * size
 
-    def draw_path(
-        self, gc: GraphicsContextBase, path: Path, transform: Transform, rgbFace: Any = None
-    ) -> None:
+    def draw_path(self, gc: Any, path: Path, transform: Any, rgbFace: Any = None) -> None:
         d = _path_data(path, transform + self._to_view)
         if d:
             self.elements.append(element("path", d=d, **_style(gc, rgbFace)))
 
     def draw_markers(
         self,
-        gc: GraphicsContextBase,
+        gc: Any,
         marker_path: Path,
-        marker_trans: Transform,
+        marker_trans: Any,
         path: Path,
-        trans: Transform,
+        trans: Any,
         rgbFace: Any = None,
     ) -> None:
         gid = self._gids[-1] or ""
@@ -274,7 +261,7 @@ class _Renderer(RendererBase):
 
     def draw_text(
         self,
-        gc: GraphicsContextBase,
+        gc: Any,
         x: float,
         y: float,
         s: str,
@@ -302,8 +289,8 @@ class _Renderer(RendererBase):
         )
 
 
-def _style(gc: GraphicsContextBase, face: Any) -> dict[str, Any]:
-    """How a path is drawn, as attributes."""
+def _style(gc: Any, face: Any) -> dict[str, Any]:
+    """The attributes of a path: fill, stroke and dashes."""
     width, line = gc.get_linewidth(), gc.get_rgb()
     dashes: Any = gc.get_dashes()[1]
     filled = face is not None and (len(face) == 3 or face[3] > 0)
@@ -320,15 +307,15 @@ def _style(gc: GraphicsContextBase, face: Any) -> dict[str, Any]:
 
 
 def _colour_variable(colour: Any) -> str:
-    """The variable of the page's style that stands for a colour, if there is one."""
+    """A colour as a variable of the page's style if it has one, else in hexadecimal."""
     name = COLOUR_VARIABLES.get(to_hex(colour[:3]))
     if name is None and np.ptp(colour[:3]) == 0:
         name = next(name for lightness, name in GREY_VARIABLES if colour[0] <= lightness)
     return to_hex(colour[:3]) if name is None else f"var(--{name})"
 
 
-def _path_data(path: Path, transform: Transform) -> str:
-    """A path as SVG has it; pieces with missing points are apart."""
+def _path_data(path: Path, transform: Any) -> str:
+    """The `d` attribute of a path, which is interrupted at missing points."""
     path = path.cleaned(transform, remove_nans=True, curves=True)
     codes, vertices = np.asarray(path.codes).tolist(), np.asarray(path.vertices).tolist()
     pieces = []
@@ -343,8 +330,3 @@ def _path_data(path: Path, transform: Transform) -> str:
         elif code != Path.STOP:
             pieces.append(PATH_COMMANDS[code] + " ".join(points))
     return "".join(pieces)
-
-
-def join_tips(lines: Iterable[str | None]) -> str:
-    """The lines of a tip; those that are None are left out."""
-    return "\n".join(line for line in lines if line is not None)

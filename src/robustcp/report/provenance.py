@@ -1,4 +1,4 @@
-"""What it takes to repeat a fit: the command, and the versions of what it ran with."""
+"""The command of a fit and the versions of the software, to repeat it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("numpy", "scipy", "numba", "torch", "dask")
 
 
 def versions() -> dict[str, str]:
-    """Those of robustcp, Python and what it computes with, and the machine."""
+    """The versions of robustcp, Python and numerical packages, and the platform."""
     installed = {"robustcp": __version__, "Python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def provenance(report: ReportData) -> Markup:
-    """The command, and the versions."""
+    """The command and a table of the settings and versions."""
     fit = report.fit
     if report.command:
         command = element("pre", element("code", report.command), tabindex=0)

@@ -11,7 +11,7 @@ import numpy as np
 from robustcp.plot.distances import distance_map as draw_distance_map
 from robustcp.plot.labelling import shorten
 from robustcp.report.markup import Markup, element, join, label, number, percent, table
-from robustcp.report.pictures import join_tips, legend, new_axes, picture
+from robustcp.report.pictures import legend, new_axes, picture
 from robustcp.results.distances import BAD_LEVERAGE, GOOD_LEVERAGE, ORTHOGONAL, REGULAR, Distances
 
 #: The class of the marks of each kind of sample.
@@ -21,14 +21,14 @@ KIND_CLASSES = {
     ORTHOGONAL: "mark outside",
     BAD_LEVERAGE: "mark bad",
 }
-#: The most samples that are drawn, named, and listed.
+#: The largest numbers of samples that are drawn and named, and of table rows in view and in all.
 MAX_DRAWN_SAMPLES, MAX_NAMED_SAMPLES, ROWS_IN_VIEW, MAX_ROWS = 2000, 14, 10, 200
-#: The most arrows from where a sample is with all its entries.
+#: The largest number of arrows, which show how samples move without their flagged entries.
 MAX_ARROWS = 150
 
 
 def distance_map(distances: Distances) -> Markup:
-    """Residual against score distances; at the pointer, which sample it is."""
+    """A picture of residual against score distances, with a tooltip for each sample."""
     indices = _select_drawn(distances)
     fields = ("score", "residual", "score_before", "residual_before", "shares")
     values: dict[str, Any] = {name: getattr(distances, name)[indices] for name in fields}
@@ -61,7 +61,7 @@ def distance_map(distances: Distances) -> Markup:
 
 
 def _select_drawn(distances: Distances) -> np.ndarray:
-    """Which samples are drawn: all that are outlying, and as many others as there is room for."""
+    """The indices of samples to draw: outlying ones, and regular ones up to a limit."""
     is_known = np.isfinite(distances.score) & np.isfinite(distances.residual)
     is_outlying = distances.kinds != REGULAR
     outlying = np.flatnonzero(is_known & is_outlying)
@@ -86,18 +86,16 @@ def _sample_name(distances: Distances, k: int) -> str:
 
 
 def _tip(distances: Distances, k: int, name: str) -> str:
-    """What to say of a sample."""
-    return join_tips(
-        [
-            f"{label(distances.name)} {name}: {distances.kinds[k]}",
-            f"score {number(distances.score[k], 3)}, residual {number(distances.residual[k], 3)}",
-            f"{percent(float(distances.shares[k]))} of its entries flagged",
-        ]
+    """The tooltip of a sample."""
+    return (
+        f"{label(distances.name)} {name}: {distances.kinds[k]}\n"
+        f"score {number(distances.score[k], 3)}, residual {number(distances.residual[k], 3)}\n"
+        f"{percent(float(distances.shares[k]))} of its entries flagged"
     )
 
 
 def distance_table(distances: Distances) -> Markup:
-    """The most outlying samples."""
+    """A table of the most outlying samples."""
     rows = [row for row in distances.rows() if row["kind"] != REGULAR or row["only_cells"]]
     table_rows = [
         (

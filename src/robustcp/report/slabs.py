@@ -15,14 +15,12 @@ from robustcp.report.images import (
     HIGH_COLOUR,
     LOW_COLOUR,
     ORDINARY_COLOUR,
-    ColourScale,
     block_extremes,
     block_means,
-    common_scale,
     image,
     image_axes,
     share_levels,
-    symmetric_scale,
+    value_levels,
 )
 from robustcp.report.indices import MAX_CURVE_POINTS, MAX_IMAGE_CELLS, Index
 from robustcp.report.markup import (
@@ -38,9 +36,9 @@ from robustcp.report.markup import (
     table,
 )
 
-#: Slices that are shown, of all modes together.
+#: The largest number of slices, over all modes.
 MAX_SLICES = 15
-#: Entries of a slice that are listed.
+#: The largest number of entries that are listed for a slice.
 MAX_LISTED_ENTRIES = 8
 
 
@@ -50,7 +48,7 @@ MAX_LISTED_ENTRIES = 8
 def select_slabs(report: ReportData) -> dict[str, tuple[int, int]]:
     """The slabs whose slices are shown: the worst of each mode, and an ordinary one.
 
-    A dict from the id of its figure to the mode and the index.
+    Returns a dict from the id of the figure to the mode and the index of the slab.
     """
     order = len(report.fit.shape)
     slabs_per_mode = max(1, MAX_SLICES // order)
@@ -65,7 +63,7 @@ def select_slabs(report: ReportData) -> dict[str, tuple[int, int]]:
 
 
 def flagged_shares(report: ReportData, slabs: dict[str, tuple[int, int]]) -> Markup:
-    """The share of flagged entries in each slab of each mode."""
+    """Pictures of the share of flagged entries in each slab of each mode."""
     panels = []
     for mode, values in enumerate(report.outliers.slabs):
         index = Index.of(report.fit, mode, MAX_CURVE_POINTS)
@@ -98,7 +96,7 @@ def flagged_shares(report: ReportData, slabs: dict[str, tuple[int, int]]) -> Mar
 
 
 def cellmaps(report: ReportData) -> Markup:
-    """Maps of the samples against each other mode."""
+    """Maps of flagged entries: the mode of the samples against each other mode."""
     mode, order = report.distances.mode, len(report.fit.shape)
     maps = [_cellmap(report, mode, other) for other in range(order) if other != mode]
     return element("div", *maps, class_="panels wide")
@@ -132,7 +130,7 @@ def _cellmap(report: ReportData, mode: int, other: int) -> Markup:
 
 
 def cell_legend() -> Markup:
-    """What the colours of maps of cells mean."""
+    """The legend of the colours of cellmaps."""
     colours = {
         "too high": HIGH_COLOUR,
         "too low": LOW_COLOUR,
@@ -161,7 +159,7 @@ def cell_legend() -> Markup:
 
 
 def slices(report: ReportData, slabs: dict[str, tuple[int, int]]) -> Markup:
-    """A figure for each slab, and a list to choose from."""
+    """A figure for each slab, and a menu to choose one."""
     figures = [_slab_figure(report, name, mode, k) for name, (mode, k) in slabs.items()]
     groups = []
     if len(report.fit.shape) == 2:
@@ -194,67 +192,73 @@ def _slab_figure(report: ReportData, name: str, mode: int, k: int) -> Markup:
 
 
 def _slice_figure(report: ReportData, name: str, title: str, fixed: dict[int, int]) -> Markup:
-    """Data, model and residual where some modes are held at an index."""
+    """A figure of data, model and residual where some modes are fixed."""
     slice_ = report.slice_of(fixed)
     free_modes = [n for n in range(len(report.fit.shape)) if n not in fixed]
     fixed_text = ", ".join(
         f"{label(report.fit.modes[n])} {Index.of(report.fit, n, MAX_CURVE_POINTS).text(i)}"
         for n, i in fixed.items()
     )
-    if len(free_modes) == 1:
-        panels, note = _fibre_curves(report, name, free_modes[0], slice_, fixed_text)
-    else:
-        panels, note = _slice_images(report, name, free_modes, slice_, fixed_text)
-    heading = element("h4", title)
+    draw = _slice_curves if len(free_modes) == 1 else _slice_images
+    panels, note = draw(report, name, free_modes, slice_, fixed_text and f" at {fixed_text}")
     position_text = f"Shown: {fixed_text}. " if len(fixed) > 1 else ""
-    body = join([heading, element("div", panels, class_="panels three")])
     return figure(
-        body,
+        join([element("h4", title), element("div", *panels, class_="panels three")]),
         join([position_text, note, _worst_entries(report, free_modes, slice_)]),
         id=name,
         class_="slab",
     )
 
 
-def _slice_images(
-    report: ReportData, name: str, free_modes: Sequence[int], slice_: Slice, fixed_text: str
-) -> tuple[Markup, str]:
-    """Data, model and residual as images."""
-    indices = [Index.of(report.fit, n, MAX_IMAGE_CELLS) for n in free_modes]
-    steps = [math.ceil(index.step / slice_.stride) for index in indices]
-    rows, columns = indices
-    common, residual_scale = (
-        common_scale(slice_.data, slice_.model),
-        symmetric_scale(slice_.residual),
-    )
-    block_shape = steps[0], steps[1]
-    panel_contents: list[tuple[str, np.ndarray, str, ColourScale]] = [
-        ("data", block_means(slice_.data, block_shape), "cividis", common),
-        ("model", block_means(slice_.model, block_shape), "cividis", common),
-        ("residual", block_extremes(slice_.residual, block_shape), "diverging", residual_scale),
-    ]
-    position_text = fixed_text and f" at {fixed_text}"
-    ax = image_axes(rows, columns)
-    panels = join(
-        image(
-            ax,
-            _pad_levels(scale.quantize(values), rows, columns),
-            palette_name,
-            rows,
-            columns,
-            kind="value",
+def _slice_curves(
+    report: ReportData, name: str, free_modes: Sequence[int], slice_: Slice, position: str
+) -> tuple[list[Markup], str]:
+    """Data, model and residual of a row or column of a matrix as curves."""
+    index = Index.of(report.fit, free_modes[0], MAX_CURVE_POINTS)
+    panels = [
+        plot_along_mode(
+            index,
+            values,
+            limits,
             group=name,
-            scale=scale,
-            title=title,
-            alt=f"{title.capitalize()}{position_text}: {rows.name} by {columns.name}.",
+            name=title,
+            size=(330, 200),
+            alt=f"{title.capitalize()}{position}, along {index.name}.",
         )
-        for title, values, palette_name, scale in panel_contents
-    )
+        for title, values, limits in slice_.panels
+    ]
+    return panels, ""
+
+
+def _slice_images(
+    report: ReportData, name: str, free_modes: Sequence[int], slice_: Slice, position: str
+) -> tuple[list[Markup], str]:
+    """Data, model and residual as images."""
+    rows, columns = (Index.of(report.fit, n, MAX_IMAGE_CELLS) for n in free_modes)
+    steps = math.ceil(rows.step / slice_.stride), math.ceil(columns.step / slice_.stride)
+    ax, panels = image_axes(rows, columns), []
+    for title, values, limits in slice_.panels:
+        is_residual = title == "residual"
+        blocks = (block_extremes if is_residual else block_means)(values, steps)
+        panels.append(
+            image(
+                ax,
+                _pad_levels(value_levels(blocks, limits), rows, columns),
+                "diverging" if is_residual else "cividis",
+                rows,
+                columns,
+                kind="value",
+                group=name,
+                limits=limits,
+                title=title,
+                alt=f"{title.capitalize()}{position}: {rows.name} by {columns.name}.",
+            )
+        )
     note = ""
-    if block_shape != (1, 1):
+    if steps != (1, 1):
         note = (
-            f"Cells are blocks of {block_shape[0]} by {block_shape[1]}: of data and model the "
-            "mean, of residuals the one furthest from zero. "
+            f"Cells are blocks of {steps[0]} by {steps[1]}: of data and model the mean, of "
+            "residuals the one furthest from zero. "
         )
     if slice_.stride > 1:
         note += f"Of this large slice every {slice_.stride}th row and column is shown. "
@@ -262,43 +266,15 @@ def _slice_images(
 
 
 def _pad_levels(levels: np.ndarray, rows: Index, columns: Index) -> np.ndarray:
-    """Levels in exactly as many rows and columns as there are names for."""
+    """Levels cut or padded with missing cells to the number of blocks of rows and columns."""
     padded = np.zeros((rows.count, columns.count), dtype=np.uint8)
     cropped = levels[: rows.count, : columns.count]
     padded[: cropped.shape[0], : cropped.shape[1]] = cropped
     return padded
 
 
-def _fibre_curves(
-    report: ReportData, name: str, mode: int, slice_: Slice, fixed_text: str
-) -> tuple[Markup, str]:
-    """Data, model and residual of a matrix's row or column as curves."""
-    index = Index.of(report.fit, mode, MAX_CURVE_POINTS)
-    common, residual_scale = (
-        common_scale(slice_.data, slice_.model),
-        symmetric_scale(slice_.residual),
-    )
-    panel_contents = (
-        ("data", slice_.data, common),
-        ("model", slice_.model, common),
-        ("residual", slice_.residual, residual_scale),
-    )
-    return join(
-        plot_along_mode(
-            index,
-            values,
-            (scale.low, scale.high),
-            group=name,
-            name=title,
-            size=(330, 200),
-            alt=f"{title.capitalize()} at {fixed_text}, along {index.name}.",
-        )
-        for title, values, scale in panel_contents
-    ), ""
-
-
 def _worst_entries(report: ReportData, free_modes: Sequence[int], slice_: Slice) -> Markup:
-    """The flagged entries of a slice that are furthest from the model."""
+    """A table of the flagged entries of a slice that are furthest from the model."""
     magnitudes = np.abs(np.nan_to_num(slice_.scores)).ravel()
     flagged_count = int(np.count_nonzero(magnitudes > report.outliers.threshold))
     if not flagged_count:

@@ -1,8 +1,8 @@
-"""What warnings mean, in words for those who did not make the fit."""
+"""The meaning of warnings, for readers who did not make the fit."""
 
 from __future__ import annotations
 
-#: Of each code of a warning: what it means, and what to do about it.
+#: For each code of a warning, what it means and what to do about it.
 WARNING_MEANINGS: dict[str, tuple[str, str]] = {
     "structured": (
         "What the model leaves over is not plain noise: residuals vary together, or like their "

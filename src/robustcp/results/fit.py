@@ -284,7 +284,7 @@ class Fit:
             labels=axes.subset(arrangement.rows).labels,
             units=arrangement.reorder(self.units),
             constraints=arrangement.reorder(self.constraints),
-            noise=self.noise.arranged(arrangement),
+            noise=self.noise.reorder(arrangement),
             cases=None if self.cases is None else self.cases.reorder(arrangement),
             starts=Starts(self.starts, self.starts.reached, self.starts.final),
         )

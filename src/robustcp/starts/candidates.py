@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
+from robustcp._util.interrupts import stop_requested
 from robustcp._util.typing import Factors
 from robustcp.engines import Fibres
 from robustcp.model.kruskal import KruskalTensor
@@ -186,4 +187,6 @@ def multistart(
     for _ in rounds(candidates):
         if agree(candidates):
             return candidates, True
+        if stop_requested():
+            break
     return candidates, False

@@ -340,9 +340,11 @@ class _SubsetSearch:
         search = self._section(f"subset {number + 1}")
         proposal = L1Proposal(kind, share, standardized=number % 2 == 0)
         candidate = proposal.fit(search._fitter_of_samples(samples), self.rank, rng)
-        return search.concentrate(
+        fit = search.concentrate(
             search._fit_all_samples(candidate.factors), CASE_SETTINGS.concentration_steps
         )
+        self.search_log.finish_start()
+        return fit
 
     def concentrate(self, candidate: _SubsetFit, rounds: int) -> _SubsetFit:
         """Run concentration steps: fit the closest samples again, while that lowers the cost."""

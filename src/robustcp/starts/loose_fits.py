@@ -76,7 +76,13 @@ class StartFitter:
             (replace(self, search_log=self.search_log.section(f"{name}, start {k + 1}")), item)
             for k, item in enumerate(items)
         ]
-        return (parallel_map or serial_map)(lambda task: work(*task), tasks)
+
+        def fit_start(task: tuple[StartFitter, Any]) -> Candidate:
+            candidate = work(*task)
+            self.search_log.finish_start()
+            return candidate
+
+        return (parallel_map or serial_map)(fit_start, tasks)
 
     @property
     def _lowest_loss(self) -> L1:

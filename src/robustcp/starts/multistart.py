@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from robustcp._util.interrupts import stop_requested
 from robustcp.constraints import Constraints
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.metrics import factor_match_score
@@ -157,7 +158,7 @@ class Multistart(Start):
             lambda candidates: self.count is None and search.agree(candidates),
             self.settings,
         )
-        if not agree:
+        if not agree and not stop_requested():
             search.add_components_of_thin_rows(candidates)
         return candidates, agree
 

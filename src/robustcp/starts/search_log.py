@@ -10,9 +10,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from robustcp._util.interrupts import interrupts, stop_requested
 from robustcp._util.progress import ProgressReport, Throughput
 from robustcp._util.typing import Factors
 from robustcp.engines import Engine, to_host
+from robustcp.optimize.outcome import STOPPED
 from robustcp.optimize.solver import Solver, State
 
 LOG = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class SearchRuns:
         on_change: Callable[[], object] | None = None,
     ) -> None:
         self.runs, self._on_change, self.throughput = runs, on_change, Throughput()
+        self.finished_starts = 0
 
     def get(self, name: str) -> LoggedRun | None:
         """The run of this name, or None."""
@@ -82,11 +85,20 @@ class SearchLog:
             throughput = self.runs.throughput
             throughput.count_step()
             throughput.report(LOG, lambda: ProgressReport(name, f"sweep {state.sweep}"))
-            return False
+            interrupts.answer()
+            return stop_requested()
 
-        factors = solver.run(state, max_sweeps, after_sweep)[0].factors
-        self.runs.put(name, LoggedRun(factors))
-        return factors
+        state, outcome = solver.run(state, max_sweeps, after_sweep)
+        if outcome != STOPPED:
+            self.runs.put(name, LoggedRun(state.factors))
+        return state.factors
+
+    def finish_start(self) -> None:
+        """Count a start; raise KeyboardInterrupt if a stop is requested before any is finished."""
+        if not stop_requested():
+            self.runs.finished_starts += 1
+        elif not self.runs.finished_starts:
+            raise KeyboardInterrupt
 
 
 def _transfer_state(state: State | None, engine: Engine) -> State:

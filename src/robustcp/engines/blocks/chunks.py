@@ -14,12 +14,17 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustcp.engines.arrays import take_indices
+from robustcp.engines.base import Engine
+from robustcp.engines.dense import DenseEngine
 from robustcp.engines.tiles import Tile, slice_length, split_boxes
+
+if TYPE_CHECKING:
+    from robustcp.engines.blocks.tasks import Job
 
 #: Entries of a group of neighbouring chunks, which is one task: a task costs some milliseconds.
 GROUP_ENTRIES = 1 << 23
@@ -39,7 +44,7 @@ def library_of(data: Any) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """Where an array is cut, mode by mode.
+    """Where an array is cut along each mode.
 
     Attributes
     ----------
@@ -63,14 +68,8 @@ class Grid:
     def regular(cls, shape: Sequence[int], chunk: Sequence[int] | None) -> Grid:
         """From the size of one chunk; without one, boxes that are runs of a C-ordered array."""
         if chunk is None:
-            all_boxes = split_boxes(shape, GROUP_ENTRIES)
-            intervals = [
-                sorted({(box[n].start, box[n].stop) for box in all_boxes})
-                for n in range(len(shape))
-            ]
-            return cls(
-                tuple((0, *(stop for _, stop in mode_intervals)) for mode_intervals in intervals)
-            )
+            parts_of_modes = zip(*split_boxes(shape, GROUP_ENTRIES), strict=True)
+            return cls(tuple((0, *sorted({p.stop for p in parts})) for parts in parts_of_modes))
         pairs = zip(shape, chunk, strict=True)
         return cls(tuple((*range(0, size, max(1, step)), size) for size, step in pairs))
 
@@ -80,12 +79,12 @@ class Grid:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the largest box."""
+        """The size of the largest interval of each mode."""
         return tuple(int(np.diff(edges).max()) for edges in self.edges)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many intervals there are in each mode."""
+        """The number of intervals of each mode."""
         return tuple(len(edges) - 1 for edges in self.edges)
 
     @cached_property
@@ -96,27 +95,21 @@ class Grid:
 
     @cached_property
     def max_box_entries(self) -> int:
-        """The entries of the largest box."""
+        """The number of entries of the largest box."""
         return math.prod(self.widths)
 
     def coarsen(self, max_entries: int) -> Grid:
-        """Neighbours taken together as long as boxes have at most so many entries.
+        """A coarser grid: neighbours are merged while boxes have at most `max_entries`.
 
         >>> Grid.regular((400, 400, 400), (100, 100, 100)).coarsen(1 << 23).edges[0]
         (0, 200, 400)
         """
-        grid = self
-        while True:
-            by_width = sorted(range(len(grid.edges)), key=lambda n: grid.edges[n][1])
-            for mode in by_width:
-                if (
-                    grid.counts[mode] > 1
-                    and (wider := grid._merge_pairs(mode)).max_box_entries <= max_entries
-                ):
-                    grid = wider
-                    break
-            else:
-                return grid
+        for mode in sorted(range(len(self.edges)), key=lambda n: self.edges[n][1]):
+            if self.counts[mode] > 1:
+                coarser = self._merge_pairs(mode)
+                if coarser.max_box_entries <= max_entries:
+                    return coarser.coarsen(max_entries)
+        return self
 
     def _merge_pairs(self, mode: int) -> Grid:
         edges = self.edges[mode]
@@ -124,7 +117,7 @@ class Grid:
         return Grid((*self.edges[:mode], merged, *self.edges[mode + 1 :]))
 
     def uncut_along(self, modes: Sequence[int], max_entries: int) -> Grid:
-        """Not cut along some modes; along the others so often that boxes are not larger."""
+        """A grid without cuts along some modes, with boxes of at most `max_entries` if possible."""
         edges = [(0, cut[-1]) if n in modes else cut for n, cut in enumerate(self.edges)]
         while True:
             grid = Grid(tuple(edges))
@@ -136,7 +129,7 @@ class Grid:
             edges[mode] = tuple(sorted({*edges[mode], *halves}))
 
     def overlapping_numbers(self, box: Tile) -> Iterator[tuple[int, ...]]:
-        """The numbers of the boxes, mode by mode, that have a part in another box."""
+        """The numbers, for each mode, of the boxes that overlap another box."""
         ranges = []
         for edges, part in zip(self.edges, box, strict=True):
             first = int(np.searchsorted(edges, part.start, side="right")) - 1
@@ -145,22 +138,12 @@ class Grid:
         return itertools.product(*ranges)
 
     def box(self, number: Sequence[int]) -> Tile:
-        """The box of some number in each mode."""
+        """The box with this number in each mode."""
         pairs = zip(self.edges, number, strict=True)
         return tuple(slice(edges[k], edges[k + 1]) for edges, k in pairs)
 
-    def source_boxes(self, indices: Sequence[np.ndarray], box: Tile) -> Iterator[Tile]:
-        """The boxes that hold the indices of a box of `subset`."""
-        intervals = []
-        for edges, index, part in zip(self.edges, indices, box, strict=True):
-            low, high = int(index[part.start]), int(index[part.stop - 1])
-            intervals.append(
-                [slice(a, b) for a, b in itertools.pairwise(edges) if a <= high and low < b]
-            )
-        return iter(itertools.product(*intervals))
-
     def subset(self, indices: Sequence[np.ndarray | None]) -> Grid:
-        """The grid of a part at some indices, in rising order, of each mode; empty boxes go."""
+        """The grid of the entries at some rising indices of each mode, without empty boxes."""
         new_edges = []
         for edges, index in zip(self.edges, indices, strict=True):
             cut = edges if index is None else tuple(np.searchsorted(index, edges).tolist())
@@ -168,14 +151,25 @@ class Grid:
         return Grid(tuple(new_edges))
 
 
-# What stands for a block
+# Blocks
 
 
 class Readable(ABC):
-    """What stands for a block of an array, and can be sent to where it is read."""
+    """Stands for a block, and can be sent to where the block is read."""
+
+    def read(self) -> Any:
+        """What the block holds; a `ChunkError` if it cannot be read."""
+        try:
+            return self._read()
+        except Exception as error:
+            raise unreadable_error(self._name(), error) from None
 
     @abstractmethod
-    def read(self) -> np.ndarray: ...
+    def _read(self) -> Any: ...
+
+    @abstractmethod
+    def _name(self) -> str:
+        """What messages call the block that cannot be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,42 +180,45 @@ class Region(Readable):
     box: Tile
     names: tuple[str, ...] = ()
 
-    def read(self) -> np.ndarray:
-        try:
-            return self._read(self.box)
-        except Exception as error:
-            raise unreadable_chunk_error(self._first_unreadable_chunk(), error) from None
+    def _read(self) -> np.ndarray:
+        return self._read_box(self.box)
 
-    def _read(self, box: Tile) -> np.ndarray:
+    def _read_box(self, box: Tile) -> np.ndarray:
         part = self.array[box]
         return np.asarray(part.values if self.names else part)
 
-    def _first_unreadable_chunk(self) -> Tile:
-        """The first chunk that cannot be read; all of the block if each can."""
+    def _name(self) -> str:
+        """The first chunk that cannot be read; the whole block if each of them can."""
         grid = Grid.regular(self.array.shape, _chunk_shape(self.array))
         for number in grid.overlapping_numbers(self.box):
             try:
-                self._read(grid.box(number))
+                self._read_box(grid.box(number))
             except Exception:
-                return grid.box(number)
-        return self.box
+                return f"the chunk at {format_box(grid.box(number))}"
+        return f"the chunk at {format_box(self.box)}"
 
 
 @dataclass(frozen=True, eq=False)
 class GraphBlock(Readable):
-    """A block that follows from a graph of Dask of its own."""
+    """A block that is computed from a graph of Dask of its own."""
 
     graph: Mapping[Any, Any]
     key: Any
     box: Tile
 
-    def read(self) -> np.ndarray:
+    def _read(self) -> np.ndarray:
         import dask
 
-        try:
-            return np.asarray(dask.get(self.graph, self.key))
-        except Exception as error:
-            raise unreadable_chunk_error(self.box, error) from None
+        return np.asarray(dask.get(self.graph, self.key))
+
+    def _name(self) -> str:
+        return f"the chunk at {format_box(self.box)}"
+
+
+def unreadable_error(name: str, error: BaseException) -> ChunkError:
+    """An error that says what cannot be read."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return ChunkError(f"X: {name} cannot be read ({text[:200]})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,33 +228,33 @@ class Block:
     Attributes
     ----------
     box : Tile
-        Where it is.
+        Where the block is.
     data : Readable, array, or key of a graph
-        What stands for it.
-    selection : tuple of integer arrays, optional
-        Which indices of what is read make the block; all without.
+        What stands for the block.
+    selection : index, optional
+        The index of the block in the array that is read, if it is not all of it.
     """
 
     box: Tile
     data: Any
-    selection: tuple[np.ndarray, ...] | None = None
+    selection: tuple[Any, ...] | None = None
 
-    def load(self, data: Any) -> np.ndarray:
+    def load(self, data: Any) -> Any:
         """The block from what stands for it: in C order, so that passes are the same everywhere."""
         array = data.read() if isinstance(data, Readable) else np.asarray(data)
-        return np.ascontiguousarray(
-            array if self.selection is None else array[np.ix_(*self.selection)]
-        )
+        return np.ascontiguousarray(array if self.selection is None else array[self.selection])
 
-
-def unreadable_chunk_error(box: Tile, error: BaseException) -> ChunkError:
-    """An error that says where a block that cannot be read is."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return ChunkError(f"X: the chunk at {format_box(box)} cannot be read ({text[:200]})")
+    def engine(self, arrays: Sequence[Any], job: Job) -> Engine | None:
+        """The engine of the block, given the arrays of its piece; None if no entry counts."""
+        data, *field_arrays = arrays
+        view = job.view.restrict(self.box)
+        if field_arrays:
+            view = view.with_field_arrays(*field_arrays)
+        return DenseEngine(data, threads=1, compiled=job.compiled, view=view)
 
 
 def format_box(box: Tile) -> str:
-    """Where a block is, as one would index it.
+    """A box as text, like an index.
 
     >>> format_box((slice(0, 2), slice(4, 6)))
     '[0:2, 4:6]'
@@ -301,16 +298,16 @@ class Source(ABC):
     def blocks(self, group: Tile) -> list[Block]:
         """The blocks of a group, in order."""
 
-    @abstractmethod
     def group_grid(self, max_entries: int) -> Grid:
         """Groups of neighbouring chunks of at most so many entries, where chunks are not larger."""
+        return self.grid.coarsen(max_entries)
 
     def check(self, group: Tile) -> None:  # noqa: B027 - most have nothing to check
-        """Complain about what is missing in a box, and would be read as something else."""
+        """Refuse a box with chunks that are not stored and would be read as a fill value."""
 
     @abstractmethod
     def as_dask(self) -> Any:
-        """The same as an array of Dask; None if that is not installed."""
+        """The data as an array of Dask; None if Dask is not installed."""
 
 
 class ReversedModesArray:
@@ -346,9 +343,6 @@ class IndexedSource(Source):
     def blocks(self, group: Tile) -> list[Block]:
         return [Block(group, Region(self.array, group, self._names))]
 
-    def group_grid(self, max_entries: int) -> Grid:
-        return self.grid.coarsen(max_entries)
-
     def check(self, group: Tile) -> None:
         if library_of(self.array) == "zarr":
             _check_zarr(self.array, group)
@@ -374,15 +368,15 @@ def _chunk_shape(array: Any) -> tuple[int, ...] | None:
 
 
 def _check_zarr(array: Any, group: Tile) -> None:
-    """Zarr takes a chunk that is not in the store for its fill value, whatever became of it."""
+    """Refuse chunks that are not in the store: Zarr reads them as the fill value."""
     if array.fill_value is not None and np.isnan(np.float64(array.fill_value)):
         return  # missing entries
-    for number in Grid.regular(array.shape, _chunk_shape(array)).overlapping_numbers(group):
+    grid = Grid.regular(array.shape, _chunk_shape(array))
+    for number in grid.overlapping_numbers(group):
         if not _is_stored(array, number):
-            box = Grid.regular(array.shape, _chunk_shape(array)).box(number)
             raise ChunkError(
-                f"X: chunk {number} at {format_box(box)} is not in the store {array.store}; Zarr "
-                f"would take it for {array.fill_value}. If that is meant, pass "
+                f"X: chunk {number} at {format_box(grid.box(number))} is not in the store "
+                f"{array.store}; Zarr would take it for {array.fill_value}. If that is meant, pass "
                 "dask.array.from_zarr(...)"
             )
 
@@ -434,15 +428,9 @@ class DaskSource(Source):
             key, chunk = (self._name, *number), self.grid.box(number)
             data = self._recipes.get(key, key)
             common = tuple(overlap(a, b) for a, b in zip(chunk, group, strict=True))
-            selection = None
-            if common != chunk:
-                pairs = zip(common, chunk, strict=True)
-                selection = tuple(np.arange(a.start - b.start, a.stop - b.start) for a, b in pairs)
+            selection = None if common == chunk else within(common, chunk)
             blocks.append(Block(common, data, selection))
         return blocks
-
-    def group_grid(self, max_entries: int) -> Grid:
-        return self.grid.coarsen(max_entries)
 
     def as_dask(self) -> Any:
         return self.array
@@ -455,7 +443,7 @@ def _is_future(node: Any) -> bool:
 def independent_graphs(
     graph: Mapping[Any, Any], keys: Sequence[Any]
 ) -> dict[Any, dict[Any, Any]] | None:
-    """For each key the part of a graph that it follows from; None if work is shared."""
+    """For each key the part of a graph that it depends on; None if two keys share a task."""
     from dask.core import istask
 
     visited: set[Any] = set()
@@ -486,7 +474,7 @@ def _dependencies(graph: Mapping[Any, Any], node: Any) -> Iterable[Any]:
 
 
 class SubsetSource(Source):
-    """Some indices, in rising order, of each mode of another source; None takes a mode whole."""
+    """Another source at some rising indices of each mode; None stands for all."""
 
     def __init__(self, source: Source, indices: Sequence[np.ndarray | None]) -> None:
         self.array, self._source = source.array, source
@@ -499,20 +487,14 @@ class SubsetSource(Source):
         self.graph, self.futures = source.graph, source.futures
 
     def blocks(self, group: Tile) -> list[Block]:
-        blocks = []
-        for source_box in self._source_grid.source_boxes(self._indices, group):
-            for block in self._source.blocks(source_box):
-                pairs = list(zip(self._indices, block.box, strict=True))
-                ends = [np.searchsorted(index, (part.start, part.stop)) for index, part in pairs]
-                own_box = tuple(slice(int(a), int(b)) for a, b in ends)
+        blocks, grid = [], self._source_grid
+        pairs = zip(self._indices, group, strict=True)
+        span = tuple(slice(index[part.start], index[part.stop - 1] + 1) for index, part in pairs)
+        for number in grid.overlapping_numbers(span):
+            for block in self._source.blocks(grid.box(number)):
+                own_box, local_indices = indices_within(self._indices, block.box)
                 if volume(own_box):
-                    selection = tuple(
-                        index[part] - inside.start
-                        for index, part, inside in zip(
-                            self._indices, own_box, block.box, strict=True
-                        )
-                    )
-                    blocks.append(Block(own_box, block.data, selection))
+                    blocks.append(Block(own_box, block.data, np.ix_(*local_indices)))
         return blocks
 
     def group_grid(self, max_entries: int) -> Grid:
@@ -542,9 +524,24 @@ def chunked_source(data: Any) -> Source | None:
 
 
 def overlap(first_range: slice, second_range: slice) -> slice:
-    """What two slices have in common."""
+    """The range that two ranges have in common."""
     first = max(first_range.start, second_range.start)
     return slice(first, max(first, min(first_range.stop, second_range.stop)))
+
+
+def within(box: Tile, full_box: Tile) -> Tile:
+    """A box as an index into the array of a box that holds it."""
+    pairs = zip(box, full_box, strict=True)
+    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in pairs)
+
+
+def indices_within(indices: Sequence[np.ndarray], box: Tile) -> tuple[Tile, list[np.ndarray]]:
+    """Which of some rising indices of each mode are in a box, and where they are in it."""
+    pairs = list(zip(indices, box, strict=True))
+    ends = [np.searchsorted(index, (part.start, part.stop)) for index, part in pairs]
+    own_box = tuple(slice(int(a), int(b)) for a, b in ends)
+    triples = zip(indices, own_box, box, strict=True)
+    return own_box, [index[own] - part.start for index, own, part in triples]
 
 
 def volume(box: Tile) -> int:

@@ -2,149 +2,98 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
 
-from robustcp._util import checks
-from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.algebra import Algebra, algebra_for
-from robustcp.engines.base import Engine, View
-from robustcp.engines.blocks.chunks import Block, Readable
-from robustcp.engines.blocks.schedulers import Graph, Placement, scheduler_for
-from robustcp.engines.blocks.tables import PartitionedTable, Rows
+from robustcp.engines.base import View
+from robustcp.engines.blocks.block_engine import BlockEngine, concurrent_pieces, thread_count
+from robustcp.engines.blocks.chunks import Block
+from robustcp.engines.blocks.schedulers import Placement, Scheduler, scheduler_for
+from robustcp.engines.blocks.tables import PartitionedTable, Rows, TableLayout
 from robustcp.engines.blocks.tasks import (
     BlockOperation,
     Group,
     Job,
-    LossValue,
-    ModeEquations,
     Piece,
-    SlabSums,
+    call_engine,
+    map_block_residuals,
 )
 from robustcp.engines.coordinates import stable_order
 from robustcp.engines.entries import Entries, subset_shape, subtensor_indices
-from robustcp.engines.memory import fits_in_memory, format_bytes, parse_bytes
-from robustcp.engines.normal_equations import NormalEquations
+from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.observed import Observed, ObservedEngine
-from robustcp.engines.threads import TileExecutor, available_threads
+from robustcp.engines.threads import TileExecutor
 from robustcp.engines.tiles import Tile, split_range
-from robustcp.engines.weights import Weights
 from robustcp.losses import Loss
 
 #: Entries that trials of starts are made with.
 START_SAMPLE_ENTRIES = 1 << 21
 #: Bytes for each row of a part while it is passed over.
 ROW_BYTES = 120
-#: What this process needs beside, in bytes, and for a block of normal equations.
-PROCESS_BYTES, BLOCK_BYTES = 450 << 20, 1 << 25
+#: Bytes for a block of normal equations.
+BLOCK_BYTES = 1 << 25
 #: Entries of a sample.
 SAMPLE_ENTRIES = 1 << 16
 
 
-# Passes
-
-
 @dataclass(frozen=True, eq=False)
-class _TableBlock(Block):
-    """A part of a table as a block: it lies in all of the tensor."""
+class TableBlock(Block):
+    """A part of a table as a block, whose box is all of the tensor."""
 
-    layout: PartitionedTable | None = field(default=None, repr=False)
+    layout: TableLayout | None = field(default=None, repr=False)
 
-    def load(self, data: Any) -> Any:
-        columns: Any = data.read() if isinstance(data, Readable) else data
+    def load(self, data: Any) -> Rows:
         assert self.layout is not None
-        return self.layout.decode_rows(columns)
+        return self.layout.decode_rows(data.read())
 
-
-class _TableLayout:
-    """What is needed of a `PartitionedTable` where its parts are read."""
-
-    def __init__(self, data: PartitionedTable) -> None:
-        self.shape, self.labels = data.shape, data.labels
-
-    decode_rows = PartitionedTable.decode_rows
-
-
-@dataclass(frozen=True, eq=False)
-class CoordinateJob(Job):
-    """A job on parts of a table."""
-
-    def run_piece(self, piece: Piece, arrays: Sequence[Any]) -> Any:
-        rows, shape = arrays[0], tuple(part.stop for part in piece.block.box)
-        if not self.operation.includes_zero_weights and not _any_unmasked(rows, self.view):
+    def engine(self, arrays: Sequence[Rows], job: Job) -> ObservedEngine | None:
+        (rows,) = arrays
+        if not job.operation.includes_zero_weights and not _any_unmasked(rows, job.view):
             return None
+        shape = tuple(part.stop for part in self.box)
         data = Observed.from_sorted(rows.indices, rows.values, shape)
-        if self.operation.needs_sorted_rows:
+        if job.operation.needs_sorted_rows:
             order = stable_order(rows.indices[0], shape[0])
             indices = np.take(rows.indices, order, axis=1)
             data = Observed.from_sorted(indices, rows.values[order], shape, order)
-        engine = ObservedEngine(data, threads=1, compiled=self.compiled, view=self.view)
-        return self.operation(engine, self.factors, piece)  # type: ignore[arg-type]
+        return ObservedEngine(data, threads=1, compiled=job.compiled, view=job.view)
 
 
 def _any_unmasked(rows: Rows, view: View) -> bool:
-    """Whether a view leaves any of the entries."""
+    """Whether any of the entries counts in a view."""
     unmasked = np.abs(view.apply(rows.values, xp)) >= 0
-    if isinstance(view.weights, Weights) and view.weights.has_zeros:
+    if view.weights is not None and view.weights.has_zeros:
         unmasked &= view.weights.values_at(rows.indices) > 0
     return bool(unmasked.any())
 
 
-@dataclass(frozen=True, eq=False)
-class MaxAbs(BlockOperation):
-    """The largest magnitude of a part, as it is seen, and how many entries are."""
-
-    def __call__(self, engine: Any, factors: Factors | None, piece: Piece) -> float:
-        return float(engine.max_abs)
-
-    def combine(self, full_box: Tile, results: Any) -> float:
-        return max(float(value) for _, value in results)
+# Functions of the engine of a part, for `BlockEngine._collect`
 
 
-@dataclass(frozen=True, eq=False)
-class EntrySelection(BlockOperation):
-    """Entries at some places of a part, or at some indices of each mode."""
-
-    positions: dict[int, np.ndarray] | None = None
-    indices: tuple[np.ndarray | None, ...] | None = None
-
-    def __call__(self, engine: Any, factors: Factors | None, piece: Piece) -> Rows:
-        data = engine.data
-        keep = np.ones(data.values.size, dtype=bool)
-        if self.positions is not None:
-            assert piece.sample_indices is not None
-            return Rows(
-                data.indices[piece.sample_indices[0]].T.copy(), data.values[piece.sample_indices[0]]
-            )
-        for column, index in zip(data.indices.T, self.indices or (), strict=True):
-            if index is not None:
-                keep &= np.isin(column, index)
-        return Rows(data.indices[keep].T.copy(), data.values[keep])
-
-    def combine(self, full_box: Tile, results: Any) -> Rows:
-        return _concatenate_rows([rows for _, rows in results])
+def _entries_at_positions(engine: ObservedEngine, factors: Factors | None, piece: Piece) -> Rows:
+    positions, data = piece.sample_indices, engine.data
+    return Rows(data.indices[positions].T.copy(), data.values[positions])
 
 
-@dataclass(frozen=True, eq=False)
-class RowMap(BlockOperation):
-    """Something for each entry of a part, in the order of the table."""
-
-    function: Callable[[Any], np.ndarray]
-    includes_zero_weights = True
-
-    def __call__(self, engine: Any, factors: Factors | None, piece: Piece) -> np.ndarray:
-        return self.function(engine)
-
-    def combine(self, full_box: Tile, results: Any) -> np.ndarray:
-        return np.concatenate([part for _, part in results])
+def _entries_at_indices(
+    indices: Sequence[np.ndarray | None],
+    engine: ObservedEngine,
+    factors: Factors | None,
+    piece: Piece,
+) -> Rows:
+    data = engine.data
+    keep = np.ones(data.values.size, dtype=bool)
+    for column, index in zip(data.indices.T, indices, strict=True):
+        if index is not None:
+            keep &= np.isin(column, index)
+    return Rows(data.indices[keep].T.copy(), data.values[keep])
 
 
 def _concatenate_rows(tables: Sequence[Rows]) -> Rows:
@@ -152,20 +101,17 @@ def _concatenate_rows(tables: Sequence[Rows]) -> Rows:
     return Rows(indices, np.concatenate([rows.values for rows in tables]))
 
 
-class PartitionedEngine(Engine):
+class PartitionedEngine(BlockEngine):
     """Passes over a table, part by part.
 
-    Starts are looked for with a random sample of its entries, which is held in memory.
+    Starts are fitted to a random sample of its entries, which is held in memory.
 
     Parameters
     ----------
-    data : Partitioned
+    data : PartitionedTable
     threads, compiled, memory
         As in `robustcp.as_engine`.
     """
-
-    takes_weights = True
-    takes_scales = True
 
     def __init__(
         self,
@@ -175,102 +121,55 @@ class PartitionedEngine(Engine):
         compiled: bool = True,
         memory: int | str | None = None,
     ) -> None:
-        if threads is not None:
-            threads = checks.whole_number("threads", threads, 1)
-        self._data, self._compiled = data, compiled
+        threads = thread_count(threads)
+        self._data, self.compiled, self._memory = data, compiled, memory
         self.shape, self.xp, self.dtype = data.shape, xp, np.dtype(np.float64)
-        threads, self._memory = threads or available_threads(), memory
         if memory is not None:
-            budget, partition_bytes = parse_bytes(memory), ROW_BYTES * max(data.partition_sizes)
-            available = max(budget - PROCESS_BYTES, budget // 4)
-            if partition_bytes > available:
-                raise ArgumentError(
-                    "memory",
-                    f"{format_bytes(budget)} is too little: a part of {max(data.partition_sizes)} "
-                    f"rows takes {format_bytes(partition_bytes)}, and this process itself up to "
-                    f"{format_bytes(PROCESS_BYTES)}",
-                )
-            threads = max(1, min(threads, available // partition_bytes))
+            most_rows = max(data.partition_sizes)
+            size = ROW_BYTES * most_rows
+            description = f": a part of {most_rows} rows takes {format_bytes(size)}"
+            threads, _ = concurrent_pieces(memory, size, description, threads)
         self.executor = TileExecutor(threads)
-        self._samples: dict[str, Rows] = {}
+        self._samples: dict[int, Rows] = {}
 
     def __repr__(self) -> str:
         return f"PartitionedEngine({self._data!r})"
 
-    # What the data is
+    def _groups(self, positions: Sequence[np.ndarray] | None = None) -> list[Group]:
+        box, groups = self._full_box, []
+        for number, partition in enumerate(self._data.partitions):
+            block = TableBlock(box, partition, layout=self._data.layout)
+            own_positions = None if positions is None else positions[number]
+            groups.append(Group(number, box, [Piece((block,), sample_indices=own_positions)]))
+        return groups
+
+    def _scheduler(self) -> Scheduler:
+        return scheduler_for(self.executor, Placement(), by_dask=False)
+
+    def _map(
+        self,
+        operation: BlockOperation,
+        factors: Factors | None = None,
+        groups: Sequence[Group] | None = None,
+    ) -> Iterator[tuple[Tile, Any]]:
+        empty = True
+        for result in super()._map(operation, factors, groups):
+            empty = False
+            yield result
+        if empty:
+            raise ValueError("entry_weights: all observed entries have weight 0")
 
     @cached_property
     def max_abs(self) -> float:
-        return max(float(value) for _, value in self._map_partitions(MaxAbs()))
+        return max(float(value) for _, value in self._ask_engines(attrgetter("max_abs")))
 
     @property
     def complete(self) -> bool:
         return False
 
-    @property
-    def algebra(self) -> Algebra:
-        return algebra_for(self.xp, self._compiled, self.executor.threads)
-
-    def with_view(self, view: View) -> PartitionedEngine:
-        other = copy(self)
-        other.view = view
-        for name in ("max_abs", "_all_slab_counts", "count", "total_weight", "in_memory"):
-            other.__dict__.pop(name, None)
-        return other
-
-    def _map_partitions(
-        self,
-        action: BlockOperation,
-        factors: Factors | None = None,
-        positions: Sequence[np.ndarray] | None = None,
-    ) -> Iterator[tuple[Tile, Any]]:
-        """What comes of each part, in order."""
-        full_box = tuple(slice(0, size) for size in self.shape)
-        layout: Any = _TableLayout(self._data)
-        groups = []
-        for number, partition in enumerate(self._data.partitions):
-            own_positions = None if positions is None else (positions[number],)
-            piece = Piece(
-                _TableBlock(full_box, partition, None, layout), sample_indices=own_positions
-            )
-            groups.append(Group(number, full_box, [piece], [0]))
-        job = CoordinateJob(action, self.view, factors, self._compiled)
-        scheduler = scheduler_for(self.executor, Placement(), by_dask=False)
-        empty = True
-        for result in scheduler.map(job, groups, Graph()):
-            if result is not None:
-                empty = False
-                yield full_box, result
-        if empty:
-            raise ValueError("entry_weights: all observed entries have weight 0")
-
-    # Passes
-
-    def normal_equations(
-        self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
-    ) -> NormalEquations:
-        rows = slice(0, self.shape[mode]) if rows is None else rows
-        action = ModeEquations(mode, loss, rows, shared=False)
-        full_box = tuple(rows if n == mode else slice(0, size) for n, size in enumerate(self.shape))
-        return action.combine(full_box, self._map_partitions(action, factors))
-
-    def value(self, factors: Factors, loss: Loss) -> float:
-        return math.fsum(value for _, value in self._map_partitions(LossValue(loss), factors))
-
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         row = (rank * (rank + 1) // 2 + rank) * 8
         return split_range(self.shape[mode], max(1, BLOCK_BYTES // row))
-
-    def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
-    ) -> list[np.ndarray]:
-        full_box = tuple(slice(0, size) for size in self.shape)
-        action = SlabSums(work, weighted)
-        return list(action.combine(full_box, self._map_partitions(action, factors)))
 
     # Samples and parts
 
@@ -284,47 +183,40 @@ class PartitionedEngine(Engine):
 
     @property
     def sample_data(self) -> Observed:
-        """That sample as it was given."""
+        """The entries of that sample, as they were given."""
         return self.in_memory.data
 
     def _sample_engine(self, max_entries: int) -> ObservedEngine:
-        key = f"sample of {max_entries}"
-        if key not in self._samples:
+        if max_entries not in self._samples:
             selection: np.ndarray = np.arange(self._data.count)
             if self._data.count > max_entries:
                 rng = np.random.default_rng(0)
                 selection = np.unique(rng.integers(self._data.count, size=max_entries))
             edges = np.cumsum([0, *self._data.partition_sizes])
             cuts = np.searchsorted(selection, edges)
-            positions = [
-                selection[a:b] - first
-                for a, b, first in zip(cuts[:-1], cuts[1:], edges, strict=False)
-            ]
-            plain = self.with_view(View())
-            tables = [
-                rows
-                for _, rows in plain._map_partitions(
-                    EntrySelection(positions={}), positions=positions
-                )
-            ]
-            self._samples[key] = _concatenate_rows(tables)
-        return self._observed_engine(self._samples[key], self.shape, self.view)
+            bounds = zip(cuts[:-1], cuts[1:], edges, strict=False)
+            groups = self._groups([selection[a:b] - first for a, b, first in bounds])
+            self._samples[max_entries] = self._collect_rows(_entries_at_positions, groups)
+        return self._observed_engine(self._samples[max_entries], self.shape, self.view)
+
+    def _collect_rows(
+        self, function: Callable[..., Rows], groups: Sequence[Group] | None = None
+    ) -> Rows:
+        """The entries that a function selects from each part, whatever the view."""
+        results = self.with_view(View())._collect(function, groups=groups)
+        return _concatenate_rows([rows for _, rows in results])
 
     def _observed_engine(self, rows: Rows, shape: tuple[int, ...], view: View) -> ObservedEngine:
         data = Observed(rows.indices.T, rows.values, shape)
         return ObservedEngine(
-            data, threads=self.executor.threads, compiled=self._compiled, view=view
+            data, threads=self.executor.threads, compiled=self.compiled, view=view
         )
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
-        results = self.with_view(View())._map_partitions(EntrySelection(indices=tuple(indices)))
-        entries = _concatenate_rows([rows for _, rows in results])
+        entries = self._collect_rows(partial(_entries_at_indices, tuple(indices)))
         _, sub_indices = subtensor_indices(entries.indices, self.shape, indices)
-        return self._observed_engine(
-            Rows(np.stack(sub_indices), entries.values),
-            subset_shape(self.shape, indices),
-            self.view.subset(indices),
-        )
+        rows, shape = Rows(np.stack(sub_indices), entries.values), subset_shape(self.shape, indices)
+        return self._observed_engine(rows, shape, self.view.subset(indices))
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
         indices = [np.array([fixed[n]]) if n in fixed else None for n in range(self.order)]
@@ -341,12 +233,16 @@ class PartitionedEngine(Engine):
         return self.subtensor([None] * self.order).entries(factors)
 
     def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        """One for each entry, in the order of the table."""
-        results = self._map_partitions(RowMap(partial(_mapped_residuals, work, factors)), factors)
-        return np.concatenate([part for _, part in results])
+        """work(x - model) of each entry, in the order of the table."""
+        return self._map_rows(partial(map_block_residuals, work), factors)
 
     def entry_scales(self) -> Array:
-        return np.concatenate([part for _, part in self._map_partitions(RowMap(_entry_scales))])
+        return self._map_rows(partial(call_engine, methodcaller("entry_scales")))
+
+    def _map_rows(self, function: Callable[..., np.ndarray], factors: Any = None) -> np.ndarray:
+        """A function of the parts with a number for each entry, entries of weight 0 included."""
+        results = self._collect(function, factors, includes_zero_weights=True)
+        return np.concatenate([part for _, part in results])
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         raise TypeError("X: this method needs all entries; an Observed tensor has only some")
@@ -361,13 +257,3 @@ class PartitionedEngine(Engine):
 
     def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
         return self.in_memory.project(mode, basis)
-
-
-def _mapped_residuals(
-    function: Callable[[Array], Array], factors: Factors, engine: ObservedEngine
-) -> np.ndarray:
-    return np.asarray(engine.map_residuals(function, factors))
-
-
-def _entry_scales(engine: ObservedEngine) -> np.ndarray:
-    return np.asarray(engine.entry_scales())

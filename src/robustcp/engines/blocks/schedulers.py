@@ -1,4 +1,4 @@
-"""Where tasks are done: in this process, by a scheduler of Dask, or on a cluster."""
+"""Schedulers: tasks run in this process, under a scheduler of Dask, or on a cluster."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from importlib.util import find_spec
 from typing import Any
 
 from robustcp._util.checks import ArgumentError
+from robustcp._util.interrupts import interrupts
 from robustcp.engines.blocks.chunks import volume
-from robustcp.engines.blocks.tasks import Group, Job, run_groups
-from robustcp.engines.threads import TileExecutor
+from robustcp.engines.blocks.tasks import Group, Job
+from robustcp.engines.threads import TileExecutor, single_blas_thread
 
-#: Groups that are given to a cluster at a time, at least and for each thread; as many more are on
-#: their way.
+#: The least number of groups that are submitted to a cluster at a time, and the number for each of
+#: its threads; the next batch is submitted before the results of the last one are collected.
 MIN_BATCH_GROUPS, BATCH_GROUPS_PER_THREAD = 512, 32
-#: Tasks for each thread of a cluster, where it may choose.
+#: Tasks for each thread of a cluster, for data that no worker holds.
 TASKS_PER_THREAD = 4
-#: A pass whose factors and the rest take more bytes is sent once, not with each task.
+#: A job whose factors take more bytes, for all threads together, is sent once, not with each task.
 MAX_INLINE_JOB_BYTES = 1 << 20
-#: Seconds that a scheduler which does not answer is waited for; and without a result, after which
-#: it is asked whether it is still there.
+#: Seconds to wait for a lost connection; and for a result, before the scheduler is asked whether it
+#: is still there.
 RECONNECT_SECONDS, RESULT_TIMEOUT = 5.0, 20.0
-#: Where chunks are is asked again after so many seconds.
+#: Seconds after which the scheduler is asked again where chunks are.
 PLACEMENT_LIFETIME = 10.0
 _key_counter = itertools.count()
 
 
 class SchedulerError(ConnectionError):
-    """A scheduler of Dask that has gone away."""
+    """The scheduler of Dask does not answer any more, or has cancelled tasks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def map(self, job: Job, groups: Sequence[Group], graph: Graph) -> Iterator[Any]:
-        """What comes of each group, in order."""
+        """The result of each group, in order."""
 
 
 class LocalScheduler(Scheduler):
@@ -83,7 +84,7 @@ class LocalScheduler(Scheduler):
 
     def map(self, job: Job, groups: Sequence[Group], graph: Graph) -> Iterator[Any]:
         def work(group: Group) -> Any:
-            return job.run_group(group, [piece.inputs for piece in group.pieces])[0]
+            return job.run_group(group, [piece.inputs for piece in group.pieces])
 
         return self._executor.map(work, groups)
 
@@ -98,8 +99,8 @@ class DaskScheduler(Scheduler):
         options = {} if self._workers is None else {"num_workers": self._workers}
         for batch in _batches(groups):
             tasks, keys = _build_task_graph(_Opaque(job), [[group] for group in batch], graph)
-            for (results,) in self._get(tasks, keys, **options):
-                yield results[0]
+            for (result,) in interrupts.call_interruptibly(self._get, tasks, keys, **options):
+                yield result
 
 
 class ClusterScheduler(Scheduler):
@@ -115,7 +116,7 @@ class ClusterScheduler(Scheduler):
     def map(self, job: Job, groups: Sequence[Group], graph: Graph) -> Iterator[Any]:
         submitted: list[tuple[list[Group], list[Any]]] = []
         with self._translate_errors():
-            self._update_placement(graph)
+            interrupts.call_interruptibly(self._update_placement, graph)
             job_argument = self._job_argument(job)
         for batch in _batches(
             groups, BATCH_GROUPS_PER_THREAD * sum(self._placement.threads.values())
@@ -128,7 +129,7 @@ class ClusterScheduler(Scheduler):
             yield from self._collect_results(job, *submission)
 
     def _job_argument(self, job: Job) -> Any:
-        """What tells tasks of the job: itself, or if it is large a future, one for all tasks."""
+        """The job as an argument of tasks; a large one as a future that all tasks share."""
         wrapped, threads = _Opaque(job), sum(self._placement.threads.values())
         if job.nbytes * threads <= MAX_INLINE_JOB_BYTES:
             return wrapped
@@ -157,7 +158,7 @@ class ClusterScheduler(Scheduler):
         placement.update_time = time.monotonic()
 
     def _submit(self, job: Job, job_argument: Any, groups: list[Group], graph: Graph) -> list[Any]:
-        """Futures, with the groups that each is of."""
+        """The groups of each task, and its future."""
         import dask
 
         assignments = [
@@ -167,7 +168,9 @@ class ClusterScheduler(Scheduler):
         ]
         tasks, keys = _build_task_graph(job_argument, [task for _, task in assignments], graph)
         workers = {key: [w] for key, (w, _) in zip(keys, assignments, strict=True) if w is not None}
-        with warnings.catch_warnings(), dask.annotate(**_annotations(workers)):
+        # Dask asks a function of the key for the workers.
+        placement = {"workers": workers.get, "allow_other_workers": True} if workers else {}
+        with warnings.catch_warnings(), dask.annotate(**placement):
             warnings.filterwarnings("ignore", "Sending large graph")
             futures = self._client.get(tasks, keys, sync=False)
         return [(task, future) for (_, task), future in zip(assignments, futures, strict=True)]
@@ -176,25 +179,27 @@ class ClusterScheduler(Scheduler):
         self, job: Job, groups: list[Group], submission: list[Any]
     ) -> Iterator[Any]:
         with self._translate_errors():
-            results = self._gather([future for _, future in submission])
+            futures = [future for _, future in submission]
+            results = interrupts.call_interruptibly(self._gather, futures)
         whole_groups: dict[int, Any] = {}
-        partial_groups: dict[int, dict[int, Any]] = {}
-        for (task, _), parts in zip(submission, results, strict=True):
-            for group, part in zip(task, parts, strict=True):
-                if group.is_whole:
-                    whole_groups[group.number] = part[0]
+        pieces_of_groups: dict[int, dict[int, Any]] = {}
+        for (task, _), task_results in zip(submission, results, strict=True):
+            for group, result in zip(task, task_results, strict=True):
+                if group.piece_numbers is None:
+                    whole_groups[group.number] = result
                 else:
-                    partial_groups.setdefault(group.number, {}).update(
-                        zip(group.piece_numbers, part, strict=True)
-                    )
+                    pieces = pieces_of_groups.setdefault(group.number, {})
+                    pieces.update(zip(group.piece_numbers, result, strict=True))
         for group in groups:
-            if group.number not in whole_groups:
-                parts = [partial_groups[group.number][k] for k in group.piece_numbers]
-                whole_groups[group.number] = job.operation.combine(group.box, parts)
-            yield whole_groups.pop(group.number)
+            if group.number in whole_groups:
+                yield whole_groups.pop(group.number)
+            else:
+                pieces = pieces_of_groups.pop(group.number)
+                in_order = [pieces[k] for k in range(len(group.pieces))]
+                yield job.operation.combine(group.box, in_order)
 
     def _gather(self, futures: list[Any]) -> list[Any]:
-        """What comes of tasks; a scheduler that says nothing is asked whether it is there."""
+        """The results of tasks; a silent scheduler is asked whether it is still there."""
         from distributed import wait
 
         while True:
@@ -220,18 +225,17 @@ class ClusterScheduler(Scheduler):
             by_worker: dict[str | None, list[int]] = {}
             for k, piece in enumerate(group.pieces):
                 by_worker.setdefault(self._placement.worker_of.get(piece.block.data), []).append(k)
-            on_one_worker = len(by_worker) == 1
             for worker, numbers in by_worker.items():
-                pieces = [group.pieces[k] for k in numbers]
-                partial_group = replace(
-                    group, pieces=pieces, piece_numbers=numbers, is_whole=on_one_worker
-                )
-                groups_of_worker.setdefault(worker, []).append(partial_group)
-        return {w: _pack_tasks(share, threads.get(w, 1)) for w, share in groups_of_worker.items()}
+                share = group
+                if len(by_worker) > 1:
+                    pieces = [group.pieces[k] for k in numbers]
+                    share = replace(group, pieces=pieces, piece_numbers=numbers)
+                groups_of_worker.setdefault(worker, []).append(share)
+        return {w: _pack_tasks(own, threads.get(w, 1)) for w, own in groups_of_worker.items()}
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Say so if the scheduler has gone."""
+        """Raise a `SchedulerError` if the scheduler has gone or has cancelled tasks."""
         from concurrent.futures import CancelledError
 
         from distributed.comm import CommClosedError
@@ -248,23 +252,9 @@ class ClusterScheduler(Scheduler):
             ) from None
 
 
-class _WorkerLookup:
-    """The workers for each key, as annotations of Dask tell them."""
-
-    def __init__(self, workers: dict[str, list[str]]) -> None:
-        self._workers = workers
-
-    def __call__(self, key: str) -> list[str] | None:
-        return self._workers.get(key)
-
-
-def _annotations(workers: dict[str, list[str]]) -> dict[str, Any]:
-    return {"workers": _WorkerLookup(workers), "allow_other_workers": True} if workers else {}
-
-
 def _pack_tasks(groups: list[Group], count: int) -> list[list[Group]]:
-    """Groups, or parts of them, in so many tasks, or fewer, of about the same size."""
-    sizes = [sum(volume(piece.block.box) for piece in group.pieces) for group in groups]
+    """At most `count` tasks of about the same size, each of neighbouring groups or their parts."""
+    sizes = [sum(volume(piece.box) for piece in group.pieces) for group in groups]
     share = sum(sizes) / max(1, min(count, len(groups)))
     tasks: list[list[Group]] = [[] for _ in range(min(count, len(groups)))]
     preceding = 0.0
@@ -287,7 +277,7 @@ def _unique_key(kind: str) -> str:
 def _build_task_graph(
     job_argument: Any, tasks: Sequence[Sequence[Group]], graph: Graph
 ) -> tuple[dict[Any, Any], list[str]]:
-    """A graph of tasks with what they need of another one, and their keys."""
+    """A graph of tasks, which includes the nodes of the data's graph, and the keys of the tasks."""
     task_graph, futures, stem = graph.nodes_to_compute(), graph.futures, _unique_key("task")
     keys = [f"{stem}-{k}" for k in range(len(tasks))]
     for key, task in zip(keys, tasks, strict=True):
@@ -296,7 +286,7 @@ def _build_task_graph(
             for g in task
         ]
         without_data = _Opaque(
-            [replace(g, pieces=[p.without_data() for p in g.pieces]) for g in task]
+            [replace(g, pieces=[p.without_inputs() for p in g.pieces]) for g in task]
         )
         task_graph[key] = (_run_groups, job_argument, inputs, without_data)
     return task_graph, keys
@@ -308,7 +298,7 @@ def _future_of(key: Any, futures: Mapping[Any, Any]) -> Any:
 
 
 class _Opaque:
-    """What Dask is to look into neither for keys nor for a hash: it is new each time."""
+    """A value in which Dask looks neither for keys nor for a hash."""
 
     def __init__(self, value: Any) -> None:
         self.value, self._token = value, _unique_key("held")
@@ -318,14 +308,17 @@ class _Opaque:
 
 
 def _run_groups(job: _Opaque, inputs: Any, groups: _Opaque) -> list[Any]:
-    return run_groups(job.value, inputs, groups.value)
+    """The results of some groups; `inputs` are those of their pieces."""
+    with single_blas_thread:
+        pairs = zip(groups.value, inputs, strict=True)
+        return [job.value.run_group(group, data) for group, data in pairs]
 
 
-# Which one
+# The active scheduler
 
 
 def scheduler_for(executor: TileExecutor, placement: Placement, *, by_dask: bool) -> Scheduler:
-    """The scheduler that is active; without one threads, by Dask or by this process."""
+    """The active scheduler of Dask; without one, threads of Dask or of this process."""
     if find_spec("dask") is None:
         return LocalScheduler(executor)
     from dask.base import get_scheduler
@@ -350,7 +343,7 @@ def connect(address: str, timeout: float = 5.0) -> Any:
     address : str
         Such as "tcp://10.0.0.1:8786".
     timeout : float
-        Seconds after which nobody is there.
+        Seconds to wait for an answer.
     """
     if find_spec("distributed") is None:
         raise ArgumentError(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from copy import copy
-from functools import cached_property
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -20,34 +18,78 @@ from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra
 from robustcp.engines.arrays import storage_order, to_host
 from robustcp.engines.base import Engine, View
+from robustcp.engines.blocks.block_engine import DenseBlockEngine, box_key
+from robustcp.engines.blocks.chunks import Block
+from robustcp.engines.blocks.schedulers import Graph, Scheduler
+from robustcp.engines.blocks.tasks import Group, Job, Piece
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.entries import Entries
 from robustcp.engines.memory import format_bytes, free_memory, parse_bytes
-from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import DataSummary
 from robustcp.engines.tiles import split_range
-from robustcp.losses import Loss
 
 #: Slabs that are on the device at a time: one that is worked on, the next one, which is copied
 #: meanwhile, and the last one, until its memory is given back.
 SLABS_ON_DEVICE = 3
-#: The share of the memory for slabs; the rest is for what passes make of them.
+#: The share of the memory for slabs; the rest is for the temporaries of passes.
 SLAB_MEMORY_SHARE = 0.8
 
 
-class DeviceSlab(NamedTuple):
-    """A slab of the data on the device: which indices of the cut mode, and its engine."""
+@dataclass(frozen=True, eq=False)
+class DeviceSlab(Block):
+    """A slab of an array on the host, which is passed over as a tensor on a device."""
 
-    rows: slice
-    engine: DenseEngine
+    def load(self, data: Array) -> Array:
+        return data
+
+    def engine(self, arrays: Sequence[Array], job: Job) -> DenseEngine:
+        return DenseEngine(arrays[0], compiled=job.compiled, view=job.view.restrict(self.box))
 
 
-class StreamedEngine(Engine):
+class DeviceStream(Scheduler):
+    """Slabs go through a device of PyTorch one after the other.
+
+    The next slab is copied while kernels work on the current one, which is gone when the next but
+    one is asked for.
+    """
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch, self._device = torch, device
+
+    def to_device(self, data: np.ndarray) -> Array:
+        """An array of the host as a tensor on the device."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tensor must not be written to: nobody does
+            tensor = self._torch.from_numpy(data)
+        return tensor.to(self._device, non_blocking=True)
+
+    def map(self, job: Job, groups: Sequence[Group], graph: Graph) -> Iterator[Any]:
+        torch, on_gpu = self._torch, self._device.type == "cuda"
+        copy_stream = torch.cuda.Stream(self._device) if on_gpu else None
+        copies: list[tuple[Array, Any]] = []
+        for number in range(len(groups) + 1):
+            if number < len(groups):
+                (slab,) = groups[number].pieces[0].inputs
+                with torch.cuda.stream(copy_stream) if on_gpu else nullcontext():
+                    tensor = self.to_device(slab)
+                    copy_event = copy_stream.record_event() if copy_stream is not None else None
+                copies.append((tensor, copy_event))
+            if number > 0:
+                tensor, copy_event = copies.pop(0)
+                if copy_event is not None:
+                    torch.cuda.current_stream(self._device).wait_event(copy_event)
+                    tensor.record_stream(torch.cuda.current_stream(self._device))
+                yield job.run_group(groups[number - 1], [[tensor]])
+                if on_gpu:  # its memory is for the next but one
+                    torch.cuda.current_stream(self._device).synchronize()
+                del tensor
+
+
+class StreamedEngine(DenseBlockEngine):
     """Passes of a GPU over an array that need not fit its memory.
 
     The array is cut along the mode with the longest stride, so that a slab is one piece of memory
-    or of a file. Slabs go through the device one after the other; the next one is copied while
-    kernels work on this one. Samples and small parts are taken on the host.
+    or of a file. Samples and small parts are taken on the host.
 
     Parameters
     ----------
@@ -59,25 +101,23 @@ class StreamedEngine(Engine):
         Whether kernels are used where there are any.
     """
 
-    takes_weights = True
-    takes_scales = True
-
     def __init__(
         self, data: np.ndarray, device: Any, memory: int, *, compiled: bool = True
     ) -> None:
         import torch
 
-        self._torch, self._device, self._compiled = torch, device, compiled
+        self._device, self.compiled = device, compiled
+        self._stream = DeviceStream(torch, device)
         self._host = DenseEngine(data, compiled=compiled)
         self.shape, self.view = self._host.shape, self._host.view
         self._cut_mode = storage_order(data)[0]
         self._slabs = self._cut_into_slabs(data, memory)
-        self._slab_summaries: dict[int, DataSummary] = {}
-        template = DenseEngine(self._to_device(self._host_slab(slice(0, 1))), compiled=compiled)
+        self._block_summaries = {}
+        template = self._device_engine(self._slabs[0].data[(slice(0, 1),) * self.order])
         self.xp, self.dtype, self._algebra = template.xp, template.dtype, template.algebra
         _pin_memory(torch, data, device)
 
-    def _cut_into_slabs(self, data: np.ndarray, memory: int) -> list[slice]:
+    def _cut_into_slabs(self, data: np.ndarray, memory: int) -> list[DeviceSlab]:
         size = self.shape[self._cut_mode]
         row_bytes = data.nbytes // size
         slab_bytes = int(SLAB_MEMORY_SHARE * memory) // SLABS_ON_DEVICE
@@ -88,46 +128,34 @@ class StreamedEngine(Engine):
                 f"{format_bytes(row_bytes)} of X, and {SLABS_ON_DEVICE} must fit into "
                 f"{SLAB_MEMORY_SHARE:.0%} of it",
             )
-        return split_range(size, min(size, slab_bytes // row_bytes))
+        boxes = []
+        for rows in split_range(size, min(size, slab_bytes // row_bytes)):
+            box = list(self._full_box)
+            box[self._cut_mode] = rows
+            boxes.append(tuple(box))
+        return [DeviceSlab(box, self._host.array[box]) for box in boxes]
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
         return f"StreamedEngine({size}, {self._host.array.dtype}, {len(self._slabs)} slabs)"
 
-    # What the data is
+    def _groups(self) -> list[Group]:
+        summaries = self._block_summaries
+        return [
+            Group(number, slab.box, [Piece((slab,), summaries.get(box_key(slab.box)))])
+            for number, slab in enumerate(self._slabs)
+        ]
+
+    def _scheduler(self) -> Scheduler:
+        return self._stream
 
     @property
     def array(self) -> Array:
         """The data as given."""
         return self._host.array
 
-    @property
-    def max_abs(self) -> float:
-        return self.view.apply_to_magnitude(self._summary.max_abs)
-
-    @property
-    def complete(self) -> bool:
-        return not (self._summary.has_missing or self.view.masks(self._summary.max_abs))
-
-    @cached_property
-    def _summary(self) -> DataSummary:
-        """Of all slabs; each is looked at once."""
-        if len(self._slab_summaries) < len(self._slabs):
-            for number, slab in enumerate(self._stream_slabs()):
-                self._slab_summaries[number] = slab.engine.compute_summary()
-        summaries = self._slab_summaries.values()
-        max_abs, max_abs_unweighted = (
-            max(e.max_abs for e in summaries),
-            [e.max_abs_unweighted for e in summaries],
-        )
-        if max_abs < 0 or math.isinf(max_abs):
-            return self._host.summary  # which says what is wrong, and where
-        return DataSummary(
-            max_abs,
-            any(e.has_missing for e in summaries),
-            any(e.has_nan for e in summaries),
-            float(np.max(max_abs_unweighted)),
-        )
+    def _refuse(self, summary: DataSummary) -> None:
+        _ = self._host.summary  # says what is wrong, and where
 
     @property
     def algebra(self) -> Algebra:
@@ -138,141 +166,32 @@ class StreamedEngine(Engine):
         return self._device
 
     def with_view(self, view: View) -> StreamedEngine:
-        other = copy(self)
-        other.view, other._host = view, self._host.with_view(view)
-        if view.weights is not self.view.weights:
-            other._slab_summaries = {}
-            other.__dict__.pop("_summary", None)
+        other = super().with_view(view)
+        other._host = self._host.with_view(view)
         return other
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> DenseEngine:
         subset = self._host.subtensor(indices)
-        tensor = self._to_device(self._torch.from_numpy(np.ascontiguousarray(subset.array)))
-        return DenseEngine(tensor, compiled=self._compiled).with_view(subset.view)
+        return self._device_engine(np.ascontiguousarray(subset.array)).with_view(subset.view)
+
+    def _device_engine(self, data: np.ndarray) -> DenseEngine:
+        return DenseEngine(self._stream.to_device(data), compiled=self.compiled)
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         return self._host.unfolding(mode, rows)
 
     def sample(self, factors: Factors | None = None) -> Entries:
-        return self._host.sample(self._factors_on_host(factors))
-
-    def _factors_on_host(self, factors: Factors | None) -> Factors | None:
-        """On the host."""
-        if factors is None:
-            return None
-        return tuple(np.asarray(to_host(A), dtype=self._host.dtype) for A in factors)
-
-    # Slabs
-
-    def _host_slab(self, rows: slice) -> Array:
-        """Some indices of the cut mode, as a tensor of the host."""
-        box = [slice(None)] * self.order
-        box[self._cut_mode] = rows
-        data = self._host.array[tuple(box)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it must not be written to: nobody does
-            return self._torch.from_numpy(data)
-
-    def _to_device(self, tensor: Array) -> Array:
-        return tensor.to(self._device, non_blocking=True)
-
-    def _stream_slabs(self) -> Iterator[DeviceSlab]:
-        """Slabs on the device. One that was yielded is gone when the next but one is asked for."""
-        torch, on_gpu = self._torch, self._device.type == "cuda"
-        copy_stream = torch.cuda.Stream(self._device) if on_gpu else None
-        copies: list[tuple[slice, Array, Any]] = []
-        for number in range(len(self._slabs) + 1):
-            if number < len(self._slabs):
-                rows = self._slabs[number]
-                with torch.cuda.stream(copy_stream) if on_gpu else nullcontext():
-                    tensor = self._to_device(self._host_slab(rows))
-                    copy_event = copy_stream.record_event() if copy_stream is not None else None
-                copies.append((rows, tensor, copy_event))
-            if number > 0:
-                rows, tensor, copy_event = copies.pop(0)
-                if copy_event is not None:
-                    torch.cuda.current_stream(self._device).wait_event(copy_event)
-                    tensor.record_stream(torch.cuda.current_stream(self._device))
-                yield DeviceSlab(rows, self._slab_engine(number - 1, rows, tensor))
-                if on_gpu:  # its memory is for the next but one
-                    torch.cuda.current_stream(self._device).synchronize()
-                del tensor
-
-    def _slab_engine(self, number: int, rows: slice, tensor: Array) -> DenseEngine:
-        indices: list[np.ndarray | None] = [None] * self.order
-        indices[self._cut_mode] = np.arange(rows.start, rows.stop)
-        engine = DenseEngine(tensor, compiled=self._compiled).with_view(self.view.subset(indices))
-        summary = self._slab_summaries.get(number)
-        return engine if summary is None else engine.with_summary(summary)
-
-    def _slab_factors(self, factors: Factors, rows: slice) -> Factors:
-        return tuple(A[rows, :] if m == self._cut_mode else A for m, A in enumerate(factors))
-
-    # Passes
-
-    def normal_equations(
-        self, factors: Factors, mode: int, loss: Loss, rows: slice | None = None
-    ) -> NormalEquations:
-        wanted_rows = slice(0, self.shape[mode]) if rows is None else rows
-        _ = self._summary
-        equations = []
-        for slab_rows, engine in self._stream_slabs():
-            local_rows = wanted_rows
-            if mode == self._cut_mode:
-                first, last = (
-                    max(slab_rows.start, wanted_rows.start),
-                    min(slab_rows.stop, wanted_rows.stop),
-                )
-                if first >= last:
-                    continue
-                local_rows = slice(first - slab_rows.start, last - slab_rows.start)
-            equations.append(
-                engine.normal_equations(
-                    self._slab_factors(factors, slab_rows), mode, loss, local_rows
-                )
-            )
-        if mode != self._cut_mode:
-            return sum(equations[1:], start=equations[0])
-        arrays_of_slabs = [e.gram for e in equations], [e.gradient for e in equations]
-        shared = len(equations) > 1 and all(g.shape[0] == 1 for g in arrays_of_slabs[0])
-        gram, gradient = (self.xp.concat(arrays, axis=0) for arrays in arrays_of_slabs)
-        return NormalEquations(
-            gram[:1, :] if shared else gram, gradient, sum(e.value for e in equations)
-        )
-
-    def value(self, factors: Factors, loss: Loss) -> float:
-        _ = self._summary
-        return math.fsum(
-            slab.engine.value(self._slab_factors(factors, slab.rows), loss)
-            for slab in self._stream_slabs()
-        )
-
-    def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
-    ) -> list[np.ndarray]:
-        _ = self._summary
-        sums_of_slabs = []
-        for slab_rows, engine in self._stream_slabs():
-            slab_factors = None if factors is None else self._slab_factors(factors, slab_rows)
-            sums_of_slabs.append(engine.slab_sums(work, slab_factors, weighted=weighted))
-        return [
-            np.concatenate(sums) if mode == self._cut_mode else np.sum(sums, axis=0)
-            for mode, sums in enumerate(zip(*sums_of_slabs, strict=True))
-        ]
+        if factors is not None:
+            factors = tuple(np.asarray(to_host(A), dtype=self._host.dtype) for A in factors)
+        return self._host.sample(factors)
 
     def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        """On the host, whose memory holds the data."""
+        """work(x - model) of every entry, on the host, whose memory holds the data."""
         out = None
-        for slab_rows, engine in self._stream_slabs():
-            values = engine.map_residuals(work, self._slab_factors(factors, slab_rows)).cpu()
+        residuals = self._collect(lambda engine, A, _: engine.map_residuals(work, A).cpu(), factors)
+        for box, values in residuals:
             out = self.xp.empty(self.shape, dtype=values.dtype) if out is None else out
-            out.narrow(self._cut_mode, slab_rows.start, slab_rows.stop - slab_rows.start).copy_(
-                values
-            )
+            out[box] = values
         return out
 
     # Products of unfoldings
@@ -280,9 +199,9 @@ class StreamedEngine(Engine):
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:
         if mode == self._cut_mode:  # slabs have products with each other
             return self._host.gram(mode, basis)
-        _ = self._summary
-        grams = [slab.engine.gram(mode, basis) for slab in self._stream_slabs()]
-        return np.asarray(np.sum(grams, axis=0))
+        self._check_data()
+        grams = self._ask_engines(lambda engine: engine.gram(mode, basis))
+        return np.asarray(sum(gram for _, gram in grams))
 
     def cogram(self, mode: int) -> np.ndarray:
         return self._host.cogram(mode)

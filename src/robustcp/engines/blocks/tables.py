@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robustcp.engines.blocks.chunks import ChunkError, Readable, independent_graphs
+from robustcp.engines.blocks.chunks import Readable, independent_graphs, unreadable_error
 from robustcp.engines.coordinates import index_dtype
 
-#: Rows of a part of a file: those of its row groups, while these are not more.
+#: The most rows of a part of a file, unless a single row group has more.
 MAX_PARTITION_ROWS = 1 << 22
-#: Bytes that are looked through at a time for entries that are listed twice.
+#: Bytes of indices that are searched for duplicates at a time.
 DUPLICATE_CHECK_BYTES = 1 << 27
 
 
@@ -29,37 +28,18 @@ class Rows(NamedTuple):
     values: np.ndarray
 
 
-class TablePartition(Readable, ABC):
-    """A part of a table: its columns, the value last."""
-
-    def read(self) -> Any:
-        try:
-            return self.columns()
-        except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            raise ChunkError(f"X: {self.name} cannot be read ({text})") from None
-
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
-
-    @abstractmethod
-    def columns(self) -> list[np.ndarray]: ...
-
-
 @dataclass(frozen=True)
-class ParquetPartition(TablePartition):
-    """Some row groups of a Parquet file."""
+class ParquetPartition(Readable):
+    """Some row groups of a Parquet file; read as a list of columns, the values last."""
 
     path: str
     groups: tuple[int, ...]
     names: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
+    def _name(self) -> str:
         return f"part {self.path}"
 
-    def columns(self) -> list[np.ndarray]:
+    def _read(self) -> list[np.ndarray]:
         from pyarrow import parquet
 
         with parquet.ParquetFile(self.path) as file:
@@ -81,22 +61,46 @@ def _is_number(kind: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class DaskPartition(TablePartition):
-    """A partition of a DataFrame of Dask."""
+class DaskPartition(Readable):
+    """A partition of a DataFrame of Dask; read as a list of columns, the values last."""
 
     graph: Any
     key: Any
     names: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
+    def _name(self) -> str:
         return f"partition {self.key[-1]}"
 
-    def columns(self) -> list[np.ndarray]:
+    def _read(self) -> list[np.ndarray]:
         import dask
 
         frame = dask.get(self.graph, self.key)
         return [np.asarray(frame[name].to_numpy()) for name in self.names]
+
+
+@dataclass(frozen=True, eq=False)
+class TableLayout:
+    """How the columns of a part of a table become entries.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    labels : list of (array or None)
+        As in `PartitionedTable`.
+    """
+
+    shape: tuple[int, ...]
+    labels: list[np.ndarray | None]
+
+    def decode_rows(self, columns: Sequence[np.ndarray]) -> Rows:
+        """The entries of a part from its columns, without those that are NaN."""
+        *indices, values = columns
+        observed = ~np.isnan(values.astype(np.float64, copy=False))
+        dtype, codes = index_dtype(self.shape), []
+        for index, mode_labels in zip(indices, self.labels, strict=True):
+            code = index if mode_labels is None else np.searchsorted(mode_labels, index)
+            codes.append(code[observed].astype(dtype))
+        return Rows(np.stack(codes), values[observed].astype(np.float64, copy=False))
 
 
 class PartitionedTable:
@@ -118,7 +122,7 @@ class PartitionedTable:
 
     def __init__(
         self,
-        partitions: Sequence[TablePartition],
+        partitions: Sequence[Readable],
         modes: Sequence[str],
         shape: Sequence[int] | None,
         *,
@@ -146,9 +150,10 @@ class PartitionedTable:
                 raise ValueError(
                     f"indices: outside of {self.shape}: {min_size - 1} in {self.modes[mode]!r}"
                 )
+        self.layout = TableLayout(self.shape, self.labels)
         self._check_duplicates()
 
-    #: Of the values.
+    #: The type of the values.
     dtype = np.dtype(np.float64)
 
     @property
@@ -161,20 +166,10 @@ class PartitionedTable:
         parts = f"{len(self.partitions)} parts"
         return f"Partitioned({size}, {self.count} entries in {parts}, {share:.3g}% of all)"
 
-    def decode_rows(self, columns: Sequence[np.ndarray]) -> Rows:
-        """The entries of a part, from its columns."""
-        *indices, values = columns
-        observed = ~np.isnan(values.astype(np.float64, copy=False))
-        dtype, codes = index_dtype(self.shape), []
-        for index, mode_labels in zip(indices, self.labels, strict=True):
-            code = index if mode_labels is None else np.searchsorted(mode_labels, index)
-            codes.append(code[observed].astype(dtype))
-        return Rows(np.stack(codes), values[observed].astype(np.float64, copy=False))
-
     def _check_duplicates(self) -> None:
-        """Complain about an entry that is listed more than once, in any of the parts.
+        """Refuse an entry that is listed more than once, in one part or in several.
 
-        One look will do where parts do not overlap, as those of a sorted table.
+        If the ranges of the parts do not overlap, as in a sorted table, each part is checked alone.
         """
         ends = []
         for partition in self.partitions:
@@ -193,9 +188,9 @@ class PartitionedTable:
             round_indices.sort()
             self._refuse_duplicates(round_indices)
 
-    def _linear_indices(self, partition: TablePartition) -> np.ndarray:
+    def _linear_indices(self, partition: Readable) -> np.ndarray:
         """The entries of a part as numbers, in rising order; beyond 2^63 these are hashes."""
-        indices = self.decode_rows(partition.read()).indices
+        indices = self.layout.decode_rows(partition.read()).indices
         flat = np.zeros(indices.shape[1], dtype=np.int64)
         for index, size in zip(indices, self.shape, strict=True):
             flat *= size
@@ -212,10 +207,9 @@ class PartitionedTable:
 
 
 class _PartitionSummary(NamedTuple):
-    """What there is in a part: names, or the largest index, of each mode; how many entries."""
+    """The number of entries of a part; the labels of each mode, or the size its indices need."""
 
-    labels: list[np.ndarray | None]
-    max_indices: list[int]
+    extents: list[np.ndarray | int]
     entries: int
 
 
@@ -229,42 +223,34 @@ def _summarize(
     observed = ~np.isnan(numbers)
     if np.isinf(numbers).any():
         raise ValueError("values: not finite")
-    labels: list[np.ndarray | None] = []
-    max_indices = []
+    extents: list[np.ndarray | int] = []
     for mode, index in zip(modes, indices, strict=True):
         if index.dtype.kind == "f" and np.isnan(index).any():
             raise ValueError(f"indices: column {mode!r} has gaps")
-        mode_labels = (
-            None if index.dtype.kind in "iu" and not by_name else np.unique(index[observed])
-        )
-        if mode_labels is None and index.size and int(index.min()) < 0:
+        if index.dtype.kind not in "iu" or by_name:
+            extents.append(np.unique(index[observed]))
+            continue
+        if index.size and int(index.min()) < 0:
             raise ValueError(f"indices: column {mode!r} has {int(index.min())}, less than 0")
-        labels.append(mode_labels)
-        max_indices.append(
-            int(index[observed].max()) if mode_labels is None and observed.any() else -1
-        )
-    return _PartitionSummary(labels, max_indices, int(observed.sum()))
+        extents.append(int(index[observed].max()) + 1 if observed.any() else 0)
+    return _PartitionSummary(extents, int(observed.sum()))
 
 
 def _merge_summaries(
     summaries: Sequence[_PartitionSummary],
 ) -> tuple[list[np.ndarray | None], tuple[int, ...]]:
-    """The names of each mode in all parts, and the sizes of the modes."""
+    """The labels of each mode in all parts, and the sizes of the modes."""
     labels: list[np.ndarray | None] = []
     sizes = []
-    for mode, first_labels in enumerate(summaries[0].labels):
-        if first_labels is None:
+    for extents in zip(*(summary.extents for summary in summaries), strict=True):
+        if isinstance(extents[0], int):
             labels.append(None)
-            sizes.append(max(summary.max_indices[mode] for summary in summaries) + 1)
-            continue
-        labels_of_partitions = [
-            mode_labels
-            for summary in summaries
-            if (mode_labels := summary.labels[mode]) is not None
-        ]
-        union = np.unique(np.concatenate(labels_of_partitions))
-        labels.append(union)
-        sizes.append(union.size)
+            sizes.append(max(extent for extent in extents if isinstance(extent, int)))
+        else:
+            parts = [extent for extent in extents if isinstance(extent, np.ndarray)]
+            union = np.unique(np.concatenate(parts))
+            labels.append(union)
+            sizes.append(union.size)
     return labels, tuple(sizes)
 
 
@@ -290,8 +276,7 @@ def open_parquet(
             with parquet.ParquetFile(file) as opened:
                 metadata, available = opened.metadata, tuple(opened.schema_arrow.names)
         except Exception as error:
-            text = " ".join(str(error).split())[:200]
-            raise ChunkError(f"X: part {file} cannot be read ({text})") from None
+            raise unreadable_error(f"part {file}", error) from None
         names = tuple(columns) if columns is not None else available
         unknown = [name for name in names if name not in available]
         if unknown:
@@ -304,7 +289,7 @@ def open_parquet(
 
 
 def _batch_row_groups(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Row groups next to each other, of not too many rows together."""
+    """Batches of neighbouring row groups, of at most `MAX_PARTITION_ROWS` where possible."""
     batch: list[int] = []
     rows = 0
     for number, size in enumerate(sizes):

@@ -1,8 +1,8 @@
-"""What is done with blocks of data that lie elsewhere: each is passed over as a dense array.
+"""What is computed from the blocks of data: tasks, and how their results are added up.
 
-A task is a group of neighbouring blocks, or some of them. What is sums over blocks is added up in
-their order, and then in that of the groups: where and when they are worked on makes no difference
-to a bit.
+A task is a group of neighbouring blocks, or some of them. Results are added up in the order of the
+blocks, and then in the order of the groups, so that the bits of a sum do not depend on where and
+when tasks run.
 """
 
 from __future__ import annotations
@@ -12,94 +12,94 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.base import View
-from robustcp.engines.blocks.chunks import Block, overlap
+from robustcp.engines.base import Engine, View
+from robustcp.engines.blocks.chunks import Block, overlap, within
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import DataSummary
-from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tile, slice_length
-from robustcp.engines.weights import Weights
 from robustcp.losses import Loss
+
+#: Results of blocks, each with the box of the block.
+Results = Iterable[tuple[Tile, Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A block with what belongs to it.
+    """A block of the data, with what belongs to it.
 
     Attributes
     ----------
-    block : Block
-    weights, scales : Block, optional
-        What stands for the parts of arrays of weights and of scales.
-    summary : Extent, optional
-        What is known to be in the block.
-    sample_indices : tuple of integer arrays, optional
-        Where the entries of a sample are in it.
+    blocks : tuple of Block or None
+        The block of the data, then where needed the blocks of the arrays of weights and of scales.
+    summary : DataSummary, optional
+        What is known of the entries of the block.
+    sample_indices : optional
+        Where the entries of a sample are in the block.
     """
 
-    block: Block
-    weights: Block | None = None
-    scales: Block | None = None
+    blocks: tuple[Block | None, ...]
     summary: DataSummary | None = None
-    sample_indices: tuple[np.ndarray, ...] | None = None
+    sample_indices: Any = None
+
+    @property
+    def block(self) -> Block:
+        """The block of the data."""
+        block = self.blocks[0]
+        assert block is not None
+        return block
+
+    @property
+    def box(self) -> Tile:
+        return self.block.box
 
     @property
     def inputs(self) -> list[Any]:
-        """What stands for the arrays that it is made of."""
-        blocks = (self.block, self.weights, self.scales)
-        return [None if block is None else block.data for block in blocks]
+        """What stands for the arrays of the blocks."""
+        return [None if block is None else block.data for block in self.blocks]
 
-    def without_data(self) -> Piece:
-        """Without these."""
-        blocks = (None if b is None else replace(b, data=None) for b in self._blocks)
-        block, weights, slabs = blocks
-        assert block is not None
-        return replace(self, block=block, weights=weights, scales=slabs)
+    def without_inputs(self) -> Piece:
+        """The piece without what stands for its arrays."""
+        blocks = (None if block is None else replace(block, data=None) for block in self.blocks)
+        return replace(self, blocks=tuple(blocks))
 
-    @property
-    def _blocks(self) -> tuple[Block | None, ...]:
-        return self.block, self.weights, self.scales
-
-    def load(self, inputs: Sequence[Any]) -> list[np.ndarray | None]:
-        """Those arrays."""
-        pairs = zip(self._blocks, inputs, strict=True)
+    def load(self, inputs: Sequence[Any]) -> list[Any]:
+        """The arrays of the blocks."""
+        pairs = zip(self.blocks, inputs, strict=True)
         return [None if block is None else block.load(data) for block, data in pairs]
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Some blocks of a group of neighbours.
+    """Neighbouring pieces, or some of them.
 
     Attributes
     ----------
     number : int
-        Of the group.
     box : Tile
         The box of the whole group.
     pieces : list of Piece
-    piece_numbers : list of int
-        Those of the pieces within the group.
-    is_whole : bool
-        Whether these are all of them: then they are added up.
+    piece_numbers : list of int, optional
+        The numbers of the pieces within the group, if they are not all of them. Results of a whole
+        group are added up by the task.
     """
 
     number: int
     box: Tile
     pieces: list[Piece]
-    piece_numbers: list[int]
-    is_whole: bool = True
+    piece_numbers: list[int] | None = None
 
 
 class BlockOperation(ABC):
-    """What is done with a block."""
+    """What is computed from a block."""
 
     #: Whether the blocks of a group are put together first.
     needs_whole_group: bool = False
-    #: Whether it is done with entries of weight 0 too.
+    #: Whether parts of a table of which all entries have weight 0 count too.
     includes_zero_weights: bool = False
 
     @property
@@ -108,23 +108,23 @@ class BlockOperation(ABC):
         return True
 
     @abstractmethod
-    def __call__(self, engine: DenseEngine, factors: Factors | None, piece: Piece) -> Any:
-        """Of a block's engine and its rows of the factors."""
+    def __call__(self, engine: Any, factors: Any, piece: Piece) -> Any:
+        """The result for the engine of a block and its rows of the factors."""
 
-    def combine(self, full_box: Tile, results: Any) -> Any:
-        """What comes of blocks, one after the other, for the box that holds them."""
-        return results
+    @abstractmethod
+    def combine(self, full_box: Tile, results: Results) -> Any:
+        """The result for a box from the results of the blocks in it, in their order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is done in one pass, the same for all blocks.
+    """What is computed in one pass, the same for all blocks.
 
     Attributes
     ----------
-    operation : Action
+    operation : BlockOperation
     view : View
-        Of all data; arrays of weights and scales are left out.
+        The view of all data; without arrays of weights and scales where pieces hold their blocks.
     factors : tuple of arrays, optional
     compiled : bool
     """
@@ -139,93 +139,55 @@ class Job:
         """The bytes of the factors."""
         return 0 if self.factors is None else sum(A.nbytes for A in self.factors)
 
-    def run_group(self, group: Group, inputs: Sequence[Sequence[Any]]) -> list[Any]:
-        """What comes of a group: of all its pieces together, or of each."""
+    def run_group(self, group: Group, inputs: Sequence[Sequence[Any]]) -> Any:
+        """The combined result of a whole group, or a list with the results of some of its pieces.
+
+        None for a group without any result.
+        """
         pairs = zip(group.pieces, inputs, strict=True)
         if self.operation.needs_whole_group:
-            loaded = [(piece.block.box, piece.load(data)) for piece, data in pairs]
-            arrays = [
-                _assemble(group.box, [(box, block_arrays[k]) for box, block_arrays in loaded])
-                for k in range(3)
+            loaded = [(piece.box, piece.load(data)) for piece, data in pairs]
+            block_arrays = zip(*(arrays for _, arrays in loaded), strict=True)
+            boxes = [box for box, _ in loaded]
+            arrays = [_join_blocks(group.box, boxes, parts) for parts in block_arrays]
+            results = [(group.box, self.run_piece(Piece((Block(group.box, None),)), arrays))]
+        else:
+            results = [
+                (piece.box, self.run_piece(piece, piece.load(data))) for piece, data in pairs
             ]
-            return [self.run_piece(Piece(Block(group.box, None)), arrays)]
-        results = [
-            (piece.block.box, self.run_piece(piece, piece.load(data))) for piece, data in pairs
-        ]
-        if group.is_whole:
-            nonempty = [(box, result) for box, result in results if result is not None]
-            return [self.operation.combine(group.box, nonempty) if nonempty else None]
-        return results
+            if group.piece_numbers is not None:
+                return results
+        nonempty = [(box, result) for box, result in results if result is not None]
+        return self.operation.combine(group.box, nonempty) if nonempty else None
 
-    def run_piece(self, piece: Piece, arrays: Sequence[np.ndarray | None]) -> Any:
-        """What comes of a piece, given the arrays that it is made of."""
-        data, weights, scales = arrays
-        view = self._block_view(piece.block.box, weights, scales)
-        engine = DenseEngine(data, threads=1, compiled=self.compiled, view=view)
+    def run_piece(self, piece: Piece, arrays: Sequence[Any]) -> Any:
+        """The result of a piece, from the arrays of its blocks; None if no entry counts."""
+        engine = piece.block.engine(arrays, self)
+        if engine is None:
+            return None
         if piece.summary is not None:
+            assert isinstance(engine, DenseEngine)
             engine = engine.with_summary(piece.summary)
-        rows = None
-        if self.factors is not None:
-            pairs = zip(self.factors, piece.block.box, strict=True)
-            rows = tuple(A[part] for A, part in pairs)
+        rows = self.factors and tuple(
+            A[part, :] for A, part in zip(self.factors, piece.box, strict=True)
+        )
         return self.operation(engine, rows, piece)
 
-    def _block_view(
-        self, box: Tile, weight_array: np.ndarray | None, scale_array: np.ndarray | None
-    ) -> View:
-        indices = [np.arange(part.start, part.stop) for part in box]
-        view = self.view.subset(indices)
-        if weight_array is not None:
-            assert isinstance(view.weights, Weights)
-            view = replace(view, weights=replace(view.weights, array=weight_array))
-        if scale_array is not None:
-            assert view.scales is not None
-            assert isinstance(view.scales.slabs, Weights)
-            slab_scales = replace(view.scales.slabs, array=scale_array)
-            view = replace(view, scales=replace(view.scales, slabs=slab_scales))
-        return view
 
-
-def _assemble(full_box: Tile, parts: Sequence[tuple[Tile, np.ndarray | None]]) -> np.ndarray | None:
-    """One array from those of boxes within a box; modes of size 1 stand for all indices."""
-    if len(parts) == 1 or parts[0][1] is None:
-        return parts[0][1]
-    broadcast = [
-        any(part.shape[n] != slice_length(box[n]) for box, part in parts if part is not None)
-        for n in range(len(full_box))
-    ]
-    sizes = [
-        1 if is_broadcast else slice_length(part)
-        for is_broadcast, part in zip(broadcast, full_box, strict=True)
-    ]
-    out = np.empty(sizes, parts[0][1].dtype)
-    for box, part in parts:
-        local_box = (
-            slice(0, 1) if is_broadcast else slice(b.start - a.start, b.stop - a.start)
-            for is_broadcast, a, b in zip(broadcast, full_box, box, strict=True)
-        )
-        out[tuple(local_box)] = part
+def _join_blocks(
+    full_box: Tile, boxes: Sequence[Tile], parts: Sequence[np.ndarray | None]
+) -> np.ndarray | None:
+    """One array from the arrays of boxes within a box."""
+    first = parts[0]
+    if len(parts) == 1 or first is None:
+        return first
+    out = np.empty(tuple(map(slice_length, full_box)), first.dtype)
+    for box, part in zip(boxes, parts, strict=True):
+        out[within(box, full_box)] = part
     return out
 
 
-def run_groups(job: Job, inputs: list[list[list[Any]]], groups: Sequence[Group]) -> list[Any]:
-    """What comes of some groups; `inputs` are those of their pieces."""
-    with single_blas_thread:
-        return [job.run_group(group, data) for group, data in zip(groups, inputs, strict=True)]
-
-
-# What is done
-
-
-@dataclass(frozen=True)
-class Inspection(BlockOperation):
-    """What there is in a block, and its part of a sample."""
-
-    def __call__(self, engine: DenseEngine, factors: Factors | None, piece: Piece) -> Any:
-        values = (
-            None if piece.sample_indices is None else np.array(engine.array[piece.sample_indices])
-        )
-        return engine.compute_summary(), values
+# Operations
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,11 +209,8 @@ class ModeEquations(BlockOperation):
     def needs_sorted_rows(self) -> bool:
         return self.mode == 0
 
-    def __call__(
-        self, engine: DenseEngine, factors: Factors | None, piece: Piece
-    ) -> NormalEquations:
-        assert factors is not None
-        part = piece.block.box[self.mode]
+    def __call__(self, engine: Engine, factors: Any, piece: Piece) -> NormalEquations:
+        part = piece.box[self.mode]
         common = overlap(part, self.rows)
         local = slice(common.start - part.start, common.stop - part.start)
         if slice_length(local) <= 0:
@@ -260,42 +219,48 @@ class ModeEquations(BlockOperation):
             packed = np.zeros((1 if self.shared else 0, rank * (rank + 1) // 2), engine.dtype)
             return NormalEquations(packed, empty, 0.0)
         equations = engine.normal_equations(factors, self.mode, self.loss, local)
-        return replace(equations, gram=equations.gram[:1]) if self.shared else equations
+        return replace(equations, gram=equations.gram[:1, :]) if self.shared else equations
 
-    def combine(
-        self, full_box: Tile, results: Iterable[tuple[Tile, NormalEquations]]
-    ) -> NormalEquations:
+    def combine(self, full_box: Tile, results: Results) -> NormalEquations:
         rows = overlap(full_box[self.mode], self.rows)
-        value = 0.0
-        gram: Any = None
+        total: NormalEquations | None = None
         for box, part in results:
-            if gram is None:
-                rank, packed, dtype = part.gradient.shape[1], part.gram.shape[1], part.gram.dtype
-                gradient = np.zeros((slice_length(rows), rank), dtype)
-                gram = np.zeros((1 if self.shared else slice_length(rows), packed), dtype)
+            if total is None:
+                total = self._zeros(rows, part)
             common = overlap(box[self.mode], rows)
             local = slice(common.start - rows.start, common.stop - rows.start)
-            gradient[local] += part.gradient
-            value += part.value
+            total.gradient[local, :] += part.gradient
             if not self.shared:
-                gram[local] += part.gram
-            elif common.start == rows.start:  # other rows have the same one
-                gram += part.gram
-        return NormalEquations(gram, gradient, value)
+                total.gram[local, :] += part.gram
+            elif common.start == rows.start:  # the other rows have the same Gram matrix
+                total.gram[:, :] += part.gram
+            total = replace(total, value=total.value + part.value)
+        assert total is not None
+        return total
+
+    def _zeros(self, rows: slice, like: NormalEquations) -> NormalEquations:
+        gradient, gram = like.gradient, like.gram
+        xp, device = array_api_compat.array_namespace(gram), array_api_compat.device(gram)
+        count, options = slice_length(rows), {"dtype": gram.dtype, "device": device}
+        gram_rows = 1 if self.shared else count
+        return NormalEquations(
+            xp.zeros((gram_rows, gram.shape[1]), **options),
+            xp.zeros((count, gradient.shape[1]), **options),
+            0.0,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class LossValue(BlockOperation):
-    """The loss of a block."""
+    """The loss summed over a block."""
 
     loss: Loss
 
-    def __call__(self, engine: DenseEngine, factors: Factors | None, piece: Piece) -> float:
-        assert factors is not None
+    def __call__(self, engine: Engine, factors: Any, piece: Piece) -> float:
         return engine.value(factors, self.loss)
 
-    def combine(self, full_box: Tile, results: Iterable[tuple[Tile, float]]) -> float:
-        return sum(value for _, value in results)
+    def combine(self, full_box: Tile, results: Results) -> float:
+        return float(sum(value for _, value in results))
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,87 +270,46 @@ class SlabSums(BlockOperation):
     function: Callable[[Array], Array]
     weighted: bool
 
-    def __call__(
-        self, engine: DenseEngine, factors: Factors | None, piece: Piece
-    ) -> list[np.ndarray]:
+    def __call__(self, engine: Engine, factors: Any, piece: Piece) -> list[np.ndarray]:
         return engine.slab_sums(self.function, factors, weighted=self.weighted)
 
-    def combine(self, full_box: Tile, results: Iterable[tuple[Tile, list[np.ndarray]]]) -> Any:
+    def combine(self, full_box: Tile, results: Results) -> list[np.ndarray]:
         totals: list[np.ndarray] = []
         for box, parts in results:
             totals = totals or [
                 np.zeros(slice_length(full_range), sums.dtype)
                 for full_range, sums in zip(full_box, parts, strict=True)
             ]
-            for full_range, own_range, total, part in zip(
-                full_box, box, totals, parts, strict=True
-            ):
-                total[own_range.start - full_range.start : own_range.stop - full_range.start] += (
-                    part
-                )
+            for total, own_range, part in zip(totals, within(box, full_box), parts, strict=True):
+                total[own_range] += part
         return totals
 
 
 @dataclass(frozen=True, eq=False)
-class Subset(BlockOperation):
-    """The entries at some indices of each mode, in rising order, of all data."""
+class Collection(BlockOperation):
+    """The results of a function of each block's engine, factors and piece, in a list."""
 
-    indices: tuple[np.ndarray, ...]
+    function: Callable[[Any, Any, Piece], Any]
+    needs_whole_group: bool = False
+    includes_zero_weights: bool = False
 
-    def __call__(self, engine: DenseEngine, factors: Factors | None, piece: Piece) -> np.ndarray:
-        pairs = zip(self.indices, piece.block.box, strict=True)
-        local_indices = [index[_index_range(index, part)] - part.start for index, part in pairs]
-        return np.ascontiguousarray(engine.array[np.ix_(*local_indices)])
+    def __call__(self, engine: Any, factors: Any, piece: Piece) -> Any:
+        return self.function(engine, factors, piece)
 
-    def combine(self, full_box: Tile, results: Sequence[tuple[Tile, np.ndarray]]) -> np.ndarray:
-        return self.assemble(full_box, results)
-
-    def assemble(self, full_box: Tile, results: Sequence[tuple[Tile, np.ndarray]]) -> np.ndarray:
-        """One array from those of some boxes within a box."""
-        if len(results) == 1 and results[0][0] == full_box:
-            return results[0][1]
-        edges = [
-            _index_range(index, part) for index, part in zip(self.indices, full_box, strict=True)
-        ]
-        out = np.empty(tuple(map(slice_length, edges)), results[0][1].dtype)
-        for box, values in results:
-            inner = (
-                _index_range(index, part) for index, part in zip(self.indices, box, strict=True)
-            )
-            local_box = tuple(
-                slice(part.start - edge.start, part.stop - edge.start)
-                for part, edge in zip(inner, edges, strict=True)
-            )
-            out[local_box] = values
-        return out
+    def combine(self, full_box: Tile, results: Results) -> list[tuple[Tile, Any]]:
+        return list(results)
 
 
-@dataclass(frozen=True, eq=False)
-class UnfoldingProduct(BlockOperation):
-    """A product of the unfolding of a mode, see `Engine.gram`; in float64."""
-
-    function: Callable[[DenseEngine], np.ndarray]
-    needs_whole_group = True
-
-    def __call__(self, engine: DenseEngine, factors: Factors | None, piece: Piece) -> np.ndarray:
-        return self.function(engine)
-
-    def combine(self, full_box: Tile, results: Sequence[tuple[Tile, np.ndarray]]) -> np.ndarray:
-        return np.asarray(sum(part for _, part in results))
+# Functions for collections
 
 
-@dataclass(frozen=True, eq=False)
-class EntryMap(BlockOperation):
-    """Something for each entry."""
-
-    function: Callable[[DenseEngine, Factors], np.ndarray]
-
-    def __call__(self, engine: DenseEngine, factors: Factors | None, piece: Piece) -> np.ndarray:
-        assert factors is not None
-        return self.function(engine, factors)
+def call_engine(method: Callable[[Any], Any], engine: Any, factors: Any, piece: Piece) -> Any:
+    """A method of the engine of a block."""
+    return method(engine)
 
 
-def _index_range(index: np.ndarray, part: slice) -> slice:
-    """Which of some rising indices are in a slice."""
-    first, last = np.searchsorted(index, (part.start, part.stop))
-    return slice(int(first), int(last))
+def map_block_residuals(
+    work: Callable[[Array], Array], engine: Engine, factors: Any, piece: Piece
+) -> np.ndarray:
+    """work(x - model) of the entries of a block."""
+    return np.asarray(engine.map_residuals(work, factors))

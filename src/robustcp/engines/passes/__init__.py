@@ -1,7 +1,7 @@
 """Passes: how the dense engine does its one heavy operation.
 
-A pass takes factors in storage order and gives the normal equations of one of them, or the value
-of the loss alone. Which pass does a loss is decided in `Passes.for_loss`, and nowhere else.
+A pass takes factors in storage order and returns the normal equations of one of them, or the value
+of the loss alone. `Passes.for_loss`, and nothing else, selects the pass for a loss.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ import math
 from robustcp.engines.base import WholeSweep
 from robustcp.engines.installed import numba_kernels, triton_kernels
 from robustcp.engines.passes.base import Pass
-from robustcp.engines.passes.cuda_graph_sweeps import (
-    CudaGraphLeastSquaresSweep,
-    CudaGraphSweep,
-    DeviceSteps,
-)
+from robustcp.engines.passes.cuda_graph_sweeps import CudaGraphLeastSquaresSweep, CudaGraphSweep
 from robustcp.engines.passes.least_squares import LeastSquaresPass, MatrixLeastSquaresPass
 from robustcp.engines.passes.numba_pass import CompiledPass
 from robustcp.engines.passes.plain import PlainPass
@@ -26,13 +22,13 @@ from robustcp.losses import Loss
 
 __all__ = ["Pass", "Passes"]
 
-#: Sweeps on a GPU are recorded for so many entries, and rows of a factor, at most: what they work
-#: in is kept. Modes are done in one piece then.
+#: The most entries, and rows of a factor, for which sweeps on a GPU are recorded: their working
+#: memory is kept, and a mode is not cut into blocks of rows.
 MAX_GRAPH_ENTRIES, MAX_GRAPH_ROWS = 1 << 27, 1 << 12
 
 
 class Passes:
-    """The passes over one array; compiled ones if that is allowed and can be had."""
+    """The passes over one array; compiled ones if they are allowed and available."""
 
     def __init__(self, storage: Storage, *, compiled: bool) -> None:
         self._storage = storage
@@ -69,26 +65,16 @@ class Passes:
         """Whole sweeps, if the data is so small that calls take longer than arithmetic."""
         storage, selected = self._storage, self.for_loss(loss)
         count, tiling = math.prod(storage.shape), storage.tiling
-        if (
-            self._triton is not None
-            and count <= MAX_GRAPH_ENTRIES
-            and max(storage.shape) <= MAX_GRAPH_ROWS
-        ):
-            if selected is self._least_squares:
-                return CudaGraphLeastSquaresSweep(self._least_squares, self._triton, loss)
-            return (
-                CudaGraphSweep(DeviceSteps(self._triton, loss))
-                if selected is self._triton
-                else None
-            )
+        recordable = count <= MAX_GRAPH_ENTRIES and max(storage.shape) <= MAX_GRAPH_ROWS
+        if self._triton is not None and recordable and selected is self._least_squares:
+            return CudaGraphLeastSquaresSweep(self._least_squares, self._triton, loss)
+        if self._triton is not None and recordable and selected is self._triton:
+            return CudaGraphSweep(self._triton, loss)
         if self._compiled is None:
             return None
         if selected is self._compiled and count <= tiling.max_sweep_entries:
             return FormulaSweep(self._compiled, loss)
-        if (
-            selected is self._least_squares
-            and storage.weights is None
-            and count <= tiling.max_least_squares_sweep_entries
-        ):
+        small = storage.weights is None and count <= tiling.max_least_squares_sweep_entries
+        if selected is self._least_squares and small:
             return LeastSquaresSweep(self._least_squares, loss)
         return None

@@ -1,4 +1,4 @@
-"""What a pass is."""
+"""The interface of passes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
 
-#: What a tile adds to the rows of the own mode that it has a part in: those rows, gradients,
-#: packed Gram matrices (None where they are known without the data), and the value.
+#: What a tile adds to the normal equations: the rows that it contributes to, their gradients and
+#: packed Gram matrices (None if these are known without the data), and the value.
 TileSums = tuple[slice, Array, Array | None, float]
 
 
@@ -51,7 +51,7 @@ class Pass(ABC):
     def sum_tiles(
         self, parts: Iterable[TileSums], rows: slice, rank: int, gram: Array | None = None
     ) -> NormalEquations:
-        """The sum of the parts of all tiles, in their order; `gram` if it is known already."""
+        """The sum of the parts of all tiles, in their order; `gram` is given if it is known."""
         storage, count = self.storage, rows.stop - rows.start
         gradient, value = storage.zeros(count, rank), 0.0
         if gram is None:

@@ -1,8 +1,8 @@
 """The pass for half the square: sum (x - m)^2 = sum x^2 - 2 <x, m> + <m, m>.
 
-So it is the product of the data with the other factors. What is contracted over one side of the
-matrix serves all modes of the other side, until a factor of it changes. Weights that are a vector
-per mode go with the rows of the factors.
+So it needs only the product of the data with the factors of all modes but one. The data, multiplied
+by the factors of one side of the matrix, serves all modes of the other side, until a factor
+changes. Weights that are a vector per mode multiply the rows of the factors.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from robustcp.engines.storage import Storage
 from robustcp.engines.tiles import Tile, khatri_rao, split_boxes, split_range
 from robustcp.losses import Loss
 
-#: A contraction of the data is kept if it has no more entries than this, or this share.
-CACHED_ENTRIES, CACHED_SHARE = 1 << 20, 0.03
+#: A contraction of the data with at most so many entries is kept.
+CACHED_ENTRIES = 1 << 20
+#: A contraction with at most this share of the entries of the data is kept as well.
+CACHED_SHARE = 0.03
 
 
 class LeastSquaresPass(Pass):
-    """Two contractions instead of three; for whole modes of float64 data without gaps.
+    """Two matrix products instead of three; for whole modes of float64 data without gaps.
 
-    Gaps that weights of modes make are none: what is there is multiplied by 0.
+    Entries of weight 0, where weights are vectors of modes, are not gaps: they are multiplied by 0.
     """
 
-    #: Below this share of the squares of the data, most digits of a value have cancelled.
+    #: Of a value below this share of the squares of the data, most digits have cancelled.
     cancellation_share: ClassVar[float] = 1e-7
 
     def __init__(self, storage: Storage, plain: Pass, *, compiled: bool = False) -> None:
@@ -52,7 +54,7 @@ class LeastSquaresPass(Pass):
     ) -> NormalEquations:
         """The normal equations, with a value that lacks the squares of the data.
 
-        It is an array, and may still be on its way.
+        The value is an array, which a GPU may still be computing.
         """
         storage, u = self.storage, factors[n]
         product = self.shared_gram(factors, n)
@@ -66,16 +68,16 @@ class LeastSquaresPass(Pass):
         return NormalEquations(self.packed_grams(product, n, rows), mttkrp - fitted, value)
 
     def complete_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
-        """The value from what it is without the squares of the data: <m, m> / 2 - <x, m>."""
+        """The value, given the value without the squares of the data: <m, m> / 2 - <x, m>."""
         total = self._half_data_square + value
         return total if self.is_accurate(total) else self.plain.value(factors, loss)
 
     def is_accurate(self, value: float) -> bool:
-        """Whether enough digits of a value are left, and so of gradients."""
+        """Whether enough digits of a value, and so of gradients, have not cancelled."""
         return value >= self.cancellation_share * self._half_data_square
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
-        n = len(factors) - 1  # contracted over the others, of which most are in the rows
+        n = len(factors) - 1  # of the modes of the matrix's columns
         return float(self.normal_equations(factors, n, loss, slice(0, self.storage.shape[n])).value)
 
     @cached_property
@@ -136,7 +138,7 @@ class LeastSquaresPass(Pass):
         return total
 
     def _plain_lines(self, factors: Sequence[Array], own_rows: bool) -> Iterator[tuple[int, Array]]:
-        """Lines of the product, by tiles: where each part begins, and the part."""
+        """The product by tiles: the first line of each part, and the part."""
         storage, split = self.storage, self.storage.split
         tile_factors = storage.tile_factors(factors)
         side = slice(0, split) if own_rows else slice(split, None)
@@ -177,9 +179,9 @@ class LeastSquaresPass(Pass):
 
 
 class MatrixLeastSquaresPass(LeastSquaresPass):
-    """The same by two products of the whole matrix, on a GPU; also in float32.
+    """The pass by two products of the whole matrix, on a GPU; also in float32.
 
-    Where the model is so close to the data that digits cancel, residuals are passed over.
+    Where the model is so close to the data that digits cancel, the pass over residuals is used.
     """
 
     cancellation_share = 1e-3

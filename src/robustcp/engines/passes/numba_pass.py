@@ -1,7 +1,7 @@
-"""Passes compiled by Numba, for losses that have a `numba_formula` and NumPy arrays.
+"""Passes by code that Numba compiles, for NumPy arrays and losses that have a `numba_formula`.
 
-NumPy goes through memory seven times for the one line of arithmetic of a loss, and a tile costs
-it some twenty calls.
+For the few operations of a loss, NumPy would read and write memory seven times, and it would need
+some twenty calls for a tile.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Array
+from robustcp.engines.entry_field import MatrixField
 from robustcp.engines.installed import loss_parameters, numba_kernels
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes.base import Pass, TileSums
-from robustcp.engines.scales import MatrixScales
+from robustcp.engines.scales import InverseScales
 from robustcp.engines.tiles import Tiling, khatri_rao, split_range
-from robustcp.engines.weights import MatrixWeights
 from robustcp.losses import Loss
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the matrix.
+    """A block of the matrix.
 
     Attributes
     ----------
     corner, end : (row, column)
     rows : slice
-        The rows of the own mode that it has a part in.
+        The rows of the own mode that it contributes to.
     """
 
     corner: tuple[int, int]
@@ -67,7 +67,7 @@ class CompiledPass(Pass):
 
         def add_block(block: Block) -> float:
             target = slice(block.rows.start - rows.start, block.rows.stop - rows.start)
-            value: float = run(block, gradient[target], gram[target])  # of no other block
+            value: float = run(block, gradient[target], gram[target])  # no other block's rows
             return value
 
         return NormalEquations(gram, gradient, sum(self.storage.map(add_block, blocks)))
@@ -79,10 +79,10 @@ class CompiledPass(Pass):
         return float(sum(self.storage.map(lambda block: run(block, empty, empty), blocks)))
 
     def _block_function(self, loss: Loss, sides: _SideProducts) -> Any:
-        """A function of a block, and of arrays to add to, that returns the block's value."""
+        """A function that adds a block's part to two arrays, and returns the block's value."""
         code, functions, value_factor = numba_kernels(), *self.functions(loss)
         address, read_block, products = code.address, self._read_block, sides.products
-        run = (code.rows_tile if sides.own_rows else code.columns_tile)(self.storage.dtype).run
+        run, own_rows = code.tile_pass(self.storage.dtype).run, sides.own_rows
         sizes = len(products[1]), len(products[2]), products[3].shape[1]
         addresses = [address(part) for part in products]
 
@@ -90,9 +90,8 @@ class CompiledPass(Pass):
             assert products  # held while they are read
             entries, (row, column), end = read_block(block), block.corner, block.end
             size = end[0] - row, end[1] - column
-            tile = code.Tile(
-                row, column, *size, block.rows.start, *sizes, gram.shape[1], *addresses
-            )
+            first_own, packed = block.rows.start, gram.shape[1]
+            tile = code.Tile(row, column, *size, own_rows, first_own, *sizes, packed, *addresses)
             value = run(functions, entries, tile, address(gradient), address(gram))
             return float(value_factor * value)
 
@@ -160,14 +159,14 @@ class CompiledPass(Pass):
         return entries
 
     @cached_property
-    def _scales(self) -> MatrixScales | None:
+    def _scales(self) -> InverseScales | None:
         scales, storage = self.storage.scales, self.storage
-        return None if scales is None else scales.as_matrix(storage.shape, storage.split)
+        return None if scales is None else scales.inverse_scales(storage.shape, storage.split)
 
     @cached_property
-    def _weights(self) -> MatrixWeights | None:
+    def _weights(self) -> MatrixField | None:
         weights, storage = self.storage.weights, self.storage
-        return None if weights is None else MatrixWeights(weights, storage.shape, storage.split)
+        return None if weights is None else MatrixField(weights, storage.shape, storage.split)
 
 
 def _locate(matrix: np.ndarray, offset: tuple[int, int]) -> tuple[int, int]:
@@ -215,10 +214,10 @@ class _SideProducts:
         ]
 
     def _cut_own_side(self, rows: slice, max_lines: int) -> list[tuple[int, int, slice]]:
-        """Cuts of the own side, at most so long: first line, end, and the own mode's rows.
+        """Cuts of at most `max_lines` of the own side: first line, end, and the own mode's rows.
 
         A cut is a part of one run (the lines of one index of the modes before) or several whole
-        ones; so it has a part in few rows of the own mode, or each row many lines in it.
+        runs. So it contributes to few rows of the own mode, or many of its lines to each row.
         """
         left, own, right = (len(part) for part in self.products[:3])
         run_lines, used_lines = own * right, (rows.stop - rows.start) * right

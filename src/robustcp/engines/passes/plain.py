@@ -1,11 +1,11 @@
-"""The pass by the array library of the data, for any loss.
+"""The pass that uses the array library of the data, for any loss.
 
 On a tile
 
     r = x - K_rows K_columns'                    K: Khatri-Rao product of the tile's factor rows
     value, slope, curvature of the loss at r
-    gradient = slope times K of the other side   I_n x R          after the rest of the own
-    gram     = curvature times S of that side    I_n x R(R+1)/2   side is contracted away
+    gradient = slope times K of the other side       I_n x R          after the rest of the own
+    gram     = curvature times S of the other side   I_n x R(R+1)/2   side is contracted away
 
 where S, the "self Khatri-Rao" product, holds the products of pairs of K's columns. So a pass is
 three thin matrix products around one elementwise formula, whatever the mode. If entries have
@@ -65,7 +65,7 @@ class PlainPass(Pass):
         return float(sum(storage.map(tile_value, storage.pass_tiles())))
 
     def _majorize(self, loss: Loss, tile: Tile, factors: TileFactors) -> tuple[float, Array, Array]:
-        """The sum of the values, slopes and curvatures, by their weights; 0 where X has a gap."""
+        """The sum of the values, slopes, and curvatures, weighted; 0 where X has a gap."""
         storage = self.storage
         scale = storage.tile_scales(tile)
         r = storage.residual(tile, factors, scale)

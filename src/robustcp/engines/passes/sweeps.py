@@ -1,4 +1,4 @@
-"""Sweeps of small data, compiled as a whole: there, calls take longer than arithmetic."""
+"""Whole sweeps over small data by compiled code: there, calls take longer than arithmetic."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from robustcp.engines.passes.numba_pass import CompiledPass
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
 
+Equations = NormalEquations | None
+
 
 class StackedSweep(WholeSweep):
-    """Sweeps for one loss; what does not change between them is looked up once.
+    """Sweeps for one loss over factors stacked in storage order.
 
-    Compiled code gets the factors stacked, in storage order.
+    What does not change between sweeps is looked up once.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -34,13 +36,12 @@ class StackedSweep(WholeSweep):
 
     @abstractmethod
     def _sweep_stack(
-        self,
-        stack: np.ndarray,
-        modes: np.ndarray,
-        mu: float,
-        cached_equations: NormalEquations | None,
-    ) -> np.ndarray:
-        """New stacked factors; the given ones may change."""
+        self, stack: np.ndarray, modes: np.ndarray, parameters: np.ndarray, equations: Equations
+    ) -> None:
+        """Update the factors of some modes (in storage order) in the stack.
+
+        The parameters are those of row solves, the equations those of the first mode, if known.
+        """
 
     def update_factors(
         self,
@@ -49,13 +50,13 @@ class StackedSweep(WholeSweep):
         mu: float,
         cached_equations: NormalEquations | None,
     ) -> Factors:
-        new = self._sweep_stack(
-            self._stack_factors(factors), _storage_modes(modes, self._order), mu, cached_equations
-        )
+        stack, stored_modes = self._stack_factors(factors), _storage_modes(modes, self._order)
+        parameters = np.array((mu, _lift(stack.shape[1], self._dtype)), self._dtype)
+        self._sweep_stack(stack, stored_modes, parameters, cached_equations)
         updated = list(factors)
         for mode, rows in self._mode_rows:
             if mode in modes:
-                updated[mode] = new[rows]
+                updated[mode] = stack[rows]
         return tuple(updated)
 
     def _stack_factors(self, factors: Factors) -> np.ndarray:
@@ -63,7 +64,7 @@ class StackedSweep(WholeSweep):
 
 
 class FormulaSweep(StackedSweep):
-    """Those of a loss that has a formula."""
+    """Sweeps for a loss that has a formula."""
 
     def __init__(self, compiled_pass: CompiledPass, loss: Loss) -> None:
         super().__init__(compiled_pass.storage)
@@ -72,7 +73,7 @@ class FormulaSweep(StackedSweep):
         assert matrix is not None
         functions, self._value_factor = compiled_pass.functions(loss)
         entries = compiled_pass.read_all()
-        addresses = (f(real).address for f in (code.rows_tile, code.columns_tile, code.solve_rows))
+        addresses = code.tile_pass(real).address, code.solve_rows(real).address
         self._sweep = code.Sweep(functions, entries, *addresses, storage.split, len(storage.shape))
         self._sweep.arrays = functions.arrays, entries.arrays
         self._run, self._turns, self._address = code.sweep(real).run, code.Turns, code.address
@@ -80,22 +81,16 @@ class FormulaSweep(StackedSweep):
         self._max_rows, self._work_lines = max(storage.shape), 3 * max(matrix.shape)
 
     def _sweep_stack(
-        self,
-        stack: np.ndarray,
-        modes: np.ndarray,
-        mu: float,
-        cached_equations: NormalEquations | None,
-    ) -> np.ndarray:
+        self, stack: np.ndarray, modes: np.ndarray, parameters: np.ndarray, equations: Equations
+    ) -> None:
         rank, address = stack.shape[1], self._address
         gradient, gram, buffers = self._allocate(rank)
-        if cached_equations is not None:
-            gradient[: len(cached_equations.gradient)] = cached_equations.gradient
-            gram[: len(cached_equations.gram)] = cached_equations.gram
-        parameters = np.array((mu, _lift(rank, self._dtype)), self._dtype)
-        turns = self._turns(len(modes), cached_equations is not None, -1, rank)
+        if equations is not None:
+            gradient[: len(equations.gradient)] = equations.gradient
+            gram[: len(equations.gram)] = equations.gram
+        turns = self._turns(len(modes), equations is not None, -1, rank)
         inputs = address(modes), self._offsets, address(parameters), address(stack)
         self._run(self._sweep, turns, *inputs, *buffers)
-        return stack
 
     def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
         stack, n, count = self._stack_factors(factors), self._order.index(mode), len(factors[mode])
@@ -119,7 +114,7 @@ class FormulaSweep(StackedSweep):
 
 
 class LeastSquaresSweep(StackedSweep):
-    """Those of half the square."""
+    """Sweeps for half the square."""
 
     def __init__(self, least_squares: LeastSquaresPass, loss: Loss) -> None:
         super().__init__(least_squares.storage)
@@ -130,24 +125,16 @@ class LeastSquaresSweep(StackedSweep):
         self._arguments = numba_kernels().gemm(storage.dtype), X, storage.split, self._mode_offsets
 
     def _sweep_stack(
-        self,
-        stack: np.ndarray,
-        modes: np.ndarray,
-        mu: float,
-        cached_equations: NormalEquations | None,
-    ) -> np.ndarray:
+        self, stack: np.ndarray, modes: np.ndarray, parameters: np.ndarray, equations: Equations
+    ) -> None:
         gradient, gram = np.empty((2, 0, 0), stack.dtype)
-        if cached_equations is not None:
-            gradient, gram = map(
-                np.ascontiguousarray, (cached_equations.gradient, cached_equations.gram)
-            )
-        (gemm, *arguments), rank = self._arguments, stack.shape[1]
-        parameters = np.array((mu, _lift(rank, self._dtype)), stack.dtype)
+        if equations is not None:
+            gradient, gram = map(np.ascontiguousarray, (equations.gradient, equations.gram))
+        gemm, *arguments = self._arguments
         solve = numba_kernels().solve_rows(stack.dtype).address
-        new: np.ndarray = numba_kernels().least_squares_sweep(
+        numba_kernels().least_squares_sweep(
             gemm, solve, *arguments, modes, stack, gradient, gram, parameters
         )
-        return new
 
     def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
         stack = self._stack_factors(factors)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from robustcp._util.typing import Array
+from robustcp.engines.entry_field import TileField
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes.base import Pass
 from robustcp.engines.passes.plain import PlainPass
 from robustcp.engines.storage import Storage
 from robustcp.engines.tiles import khatri_rao
-from robustcp.engines.weights import TileWeights
 from robustcp.losses import Formula, Loss
 
-#: Rows and columns of a block, and packed columns that a program sums up, at most.
-MAX_BLOCK_SIZE, MAX_PACKED_COLUMNS = 64, 64
-#: Reads under way at a time, where they are of neighbours in memory.
+#: The most rows and columns of a block of entries.
+MAX_BLOCK_SIZE = 64
+#: The most packed columns that a program sums up.
+MAX_PACKED_COLUMNS = 64
+#: The stages of the pipeline of reads, unless neighbours in memory are in different rows.
 PIPELINE_STAGES = 2
-#: Entries of a row over which errors of slopes average out.
+#: The entries of a row over which rounding errors of slopes average out.
 MIN_AVERAGED_ENTRIES = 1 << 18
-#: A mode with fewer indices is no good for the rows of blocks.
+#: A mode with fewer indices is too short for the rows of blocks.
 MIN_BLOCK_ROWS = 16
-#: So many programs keep a GPU busy; their sums may be this share of the data, or so many numbers.
-TARGET_PROGRAMS, PARTIAL_SUMS_SHARE, MIN_PARTIAL_SUMS = 132 * 16, 0.02, 1 << 22
+#: The number of programs that keep a GPU busy.
+TARGET_PROGRAMS = 132 * 16
+#: The sums of all programs have at most this share of the numbers of the data.
+PARTIAL_SUMS_SHARE = 0.02
+#: But a limit below this count does not apply.
+MIN_PARTIAL_SUMS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,12 @@ class ModeRoles:
     Attributes
     ----------
     own : int
-        The mode whose normal equations are asked for.
+        The mode whose normal equations are computed.
     rows, tile : int
-        Those that a block of entries is cut from. Rows are of the own mode, unless that is too
+        The modes that blocks of entries are cut from. Rows are of the own mode, unless that is too
         short: then each of its indices has programs of its own (`per_own_index`).
     outer : tuple of int
-        All others.
+        All other modes.
     """
 
     own: int
@@ -55,7 +60,7 @@ class ModeRoles:
 
     @classmethod
     def of(cls, own: int, shape: Sequence[int], strides: Sequence[int]) -> ModeRoles:
-        """Blocks should be wide, and their entries near each other."""
+        """Roles for which blocks are wide, and their entries near each other."""
         others = [m for m in range(len(shape)) if m != own]
 
         def tile_preference(mode: int) -> tuple[int, int]:
@@ -72,38 +77,32 @@ class ModeRoles:
 class TritonPass(Pass):
     """One kernel reads the data once and writes sums; any strides, any number of modes.
 
-    Vectors of weights and scales are products over the outer modes there, followed by those of
-    the own mode if the pass is turned.
+    Weights and scales of modes come as products over the outer modes, followed by those of the own
+    mode if each of its indices has programs of its own.
     """
 
     def __init__(self, storage: Storage, kernels: Any) -> None:
         super().__init__(storage)
         self._kernels = kernels
         self._plain = PlainPass(storage)
+        self._cache: dict[Any, Any] = {}
 
     def supports(self, loss: Loss) -> bool:
-        """Whether there is a kernel for it."""
-        scales = self.storage.scales
-        slabwise = scales is None or scales.slabs is None or scales.slabs.array is None
-        rank_supported = (
-            scales is None
-            or not scales.signal_factors
-            or _rank(scales.signal_factors) <= self._kernels.MAX_RANK
-        )
-        formula = loss.triton_formula
-        return (
-            slabwise
-            and rank_supported
-            and formula is not None
-            and self._can_represent(formula.numbers)
-        )
+        """Whether there is a kernel for the loss, with its parameters and with the scales."""
+        scales, formula = self.storage.scales, loss.triton_formula
+        if formula is None or not self._can_represent(formula.numbers):
+            return False
+        if scales is None:
+            return True
+        by_modes = scales.field.array is None
+        return by_modes and (not scales.signal_factors or self.supports_rank(scales.signal_factors))
 
     def supports_rank(self, factors: Sequence[Array]) -> bool:
-        """Whether there are kernels for factors of so many columns."""
+        """Whether there are kernels for the rank of some factors."""
         return _rank(factors) <= int(self._kernels.MAX_RANK)
 
     def _can_represent(self, numbers: Sequence[float]) -> bool:
-        """Whether the type of the factors holds some numbers."""
+        """Whether some numbers are 0 or normal numbers in the type of the factors."""
         info = self.storage.xp.finfo(self.storage.dtype)
         return all(n == 0 or info.smallest_normal <= abs(n) <= info.max for n in numbers)
 
@@ -136,8 +135,6 @@ class TritonPass(Pass):
         xp, shape, roles = storage.xp, storage.shape, self._roles(n)
         factors = [xp.asarray(A, dtype=storage.dtype).contiguous() for A in factors]
         rank = _rank(factors)
-        pair_count = rank * (rank + 1) // 2
-        packed = pair_count if gram else 0
         own_slice = slice(0, shape[n]) if rows is None else rows
         own_count = own_slice.stop - own_slice.start
         data, first, count = storage.storage_array, own_slice.start, own_count
@@ -146,33 +143,12 @@ class TritonPass(Pass):
             data, own_factor = data.narrow(n, own_slice.start, own_count), own_factor[own_slice, :]
             first, count, own_programs = 0, shape[roles.rows], own_count
         strides, tile_size = data.stride(), shape[roles.tile]
-        offsets, offsets_divisor = self._outer_offsets(n)
-        scale_flags, weights, scales = self._weight_inputs(roles, own_slice)
-        max_block = MAX_BLOCK_SIZE if storage.dtype == xp.float32 else MAX_BLOCK_SIZE // 2
-        layout = kernels.Layout(  # blocks take as many registers in double precision
-            real=kernels.TRITON_TYPES[str(storage.dtype)],
-            fast=not kernels.is_interpreted() and storage.dtype == xp.float32,
-            row_block=min(max_block, kernels.block_size(count)),
-            tile_block=min(max_block, kernels.block_size(tile_size)),
-            rank_block=kernels.block_size(rank),
-            pair_block=min(MAX_PACKED_COLUMNS, kernels.block_size(pair_count)),
-            signal_block=kernels.block_size(max(1, scales.signal_rank)),
-            rows_divisor=_power_of_two_divisor(count),
-            row_stride_divisor=_power_of_two_divisor(strides[roles.rows]),
-            tile_divisor=_power_of_two_divisor(tile_size),
-            offsets_divisor=offsets_divisor,
-            gradient=True,
-            gram=gram,
-            per_own_index=roles.per_own_index,
-            has_missing=storage.has_missing,
-            clipped=storage.view.clip_limit < math.inf,
-            unit_steps=len(self._unit_multipliers),
-            **scale_flags,
-            split_slopes=math.prod(shape) < MIN_AVERAGED_ENTRIES * shape[n],
-            pipeline_stages=1 if strides[roles.rows] == 1 else PIPELINE_STAGES,
-        )
-        pairs = self._column_pairs(rank, layout)
-        P = self._outer_products(factors, roles, pairs, rank, layout.rank_block)
+        weights = self._cached("weights", self._weights, roles, own_slice)
+        scales = self._cached("scales", self._scales, roles, own_slice)
+        layout = self._cached("layout", self._layout, roles, count, rank, gram)
+        packed = rank * (rank + 1) // 2 if gram else 0
+        pairs = self._cached("pairs", self._column_pairs, rank)
+        P = self._outer_products(factors, roles, pairs)
         blocks = -(-count // layout.row_block)
         sums_limit = max(PARTIAL_SUMS_SHARE * math.prod(shape), MIN_PARTIAL_SUMS)
         parts, splits = _split_work(
@@ -189,10 +165,10 @@ class TritonPass(Pass):
         values = xp.empty(sums.shape[:2], dtype=xp.float64, device=storage.device)
         arguments = (
             kernels.Inputs(
-                self._kernel_parameters(loss),
+                self._cached("parameters", self._parameters, _formula(loss)),
                 kernels.Data(
                     data,
-                    offsets,
+                    self._cached("offsets", self._offsets, roles.outer, self._strides),
                     strides[roles.rows] // layout.row_stride_divisor,
                     strides[roles.tile],
                     strides[n] if roles.per_own_index else 0,
@@ -221,9 +197,16 @@ class TritonPass(Pass):
 
     # What does not change between passes
 
-    @cached_property
-    def _cache(self) -> dict[Any, Any]:
-        return {}
+    def _cached(self, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns for some arguments, computed once."""
+        key = name, *((a.start, a.stop) if isinstance(a, slice) else a for a in arguments)
+        if key not in self._cache:
+            self._cache[key] = compute(*arguments)
+        return self._cache[key]
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return tuple(self.storage.storage_array.stride())
 
     @property
     def _unit_multipliers(self) -> tuple[float, ...]:
@@ -235,20 +218,49 @@ class TritonPass(Pass):
         return math.ldexp(1.0, -half), math.ldexp(1.0, half - exponent)
 
     def _roles(self, n: int) -> ModeRoles:
-        return ModeRoles.of(n, self.storage.shape, self.storage.storage_array.stride())
+        return ModeRoles.of(n, self.storage.shape, self._strides)
 
-    def _outer_offsets(self, n: int) -> tuple[Array, int]:
-        """Where the data of each outer index begins, and a power of two that divides them all."""
-        key = "places", n
-        if key not in self._cache:
-            strides = self.storage.storage_array.stride()
-            outer = self._roles(n).outer
-            divisor = min((_power_of_two_divisor(strides[m]) for m in outer), default=16)
-            self._cache[key] = self._offsets(outer, strides), divisor
-        offsets: tuple[Array, int] = self._cache[key]
-        return offsets
+    def _layout(self, roles: ModeRoles, count: int, rank: int, gram: bool) -> Any:
+        """The layout of a kernel for `count` rows."""
+        kernels, storage, strides = self._kernels, self.storage, self._strides
+        weights, scales, shape = storage.weights, storage.scales, storage.shape
+        signal_factors = () if scales is None else scales.signal_factors
+        single, tile_size = storage.dtype == storage.xp.float32, shape[roles.tile]
+        max_block = MAX_BLOCK_SIZE if single else MAX_BLOCK_SIZE // 2  # as many registers
+        divisors = (_power_of_two_divisor(strides[m]) for m in roles.outer)
+        return kernels.Layout(
+            real=kernels.TRITON_TYPES[str(storage.dtype)],
+            fast=single and not kernels.is_interpreted(),
+            row_block=min(max_block, kernels.block_size(count)),
+            tile_block=min(max_block, kernels.block_size(tile_size)),
+            rank_block=kernels.block_size(rank),
+            pair_block=self._pair_block(rank),
+            signal_block=kernels.block_size(_rank(signal_factors) if signal_factors else 1),
+            rows_divisor=_power_of_two_divisor(count),
+            row_stride_divisor=_power_of_two_divisor(strides[roles.rows]),
+            tile_divisor=_power_of_two_divisor(tile_size),
+            offsets_divisor=min(divisors, default=16),
+            gradient=True,
+            gram=gram,
+            per_own_index=roles.per_own_index,
+            has_missing=storage.has_missing,
+            clipped=storage.view.clip_limit < math.inf,
+            unit_steps=len(self._unit_multipliers),
+            mode_weights=weights is not None and weights.array is None,
+            entry_weights=weights is not None and weights.array is not None,
+            scaled=scales is not None,
+            floored=scales is not None and scales.parameters[3] > 0,
+            signal=bool(signal_factors),
+            split_slopes=math.prod(shape) < MIN_AVERAGED_ENTRIES * shape[roles.own],
+            pipeline_stages=1 if strides[roles.rows] == 1 else PIPELINE_STAGES,
+        )
+
+    def _pair_block(self, rank: int) -> int:
+        """How many packed columns a program sums up."""
+        return min(MAX_PACKED_COLUMNS, int(self._kernels.block_size(rank * (rank + 1) // 2)))
 
     def _offsets(self, modes: Sequence[int], strides: Sequence[int]) -> Array:
+        """Where each index of some modes begins."""
         xp, storage = self.storage.xp, self.storage
         options = {"dtype": xp.int64, "device": storage.device}
         offsets = xp.zeros((1,), **options)
@@ -257,106 +269,57 @@ class TritonPass(Pass):
             offsets = xp.reshape(offsets[:, None] + steps[None, :], (-1,))
         return offsets
 
-    def _column_pairs(self, rank: int, layout: Any) -> tuple[Array, Array]:
+    def _column_pairs(self, rank: int) -> tuple[Array, ...]:
         """The columns of rows and the pairs of packed columns, in whole chunks."""
-        key = "pairs", rank
-        if key not in self._cache:
-            xp, storage = self.storage.xp, self.storage
-            options = {"dtype": xp.int32, "device": storage.device}
-            row_padding = xp.zeros((layout.rank_block - rank,), **options)
-            pair_padding = xp.zeros((-(rank * (rank + 1) // 2) % layout.pair_block,), **options)
-            self._cache[key] = tuple(
-                xp.concat(
-                    [
-                        xp.arange(rank, **options),
-                        row_padding,
-                        xp.astype(pair, xp.int32),
-                        pair_padding,
-                    ]
-                )
-                for pair in storage.packed_pairs(rank)
-            )
-        pairs: tuple[Array, Array] = self._cache[key]
-        return pairs
+        xp, storage = self.storage.xp, self.storage
+        options = {"dtype": xp.int32, "device": storage.device}
+        row_padding = xp.zeros((self._kernels.block_size(rank) - rank,), **options)
+        pair_padding = xp.zeros((-(rank * (rank + 1) // 2) % self._pair_block(rank),), **options)
+        before = xp.arange(rank, **options), row_padding
+        return tuple(
+            xp.concat([*before, xp.astype(pair, xp.int32), pair_padding])
+            for pair in storage.packed_pairs(rank)
+        )
 
-    def _kernel_parameters(self, loss: Loss) -> Array:
-        """The numbers of the loss, of the view and of the scales."""
-        formula = _formula(loss)
-        if formula not in self._cache:
-            storage, view = self.storage, self.storage.view
-            loss_numbers = (*formula.numbers, *(0.0,) * 7)[:7]
-            multipliers = (*self._unit_multipliers, 1.0, 1.0)[:2]
-            constant, linear, quadratic, floor = (
-                (1.0, 0.0, 0.0, 0.0) if storage.scales is None else storage.scales.parameters
-            )
-            numbers = (
-                *loss_numbers,
-                *multipliers,
-                view.clip_limit,
-                view.mask_limit,
-                floor**4,
-                constant,
-                linear,
-                quadratic,
-            )
-            self._cache[formula] = storage.xp.asarray(
-                numbers, dtype=storage.dtype, device=storage.device
-            )
-        return self._cache[formula]
+    def _parameters(self, formula: Formula) -> Array:
+        """The parameters of the loss, of the view and of the scales."""
+        storage, view, scales = self.storage, self.storage.view, self.storage.scales
+        *variance, floor = (1.0, 0.0, 0.0, 0.0) if scales is None else scales.parameters
+        parameters = (
+            *(*formula.numbers, *(0.0,) * 7)[:7],
+            *(*self._unit_multipliers, 1.0, 1.0)[:2],
+            *(view.clip_limit, view.mask_limit, floor**4),
+            *variance,
+        )
+        return storage.xp.asarray(parameters, dtype=storage.dtype, device=storage.device)
 
     # What a pass needs beside the data
 
     def _outer_products(
-        self,
-        factors: Sequence[Array],
-        roles: ModeRoles,
-        pairs: tuple[Array, Array],
-        rank: int,
-        R: int,
+        self, factors: Sequence[Array], roles: ModeRoles, pairs: tuple[Array, Array]
     ) -> Array:
         """Products of the factor rows of the outer modes, then those of pairs of their columns."""
-        xp, storage = self.storage.xp, self.storage
+        xp, storage, rank = self.storage.xp, self.storage, _rank(factors)
         ones_row = xp.ones((1, rank), dtype=storage.dtype, device=storage.device)
         outer_factors = [factors[m] for m in roles.outer]
         last = outer_factors[-1] if outer_factors else ones_row
         first = khatri_rao(outer_factors[:-1]).contiguous() if len(outer_factors) > 1 else ones_row
         count, width = first.shape[0] * last.shape[0], pairs[0].shape[0]
         products = xp.empty((count, width), dtype=storage.dtype, device=storage.device)
-        block_entries = 1024
+        block_entries, sizes = 1024, (count, last.shape[0], rank, width)
         self._kernels.khatri_rao_rows[(-(-count * width // block_entries),)](
             first,
             last,
             *pairs,
             products,
-            count,
-            last.shape[0],
-            rank,
-            width,
-            R=R,
+            *sizes,
+            R=self._kernels.block_size(rank),
             BLOCK=block_entries,
         )
         return products
 
-    def _weight_inputs(
-        self, roles: ModeRoles, own_slice: slice
-    ) -> tuple[dict[str, bool], Any, Any]:
-        """Which weights and scales there are, and both as the kernel reads them."""
-        key = "weights", roles.own, own_slice.start, own_slice.stop
-        if key not in self._cache:
-            weights, scales = self.storage.weights, self.storage.scales
-            flags = {
-                "mode_weights": weights is not None and weights.array is None,
-                "entry_weights": weights is not None and weights.array is not None,
-                "scaled": scales is not None,
-                "floored": scales is not None and scales.parameters[3] > 0,
-                "signal": scales is not None and bool(scales.signal_factors),
-            }
-            inputs = self._weights(roles, own_slice), self._scales(roles, own_slice)
-            self._cache[key] = flags, *inputs
-        flags_and_inputs: tuple[dict[str, bool], Any, Any] = self._cache[key]
-        return flags_and_inputs
-
     def _weights(self, roles: ModeRoles, own_slice: slice) -> Any:
+        """The weights as the kernel reads them."""
         weights, storage = self.storage.weights, self.storage
         if weights is None:
             return self._kernels.EntryWeights()
@@ -371,10 +334,11 @@ class TritonPass(Pass):
         return self._kernels.EntryWeights(None, None, None, array, offsets, *mode_strides)
 
     def _scales(self, roles: ModeRoles, own_slice: slice) -> Any:
+        """The scales as the kernel reads them."""
         scales, storage, xp = self.storage.scales, self.storage, self.storage.xp
         if scales is None:
             return self._kernels.EntryScales()
-        rows, *others = self._mode_vectors(scales.slabs, roles, own_slice)
+        rows, *others = self._mode_vectors(scales.field, roles, own_slice)
         vectors = rows * scales.unit, *others
         if not scales.signal_factors:
             return self._kernels.EntryScales(*vectors)
@@ -383,20 +347,17 @@ class TritonPass(Pass):
         outer = khatri_rao([factors[m] for m in roles.outer] or [xp.ones_like(factors[0][:1, :])])
         if roles.per_own_index:
             outer = xp.concat([outer, factors[roles.own][own_slice, :]], axis=0)
-        padding = xp.zeros(
-            (outer.shape[0], self._kernels.block_size(rank) - rank),
-            dtype=outer.dtype,
-            device=storage.device,
-        )
+        padding_shape = outer.shape[0], self._kernels.block_size(rank) - rank
+        padding = xp.zeros(padding_shape, dtype=outer.dtype, device=storage.device)
         padded = xp.concat([outer, padding], axis=1).contiguous()
         return self._kernels.EntryScales(
             *vectors, factors[roles.rows], padded, factors[roles.tile], rank
         )
 
     def _mode_vectors(
-        self, weights: TileWeights | None, roles: ModeRoles, own_slice: slice
+        self, weights: TileField | None, roles: ModeRoles, own_slice: slice
     ) -> tuple[Array, Array, Array]:
-        """Those of rows, of tiles, and of outer indices with the own ones after them."""
+        """Vectors of rows, of tiles, and of outer indices with those of own indices after them."""
         xp, storage = self.storage.xp, self.storage
 
         def vector(mode: int) -> Array:
@@ -432,7 +393,7 @@ def _even_parts(size: int, max_parts: int) -> int:
 
 
 def _formula(loss: Loss) -> Formula:
-    """That of a loss which is supported."""
+    """The formula of a loss that is supported."""
     formula = loss.triton_formula
     assert formula is not None
     return formula

@@ -10,7 +10,7 @@ import numpy as np
 
 from robustcp._util.typing import Array
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
-from robustcp.engines import CoordinateWeights, to_host
+from robustcp.engines import ListedField, to_host
 from robustcp.losses import Loss, loss_types
 from robustcp.noise import Noise
 from robustcp.persist.labels import LABEL_CODEC
@@ -76,7 +76,7 @@ def fit_arrays(fit: Fit) -> dict[str, np.ndarray]:
 def noise_arrays(noise: Noise) -> dict[str, np.ndarray]:
     """Scales of slabs, and known standard deviations: of slabs, of all entries, or listed."""
     arrays = {f"noise_{n}": v for n, v in enumerate(noise.slabs) if v is not None}
-    if isinstance(noise.known_sigmas, CoordinateWeights):
+    if isinstance(noise.known_sigmas, ListedField):
         return arrays | {"known_listed": noise.known_sigmas.values}
     deviations = (
         ()

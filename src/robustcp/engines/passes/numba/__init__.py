@@ -29,10 +29,10 @@ from robustcp.engines.passes.numba.noise import contaminated_scale_rounds, main_
 from robustcp.engines.passes.numba.posterior import expected_equations
 from robustcp.engines.passes.numba.runtime import (
     C_FUNCTIONS,
-    COMPILE_CLOCK,
     COMPILED_NAMES,
     address,
     cache_folder,
+    compile_seconds,
 )
 from robustcp.engines.passes.numba.scales import inverse_scales
 from robustcp.engines.passes.numba.solves import (
@@ -42,4 +42,4 @@ from robustcp.engines.passes.numba.solves import (
     solve_rows,
 )
 from robustcp.engines.passes.numba.sweeps import Sweep, Turns, sweep
-from robustcp.engines.passes.numba.tiles import Entries, Functions, Tile, columns_tile, rows_tile
+from robustcp.engines.passes.numba.tiles import Entries, Functions, Tile, tile_pass

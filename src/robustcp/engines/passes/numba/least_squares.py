@@ -36,7 +36,7 @@ def _khatri_rao(stack, begins, first, last):
 
 @internal_jit
 def _contract_side(gemm, X, stack, begins, split, own_rows):
-    """The matrix X times the Khatri-Rao product of the factors of its columns, or its rows."""
+    """X times the Khatri-Rao product of the columns' factors, or X' times that of the rows'."""
     (rows, columns), rank = X.shape, stack.shape[1]
     first, last = (split, begins.shape[0] - 1) if own_rows else (0, split)
     K = _khatri_rao(stack, begins, first, last)
@@ -53,7 +53,7 @@ def _contract_side(gemm, X, stack, begins, split, own_rows):
 
 @internal_jit
 def _least_squares_equations(lines, stack, begins, split, n, gradient, gram):
-    """The normal equations of mode n for half the square, from the lines of its side.
+    """The normal equations of mode n for half the square, from what `_contract_side` returns.
 
     Returns the value without the half sum of squares of the data.
     """
@@ -100,31 +100,31 @@ def least_squares_pass(gemm, X, split, begins, n, stack, gradient, gram):
 
 @cached_jit
 def least_squares_sweep(gemm, solve, X, split, begins, turns, stack, gradient, gram, parameters):
-    """Update the factors of some modes in turn, as `sweeps.sweep`, for half the square.
+    """Update the factors of some modes in turn and in place, for half the square.
 
     What is contracted over one side of the matrix serves all modes of the other side, until a
     factor of it changes. `gradient` and `gram` are those of the first turn, or empty.
     """
-    rank, new, contracted_side = stack.shape[1], stack.copy(), 0  # 1: rows' modes, 2: columns'
-    lines = new
+    rank, contracted_side = stack.shape[1], 0  # 1: rows' modes, 2: columns'
+    lines = stack
     for t in range(turns.shape[0]):
         n = turns[t]
         first, last, side = begins[n], begins[n + 1], 1 if n < split else 2
         if t > 0 or gram.shape[0] == 0:
             if contracted_side != side:
-                lines = _contract_side(gemm, X, new, begins, split, n < split)
+                lines = _contract_side(gemm, X, stack, begins, split, n < split)
                 contracted_side = side
-            gradient = np.empty((last - first, rank), new.dtype)
-            gram = np.empty((1, rank * (rank + 1) // 2), new.dtype)
-            _least_squares_equations(lines, new, begins, split, n, gradient, gram)
-        own, count = address(new) + first * rank * new.itemsize, last - first
+            gradient = np.empty((last - first, rank), stack.dtype)
+            gram = np.empty((1, rank * (rank + 1) // 2), stack.dtype)
+            _least_squares_equations(lines, stack, begins, split, n, gradient, gram)
+        own, count = address(stack) + first * rank * stack.itemsize, last - first
         call(solve, (gram, gradient, own, parameters, count > 1, 0, count, rank, own))
         keep_alive(gram)
         keep_alive(gradient)
         if contracted_side != side:
             contracted_side = 0
+    keep_alive(stack)
     keep_alive(parameters)
-    return new
 
 
 @njit(**INLINE)

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """What is estimated of the noise by compiled code.
 
-`main_effects` does what `robustcp.noise.estimation._estimate_main_effects` does without Numba, and
-`contaminated_scale_rounds` what `_SortedResiduals._iterate` does in
-`robustcp.noise.contaminated_normal`.
+`main_effects` does what `_main_effects` of `robustcp.noise.slab_scales` does without Numba, and
+`contaminated_scale_rounds` what `_SortedResiduals._iterate` of
+`robustcp.noise.contaminated_normal` does.
 """
 
 import math

@@ -13,7 +13,6 @@ import ctypes
 import gc
 import logging
 import os
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -55,26 +54,13 @@ def _report_compiling(name, folder):
     COMPILED_NAMES.append(name)
 
 
-class _CompileClock(event.Listener):  # type: ignore[misc]
-    """The seconds in which Numba compiled something."""
-
-    def __init__(self):
-        self.seconds, self._depth, self._since = 0.0, 0, 0.0
-
-    def on_start(self, _):
-        if not self._depth:
-            self._since = time.perf_counter()
-        self._depth += 1
-
-    def on_end(self, _):
-        self._depth -= 1
-        if not self._depth:
-            self.seconds += time.perf_counter() - self._since
+_compile_clock = event.TimingListener()
+event.register("numba:compiler_lock", _compile_clock)
 
 
-#: Of this process.
-COMPILE_CLOCK = _CompileClock()
-event.register("numba:compiler_lock", COMPILE_CLOCK)
+def compile_seconds():
+    """How long Numba has compiled in this process."""
+    return _compile_clock.duration if _compile_clock.done else 0.0
 
 
 # Compiled code on disk
@@ -191,6 +177,11 @@ class Struct(ctypes.Structure):
     """
 
     arrays: Any = ()
+
+
+def integer_fields(names):
+    """Fields of a struct that are integers or addresses, by their names in one string."""
+    return [(name, ctypes.c_int64) for name in names.split()]
 
 
 @dataclass(frozen=True)

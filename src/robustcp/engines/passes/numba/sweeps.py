@@ -4,14 +4,13 @@
 Factors are stacked in storage order.
 """
 
-from ctypes import c_int64
-
 from robustcp.engines.passes.numba.intrinsics import address, call, shift
 from robustcp.engines.passes.numba.runtime import (
     INTS,
     REALS,
     Struct,
     c_function,
+    integer_fields,
     internal_jit,
 )
 from robustcp.engines.passes.numba.tiles import Entries, Functions, Tile
@@ -23,18 +22,15 @@ class Sweep(Struct):
     Attributes
     ----------
     functions, entries : as passes take them, for the whole matrix
-    rows_tile, columns_tile, solve_rows : the addresses of these functions
+    tile_pass, solve_rows : the addresses of these functions
     split, order : how many modes the rows of the matrix run over; how many there are
     """
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = (
         ("functions", Functions),
         ("entries", Entries),
-        *(
-            (name, c_int64)
-            for name in ("rows_tile", "columns_tile", "solve_rows", "split", "order")
-        ),
-    ]
+        *integer_fields("tile_pass solve_rows split order"),
+    )
 
 
 class Turns(Struct):
@@ -49,10 +45,7 @@ class Turns(Struct):
     tile : room for the tile of each pass
     """
 
-    _fields_ = [  # noqa: RUF012
-        *((name, c_int64) for name in ("count", "known", "last", "rank")),
-        ("tile", Tile),
-    ]
+    _fields_ = (*integer_fields("count known last rank"), ("tile", Tile))
 
 
 @internal_jit
@@ -94,11 +87,11 @@ def _whole_matrix_equations(sweep, tile, offsets, n, rank, stack, gradient, gram
     own_lines = before * count * inner
     tile.rows = own_lines if own_rows else other_lines
     tile.columns = other_lines if own_rows else own_lines
-    tile.count, tile.inner, tile.rank, tile.packed = count, inner, rank, packed
+    tile.own_rows, tile.count, tile.inner = own_rows, count, inner
+    tile.rank, tile.packed = rank, packed
     tile.left, tile.own = address(work), address(shift(stack, begin * rank))
     tile.right, tile.other = address(right), address(other)
-    function = sweep.rows_tile if own_rows else sweep.columns_tile
-    return call(function, (sweep.functions, sweep.entries, tile, gradient, gram))
+    return call(sweep.tile_pass, (sweep.functions, sweep.entries, tile, gradient, gram))
 
 
 @c_function(Sweep, Turns, INTS, INTS, *[REALS] * 5)

@@ -1,8 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """The pass over a tile of a matrix: the model, the loss, and what it adds to normal equations."""
 
-from ctypes import c_int64
-
 import numpy as np
 from numba import carray
 
@@ -16,7 +14,13 @@ from robustcp.engines.passes.numba.intrinsics import (
     transposed_left_product,
     transposed_right_product,
 )
-from robustcp.engines.passes.numba.runtime import REALS, Struct, c_function, internal_jit
+from robustcp.engines.passes.numba.runtime import (
+    REALS,
+    Struct,
+    c_function,
+    integer_fields,
+    internal_jit,
+)
 
 #: Entries that are standardized at once, so that the first level of the cache holds them.
 STANDARDIZED_ENTRIES = 1 << 10
@@ -33,10 +37,7 @@ class Functions(Struct):
     block_entries : how many entries are done at once, so that nothing leaves the cache
     """
 
-    _fields_ = [  # noqa: RUF012
-        (name, c_int64)
-        for name in ("loss", "preparation", "restoration", "gemm", "parameters", "block_entries")
-    ]
+    _fields_ = integer_fields("loss preparation restoration gemm parameters block_entries")
 
 
 class Entries(Struct):
@@ -49,10 +50,7 @@ class Entries(Struct):
     scales, scale_row_step : where inverse scales begin, 0 for none; from row to row
     """
 
-    _fields_ = [  # noqa: RUF012
-        (name, c_int64)
-        for name in ("data", "row_step", "entry_step", "weights", "scales", "scale_row_step")
-    ]
+    _fields_ = integer_fields("data row_step entry_step weights scales scale_row_step")
 
 
 class Tile(Struct):
@@ -64,19 +62,16 @@ class Tile(Struct):
     Attributes
     ----------
     row, column, rows, columns : where the tile begins in the matrix, and its size
+    own_rows : 1 if the mode is on the side of the rows, else 0
     first_own : the row of the own mode with which the normal equations begin
     count, inner : the rows of `own` and of `right`
     rank, packed : columns of factors and of packed Gram matrices; 0 if only values are wanted
     left, own, right, other : where the factors are
     """
 
-    _fields_ = [  # noqa: RUF012
-        (name, c_int64)
-        for name in (
-            *("row", "column", "rows", "columns", "first_own", "count", "inner", "rank", "packed"),
-            *("left", "own", "right", "other"),
-        )
-    ]
+    _fields_ = integer_fields(
+        "row column rows columns own_rows first_own count inner rank packed left own right other"
+    )
 
 
 @internal_jit
@@ -170,83 +165,58 @@ def _majorize_rows(functions, entries, row, rows, columns, s, w, y):
 
 
 @c_function(Functions, Entries, Tile, REALS, REALS)
-def rows_tile(functions, entries, tile, gradient, gram):
-    """Add a tile's part of the normal equations of a mode among those of the rows.
+def tile_pass(functions, entries, tile, gradient, gram):
+    """Add a tile's part of the normal equations of a mode; returns the sum of the values.
 
-    Returns the sum of the values; if `packed` is 0 that is all.
+    If `packed` is 0 that is all. Rows are done some at a time. Their lines of both sides make the
+    model; what slopes and curvatures are multiplied by is the other side.
     """
-    real, gemm = carray(gradient, 1).dtype, functions.gemm
-    row, rows, columns, rank, packed = tile.row, tile.rows, tile.columns, tile.rank, tile.packed
+    real, gemm, own_rows = carray(gradient, 1).dtype, functions.gemm, tile.own_rows != 0
+    row, column, rows, columns = tile.row, tile.column, tile.rows, tile.columns
+    rank, packed, line = tile.rank, tile.packed, max(columns, STANDARDIZED_ENTRIES)
     step = max(1, min(rows, functions.block_entries // columns))
-    right_rows, line = min(tile.inner, rows) if packed else 0, max(columns, STANDARDIZED_ENTRIES)
-    entry_count, pair_columns = step * columns, columns if packed else 0
+    own_lines, other_lines = (step, columns) if own_rows else (columns, step)
+    first_line, right_rows = (row, rows) if own_rows else (column, columns)
+    right_rows, entry_count = min(tile.inner, right_rows), step * columns
+    pair_lines = 1 + right_rows + other_lines
     work = np.empty(
-        2 * entry_count
-        + line
-        + step * (2 * rank + packed)
-        + (pair_columns + right_rows + 1) * packed,
-        real,
+        2 * entry_count + line + own_lines * (2 * rank + packed) + pair_lines * packed, real
     )
-    s = pointer(address(work), gradient)
-    w = shift(s, entry_count)
-    y = shift(w, entry_count)
-    u = shift(y, line)
-    v = shift(u, step * rank)
-    z = shift(v, step * rank)
-    pairs = shift(z, step * packed)
-    S = shift(pairs, (right_rows + 1) * packed)
-    k = shift(pointer(tile.other, gradient), tile.column * rank)
+    s = pointer(address(work), gradient)  # model, then slopes
+    w = shift(s, entry_count)  # curvatures
+    y = shift(w, entry_count)  # a line for data that is not read where it is
+    u = shift(y, line)  # the own side's lines
+    v = shift(u, own_lines * rank)  # slopes times the other side
+    z = shift(v, own_lines * rank)  # curvatures times products of its columns
+    pairs = shift(z, own_lines * packed)  # see `_accumulate_lines`
+    S = shift(pairs, (right_rows + 1) * packed)  # products of the other side's columns
+    k = shift(pointer(tile.other, gradient), (column if own_rows else tile.row) * rank)
+    right = pointer(tile.right, gradient)
     if packed:
-        right = pointer(tile.right, gradient)
+        _pair_products(right, tile.inner, rank, first_line, right_rows, shift(pairs, packed))
+    if packed and own_rows:
         _pair_products(k, columns, rank, 0, columns, S)
-        _pair_products(right, tile.inner, rank, row, right_rows, shift(pairs, packed))
+    if not own_rows:
+        _khatri_rao_lines(tile, column, columns, u)
     total = 0.0
     for a in range(0, rows, step):
         size = min(step, rows - a)
-        _khatri_rao_lines(tile, row + a, size, u)
-        transposed_right_product(gemm, u, k, s, size, rank, columns, False)
+        if own_rows:
+            _khatri_rao_lines(tile, row + a, size, u)
+            transposed_right_product(gemm, u, k, s, size, rank, columns, False)
+        else:
+            transposed_right_product(gemm, shift(k, a * rank), u, s, size, rank, columns, False)
         total += _majorize_rows(functions, entries, a, size, columns, s, w, y)
-        if packed:
+        if packed and own_rows:
             product(gemm, s, k, v, size, columns, rank, False)
             product(gemm, w, S, z, size, columns, packed, False)
             _accumulate_lines(tile, row, row + a, size, pairs, v, z, gradient, gram)
-    keep_alive(work)
-    return total
-
-
-@c_function(Functions, Entries, Tile, REALS, REALS)
-def columns_tile(functions, entries, tile, gradient, gram):
-    """As `rows_tile`, for a mode among those of the columns."""
-    real, gemm = carray(gradient, 1).dtype, functions.gemm
-    rows, column, columns = tile.rows, tile.column, tile.columns
-    rank, packed = tile.rank, tile.packed
-    step = max(1, min(rows, functions.block_entries // columns))
-    right_rows, line = min(tile.inner, columns), max(columns, STANDARDIZED_ENTRIES)
-    entry_count = step * columns
-    work = np.empty(
-        2 * entry_count + line + columns * (2 * rank + packed) + (step + right_rows + 1) * packed,
-        real,
-    )
-    s = pointer(address(work), gradient)
-    w = shift(s, entry_count)
-    y = shift(w, entry_count)
-    u = shift(y, line)
-    v = shift(u, columns * rank)
-    z = shift(v, columns * rank)
-    pairs = shift(z, columns * packed)
-    S = shift(pairs, (right_rows + 1) * packed)
-    right = pointer(tile.right, gradient)
-    _pair_products(right, tile.inner, rank, column, right_rows, shift(pairs, packed))
-    _khatri_rao_lines(tile, column, columns, u)
-    total = 0.0
-    for a in range(0, rows, step):
-        size = min(step, rows - a)
-        k = shift(pointer(tile.other, gradient), (tile.row + a) * rank)
-        transposed_right_product(gemm, k, u, s, size, rank, columns, False)
-        total += _majorize_rows(functions, entries, a, size, columns, s, w, y)
-        _pair_products(k, size, rank, 0, size, S)
-        transposed_left_product(gemm, s, k, v, columns, size, rank, a > 0)
-        transposed_left_product(gemm, w, S, z, columns, size, packed, a > 0)
-    _accumulate_lines(tile, column, column, columns, pairs, v, z, gradient, gram)
+        elif packed:
+            other = shift(k, a * rank)
+            _pair_products(other, size, rank, 0, size, S)
+            transposed_left_product(gemm, s, other, v, columns, size, rank, a > 0)
+            transposed_left_product(gemm, w, S, z, columns, size, packed, a > 0)
+    if packed and not own_rows:
+        _accumulate_lines(tile, column, column, columns, pairs, v, z, gradient, gram)
     keep_alive(work)
     return total

@@ -1,0 +1,165 @@
+"""Ctrl-C in the library: held back during a fit until an exception can leave the fit in order.
+
+Python runs the handler of a signal between any two instructions of the main thread. An exception
+that the handler raises, such as KeyboardInterrupt, may therefore strike in the first line of an
+`__exit__`, which then restores nothing. Between `interrupts.hold()` and `interrupts.release()` a
+handler of ours only notes Ctrl-C. `interrupts.answer()` then calls the handler that was there
+before: before each tile, after each sweep and while one thread waits for others. In callbacks of
+the user it is called at once, see `call_interruptibly`.
+
+Fits stay in the thread that called them. A worker thread for each fit would keep interrupts away
+too, but not what belongs to the caller's thread: the current GPU and its stream, BLAS limits,
+the worker of a Dask task, debuggers and profilers.
+
+Only Ctrl-C (SIGINT, also by `_thread.interrupt_main`) is held back. Other signals mostly end the
+process.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which cost 20 us
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import CodeType, FrameType
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds after which a held Ctrl-C can be repeated: the second one is answered where it strikes.
+PATIENCE_SECONDS = 1.0
+
+#: Functions that even a repeated Ctrl-C does not cut short.
+_protected_code: set[CodeType] = set()
+
+
+def uninterruptible(function: Callable[P, T]) -> Callable[P, T]:
+    """Mark a short function that leaves a wrong state behind if an exception cuts it short."""
+    _protected_code.add(function.__code__)
+    return function
+
+
+class _Interrupts:
+    """Ctrl-C in the main thread: who holds it back, and since when one waits for an answer."""
+
+    def __init__(self) -> None:
+        #: For each `hold` without its `release`: whether Ctrl-C was answered at once before it.
+        self._holds: list[bool] = []
+        self._at_once = False
+        self._waiting_since: float | None = None
+        self._previous_handler: Any = None
+        self._thread = 0
+
+    @uninterruptible
+    def hold(self) -> None:
+        """Hold back Ctrl-C until the matching `release`; nothing outside of the main thread."""
+        if not _in_main_thread():
+            return
+        if not self._holds:
+            self._waiting_since, self._thread = None, threading.get_ident()
+            self._install_handler()
+        outer, self._at_once = self._at_once, False  # from here on no exception can strike
+        self._holds.append(outer)
+
+    @uninterruptible
+    def release(self) -> None:
+        """Undo one `hold`; a Ctrl-C that waits is answered if none holds it back any more."""
+        if not _in_main_thread():
+            return
+        self._at_once = self._holds.pop()
+        if not self._holds:
+            self._restore_handler()
+        if self._at_once or not self._holds:
+            self.answer()
+
+    def answer(self) -> None:
+        """Call the handler of a Ctrl-C that waits, which mostly raises KeyboardInterrupt."""
+        if self._waiting_since is not None and _in_main_thread():
+            self._waiting_since = None
+            self._previous_handler(signal.SIGINT, sys._getframe(1))
+
+    def call_interruptibly(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a function of the user, during which Ctrl-C is answered at once."""
+        if not self._holds or not _in_main_thread():
+            return function(*args, **kwargs)
+        self.answer()
+        self._at_once = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._at_once = False
+
+    def _install_handler(self) -> None:
+        handler = _signal.getsignal(signal.SIGINT)
+        if callable(handler) and handler != self._handle:
+            self._previous_handler = handler
+            with suppress(ValueError):  # in an interpreter that gets no signals
+                _signal.signal(signal.SIGINT, self._handle)
+
+    def _restore_handler(self) -> None:
+        if _signal.getsignal(signal.SIGINT) == self._handle:
+            _signal.signal(signal.SIGINT, self._previous_handler)
+
+    def _handle(self, signal_number: int, frame: FrameType | None) -> None:
+        waiting_since, now = self._waiting_since, time.monotonic()
+        if self._at_once:
+            self._at_once = False  # an exception is not to be interrupted on its way out
+            self._previous_handler(signal_number, frame)
+            self._at_once = True
+        elif waiting_since is None:
+            self._waiting_since = now
+        elif now - waiting_since > PATIENCE_SECONDS and not _is_protected(frame):
+            self._waiting_since = None
+            for _ in range(2):  # a handler may raise an exception only at the second Ctrl-C
+                self._previous_handler(signal_number, frame)
+
+    def after_fork(self) -> None:
+        """Let go what the main thread held if the child was begun by another thread."""
+        if self._holds and self._thread != threading.get_ident():
+            self._holds.clear()
+            self._restore_handler()
+
+
+def _in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def _is_protected(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code not in _protected_code:
+        frame = frame.f_back
+    return frame is not None
+
+
+interrupts = _Interrupts()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=interrupts.after_fork)
+
+
+_stop_condition: ContextVar[Callable[[], bool]] = ContextVar(
+    "stop_condition", default=lambda: False
+)
+
+
+@contextmanager
+def stop_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """Stop fits that run meanwhile at their next sweep once a condition is true.
+
+    As with a callback that returns True, the fit so far is returned. A search for starts ends with
+    the starts that are finished, or with KeyboardInterrupt if there are none.
+    """
+    token = _stop_condition.set(condition)
+    try:
+        yield
+    finally:
+        _stop_condition.reset(token)
+
+
+def stop_requested() -> bool:
+    """Whether the condition of `stop_when` is true."""
+    return _stop_condition.get()()
