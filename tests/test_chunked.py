@@ -276,7 +276,7 @@ def test_ranks_are_looked_for_in_a_part(sim, monkeypatch):
     monkeypatch.setattr(subsets, "MAX_LOADED_ENTRIES", 1000)
     whole = host_data(array)
     with pytest.raises(ValueError, match="too large"):
-        _ = whole.values
+        _ = whole.entries
     part = whole.take(0, np.arange(5)).take(1, np.arange(3, 9)).take(2, np.array([2, 17]))
     np.testing.assert_array_equal(part.data, sim.data[:5, 3:9][:, :, [2, 17]])
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import robustcp
 from robustcp import L1, Nonnegative, Observed, Smooth, Unimodal, cp, cpal1, cpals, simulate
-from robustcp.engines import Axes, Sample, as_engine
+from robustcp.engines import Axes, Entries, as_engine
 from robustcp.noise import (
     COMMON,
     Kind,
@@ -62,7 +62,7 @@ def spread(size, ratio=30.0):
 def seen(M, r):
     """Residuals of the entries of a model, as the noise is estimated from them."""
     X = M + r
-    sample = Sample(r.ravel(), lambda: tuple(np.indices(M.shape).reshape(M.ndim, -1)))
+    sample = Entries(M.shape, r.ravel(), lambda: tuple(np.indices(M.shape).reshape(M.ndim, -1)))
     return Residuals(sample, X.ravel, M.shape, Resolution.of(as_engine(X)), X.size)
 
 

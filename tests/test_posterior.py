@@ -15,7 +15,6 @@ from robustcp.engines.installed import numba_kernels
 from robustcp.engines.normal_equations import pack_indices
 from robustcp.losses import LeastSquares
 from robustcp.optimize.posterior import (
-    Entries,
     Posterior,
     _plain_expected_equations,
 )
@@ -34,7 +33,7 @@ def some_data(rng, shape=SHAPE, rank=RANK, noise=0.1, missing=0.3):
 
 def some_posterior(rng):
     X, _ = some_data(rng)
-    entries = Entries.of(as_engine(X))
+    entries = as_engine(X).entries()
     nothing = Posterior.null_model(entries, (Free(),) * 3, RANK, 0.0)
     return nothing.with_random_components(range(RANK), rng).sweep()
 
@@ -42,7 +41,7 @@ def some_posterior(rng):
 class TestEntries:
     def test_are_those_that_were_observed(self, rng):
         X, _ = some_data(rng)
-        entries = Entries.of(as_engine(X))
+        entries = as_engine(X).entries()
         assert np.array_equal(X[entries.indices], entries.values)
         assert entries.values.size == np.isfinite(X).sum()
 
@@ -50,14 +49,14 @@ class TestEntries:
         X, _ = some_data(rng)
         at = np.argwhere(np.isfinite(X))
         listed = robustcp.Observed(at, X[tuple(at.T)], X.shape)
-        one, other = Entries.of(as_engine(X)), Entries.of(as_engine(listed))
+        one, other = as_engine(X).entries(), as_engine(listed).entries()
         assert sorted(one.values) == sorted(other.values)
         assert np.array_equal(X[other.indices], other.values)
 
     def test_weights(self, rng):
         X, _ = some_data(rng)
         weights = rng.integers(0, 3, X.shape).astype(float)
-        entries = Entries.of(as_engine(X).weighted(weights))
+        entries = as_engine(X).weighted(weights).entries()
         assert entries.values.size == (np.isfinite(X) & (weights > 0)).sum()
         assert np.array_equal(entries.weights, weights[entries.indices])
 
@@ -133,7 +132,7 @@ class TestPosterior:
         X, _ = some_data(rng)
         costs, sizes = [], []
         for factor in (1.0, 2.0**12):
-            entries = Entries.of(as_engine(factor * X))
+            entries = as_engine(factor * X).entries()
             nothing = Posterior.null_model(entries, (Free(),) * 3, RANK, 0.0)
             found = (
                 nothing.with_random_components(range(RANK), np.random.default_rng(1))
@@ -147,7 +146,7 @@ class TestPosterior:
 
     def test_a_component_that_the_data_does_not_have_dies(self, rng):
         X, _ = some_data(rng, (12, 11, 10), 1, 0.3, 0.5)
-        entries = Entries.of(as_engine(X))
+        entries = as_engine(X).entries()
         nothing = Posterior.null_model(entries, (Free(),) * 3, 3, 0.0)
         assert nothing.pruned_components.size == 3
         found = nothing.with_random_components(range(3), rng).sweep_with_fixed_noise().fit(300)
@@ -155,14 +154,14 @@ class TestPosterior:
 
     def test_nonnegative_rows(self, rng):
         X, _ = some_data(rng)
-        entries = Entries.of(as_engine(np.abs(X)))
+        entries = as_engine(np.abs(X)).entries()
         nothing = Posterior.null_model(entries, (Nonnegative(),) * 3, RANK, 0.0)
         found = nothing.with_random_components(range(RANK), rng).sweep_with_fixed_noise().fit()
         assert all((A >= 0).all() for A in found.means)
 
     def test_at_some_factors_the_truth_costs_least(self, rng):
         X, factors = some_data(rng, (20, 20, 20), 2, 0.1, 0.9)
-        entries = Entries.of(as_engine(X))
+        entries = as_engine(X).entries()
         cost = [
             Posterior.from_factors(
                 entries, (Free(),) * 3, tuple(A + off for A in factors), 0.0
@@ -175,11 +174,11 @@ class TestPosterior:
         X, factors = some_data(rng, (16, 15, 14), 2, 0.01, 0.0)
         part = [np.arange(10)] * 3
         engine = as_engine(X)
-        small = Entries.of(engine.subtensor(part))
+        small = engine.subtensor(part).entries()
         rows = tuple(A[:10] for A in factors)
         found = Posterior.from_factors(small, (Free(),) * 3, rows, 0.0)
         slabs = [[None if m == n else at for m, at in enumerate(part)] for n in range(3)]
-        whole = found.extend([Entries.of(engine.subtensor(s)) for s in slabs], Entries.of(engine))
+        whole = found.extend([engine.subtensor(s).entries() for s in slabs], engine.entries())
         model = robustcp.KruskalTensor.from_factors(whole.means)
         truth = robustcp.KruskalTensor.from_factors(factors)
         assert robustcp.factor_match_score(model, truth) > 0.99
@@ -188,7 +187,7 @@ class TestPosterior:
 class TestChains:
     def test_only_become_better(self, rng):
         X, _ = some_data(rng, (15, 15, 15), 2, 0.1, 0.9)
-        chain = ComponentSearch.start(Entries.of(as_engine(X)), (Free(),) * 3, 2, 0.0, rng)
+        chain = ComponentSearch.start(as_engine(X).entries(), (Free(),) * 3, 2, 0.0, rng)
         costs = [chain.best.cost]
         for _ in range(6):
             chain = chain.propose()
@@ -198,7 +197,7 @@ class TestChains:
 
     def test_depend_on_their_seed_alone(self, rng):
         X, _ = some_data(rng, (10, 10, 10), 2, 0.1, 0.8)
-        entries = Entries.of(as_engine(X))
+        entries = as_engine(X).entries()
         one, other = (
             ComponentSearch.start(entries, (Free(),) * 3, 2, 0.0, np.random.default_rng(5)).run(3)
             for _ in range(2)
@@ -264,7 +263,7 @@ def test_outlying_fibres_are_judged_in_units_of_the_noise_of_each_entry(rng):
     sigma = np.where(np.arange(12) < 4, 5.0, 0.05)[:, None, None]
     X = np.einsum("ir,jr,kr->ijk", *factors) + sigma * rng.standard_normal((12, 11, 10))
     scales = Scales(as_weights([sigma.ravel(), None, None], X.shape))
-    entries = Entries.of(as_engine(X).standardized(scales))
+    entries = as_engine(X).standardized(scales).entries()
     null_model = Posterior.null_model(entries, (Free(),) * 3, 1, 0.0)
     posterior = null_model.with_random_components(range(1), rng).sweep()
     found = flag_fibres_of_posterior(replace(posterior, means=tuple(factors)))

@@ -10,7 +10,8 @@ import xarray
 
 import robustcp
 from robustcp import Observed, Smooth, core_consistency, cp, cpals, rank_profile, simulate
-from robustcp.inference.core_consistency import EntryResiduals, chance_consistency, consistency
+from robustcp.engines import Entries
+from robustcp.inference.core_consistency import chance_consistency, consistency
 from robustcp.inference.rank_profile import RankChoice
 from robustcp.studies.kinds import KINDS
 
@@ -152,6 +153,11 @@ def test_core_consistency_of_robust_fits():
         core_consistency(cp(right.data, 2), right.data[..., 1:])
 
 
+def standardized(model, at, z, sigma):
+    """Residuals in units of their noise."""
+    return Entries(model.shape, z, tuple(at.T), scales=sigma)
+
+
 def test_a_core_of_uneven_noise_is_that_of_weighted_least_squares():
     rng = np.random.default_rng(0)
     model = cp(SMALL.data, 2).model
@@ -162,27 +168,28 @@ def test_a_core_of_uneven_noise_is_that_of_weighted_least_squares():
     K = np.einsum("nr,ns,nt->nrst", A, B, C).reshape(len(at), -1) / sigma[:, None]
     change = np.linalg.lstsq(K, z)[0]
     expected = 100 * (1 - np.sum(change**2) / 2)
-    assert consistency(EntryResiduals(model, at, z, sigma)) == pytest.approx(expected, rel=1e-5)
+    assert consistency(model, standardized(model, at, z, sigma)) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_a_core_is_as_uncertain_by_chance_as_residuals_of_random_signs_say():
     rng = np.random.default_rng(0)
     model = cp(SMALL.data, 2).model
     at = np.argwhere(np.ones(model.shape, dtype=bool))
-    noise = EntryResiduals(
-        model, at, np.clip(rng.standard_normal(len(at)), -3, 3), np.ones(len(at))
-    )
-    assert chance_consistency(noise) == pytest.approx(consistency(noise), abs=5)
+    z = np.clip(rng.standard_normal(len(at)), -3, 3)
+    noise = standardized(model, at, z, np.ones(len(at)))
+    assert chance_consistency(model, noise) == pytest.approx(consistency(model, noise), abs=5)
     A, B, C = (F[at[:, n]] for n, F in enumerate(model.absorbed()))
     wrong = 0.5 * A[:, 0] * B[:, 1] * C[:, 0]  # a core with an entry off the diagonal
-    wrong = EntryResiduals(model, at, np.clip(noise.residuals + wrong, -3, 3), noise.sigma)
-    assert chance_consistency(wrong) > consistency(wrong) + 5
+    wrong = standardized(model, at, np.clip(z + wrong, -3, 3), noise.scales)
+    assert chance_consistency(model, wrong) > consistency(model, wrong) + 5
 
 
 def test_too_few_cells_for_a_core():
     model = cp(SMALL.data, 2).model
     at = np.argwhere(np.ones(model.shape, dtype=bool))[:10]
-    assert np.isnan(consistency(EntryResiduals(model, at, np.zeros(10), np.ones(10))))
+    assert np.isnan(consistency(model, standardized(model, at, np.zeros(10), np.ones(10))))
 
 
 class TestChoice:

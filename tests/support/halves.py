@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from robustcp.engines import DenseEngine, Engine, Sample, View
+from robustcp.engines import DenseEngine, Engine, View
 from robustcp.engines.normal_equations import NormalEquations
 
 
@@ -36,17 +36,6 @@ class Halves(Engine):
         rows, *rest = factors
         return (rows[: self.cut], *rest), (rows[self.cut :], *rest)
 
-    @property
-    def max_abs(self):
-        return max(half.max_abs for half in self.halves)
-
-    @property
-    def complete(self):
-        return all(half.complete for half in self.halves)
-
-    def asarray(self, array):
-        return self.halves[0].asarray(array)
-
     def with_view(self, view):
         rows = np.arange(self.cut), np.arange(self.cut, self.shape[0])
         rest = [None] * (self.order - 1)
@@ -71,27 +60,6 @@ class Halves(Engine):
         )
         return NormalEquations(gram[rows], gradient[rows], one.value + two.value)
 
-    def sample(self, factors=None):
-        one, two = (
-            half.sample(part) for half, part in zip(self.halves, self._parts(factors), strict=True)
-        )
-
-        def locate():
-            shifted = (two.indices[0] + self.cut, *two.indices[1:])
-            return tuple(map(np.concatenate, zip(one.indices, shifted, strict=True)))
-
-        return Sample(np.concatenate([one.values, two.values]), locate)
-
-    def slab_sums(self, work, factors=None, *, weighted=False):
-        one, two = (
-            half.slab_sums(work, part, weighted=weighted)
-            for half, part in zip(self.halves, self._parts(factors), strict=True)
-        )
-        return [
-            np.concatenate([one[0], two[0]]),
-            *(a + b for a, b in zip(one[1:], two[1:], strict=True)),
-        ]
-
     def map_residuals(self, work, factors):
         return self.xp.concat(
             [
@@ -110,9 +78,3 @@ class Halves(Engine):
             ],
             self.view.subset([chosen, *indices[1:]]),
         )
-
-    def unfolding(self, mode, rows):
-        whole = np.concatenate(
-            [half.unfolding(0, slice(0, half.shape[0])) for half in self.halves]
-        ).reshape(self.shape)
-        return np.moveaxis(whole, mode, 0)[rows].reshape(-1, whole.size // self.shape[mode])

@@ -15,7 +15,7 @@ from robustcp.engines.arrays import (
     to_host,
 )
 from robustcp.engines.axes import Arrangement, Axes
-from robustcp.engines.base import Engine, Sample, View, WholeSweep
+from robustcp.engines.base import Engine, View, WholeSweep
 from robustcp.engines.blocks.chunked import ChunkedEngine
 from robustcp.engines.blocks.chunks import ChunkError, ReversedModesArray, chunked_source
 from robustcp.engines.blocks.partitioned import PartitionedEngine
@@ -23,6 +23,7 @@ from robustcp.engines.blocks.schedulers import SchedulerError, connect
 from robustcp.engines.blocks.streamed import StreamedEngine, engine_on_device
 from robustcp.engines.blocks.tables import PartitionedTable, open_parquet
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.entries import Entries, model_at, row_products
 from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
 from robustcp.engines.labelled import (
@@ -46,6 +47,7 @@ __all__ = [
     "ChunkedEngine",
     "DenseEngine",
     "Engine",
+    "Entries",
     "EntryField",
     "Fibres",
     "HostData",
@@ -55,7 +57,6 @@ __all__ = [
     "ObservedEngine",
     "PartitionedEngine",
     "PartitionedTable",
-    "Sample",
     "Scales",
     "SchedulerError",
     "Tiling",
@@ -75,8 +76,10 @@ __all__ = [
     "is_chunked",
     "is_on_host",
     "khatri_rao",
+    "model_at",
     "open_parquet",
     "reverse_modes",
+    "row_products",
     "sample_indices",
     "single_blas_thread",
     "to_host",

@@ -26,27 +26,26 @@ ROWS_PER_RANGE = 1 << 14
 
 
 class Algebra:
-    """By the array library of the factors."""
+    """Linear algebra by the array library of the factors."""
 
     def solve_rows(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
         """The rows that minimise the majorizer plus mu/2 |u|^2 (eq. 5).
 
-        They are found as a step from the current rows, (gram + mu I)^-1 (gradient - mu u), which
-        stays accurate in float32 near the optimum. The diagonal is raised by a few roundings: the
-        majorizer becomes a little steeper, so the step still descends, and it stays finite where
-        components coincide. A row without data stays as it is.
+        Computed as a step from the current rows, (gram + mu I)^-1 (gradient - mu u), which stays
+        accurate in float32 near the optimum. The diagonal is raised by a few rounding errors: the
+        step stays finite where components coincide, and still descends, since the majorizer only
+        becomes steeper. Rows without data are unchanged.
         """
         G, has_data = self.grams(equations, rows, mu)
         step = self.solve(G, equations.gradient - mu * rows)
         return rows + step if has_data is None else rows + step * has_data
 
     def solve_nonnegative_rows(self, equations: NormalEquations, rows: Array, mu: float) -> Array:
-        """The same, among rows without negative entries: those that satisfy their KKT conditions.
+        """The nonnegative rows that minimise the same function: they satisfy its KKT conditions.
 
         By block principal pivoting, for all rows at once. Each row guesses which of its entries
-        are positive, solves for those, and moves the entries that turn out wrong to the other
-        side; if that does not lessen their number for a while it moves one at a time, which must
-        end.
+        are positive, solves for these, and exchanges the entries that violate a condition. If their
+        number does not fall for a while, one entry is exchanged at a time, which terminates.
         """
         xp = array_namespace(rows)
         G, has_data = self.grams(equations, rows, mu)
@@ -201,12 +200,8 @@ class CompiledAlgebra(Algebra):
             run(address(A), first, last, columns, address(out))
             return out
 
-        partial_norms = self._map_row_ranges(norms, len(A))
-        return (
-            partial_norms[0]
-            if len(partial_norms) == 1
-            else self.column_norms(np.stack(partial_norms))
-        )
+        parts = self._map_row_ranges(norms, len(A))
+        return parts[0] if len(parts) == 1 else self.column_norms(np.stack(parts))
 
     def squared_norm(self, A: Array) -> float:
         return float(np.vdot(A, A))
@@ -217,11 +212,7 @@ class CompiledAlgebra(Algebra):
             return super().balance_norms(factors, roots)
         code, stack = numba_kernels(), np.concatenate(factors)
         rank, norms = stack.shape[1], np.empty((len(slices), stack.shape[1]), stack.dtype)
-        run, source, target = (
-            code.column_norms(stack.dtype).run,
-            code.address(stack),
-            code.address(norms),
-        )
+        run, source, target = code.column_norms(stack.dtype).run, *map(code.address, (stack, norms))
         for n, part in enumerate(slices):
             run(source, part.start, part.stop, rank, target + n * rank * norms.itemsize)
         if not (norms > 0).all():
@@ -257,7 +248,7 @@ class CompiledAlgebra(Algebra):
         return E, decrease
 
     def _map_row_ranges(self, work: Callable[[int, int], T], count: int) -> list[T]:
-        """What is made of each range of rows, given its first row and its end."""
+        """The results of a function of the first row and the end of each range of rows."""
         if count <= ROWS_PER_RANGE:
             return [work(0, count)]
         return list(

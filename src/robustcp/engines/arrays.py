@@ -1,4 +1,4 @@
-"""What data may be, and the few things that array libraries do differently."""
+"""Checks of arrays that users pass, and functions in which array libraries differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_host(array: Array) -> np.ndarray:
 
 
 def is_lazy(array: Any) -> bool:
-    """Whether it is an array of Dask, whose entries are computed when they are asked for."""
+    """Whether an array is of Dask, which computes entries on demand."""
     return bool(array_api_compat.is_dask_array(array))
 
 
@@ -38,7 +38,7 @@ def take_indices(array: Array, indices: np.ndarray | slice, mode: int) -> Array:
 
 
 def check_device(name: str, array: Any, device: Any) -> None:
-    """Refuse what is on another device of PyTorch than the data; other arrays may go anywhere."""
+    """Raise an error for a tensor on another device than the data; other arrays are copied."""
     if not array_api_compat.is_torch_array(array):
         return
     data_device = device if hasattr(device, "type") else "cpu"
@@ -47,7 +47,7 @@ def check_device(name: str, array: Any, device: Any) -> None:
 
 
 def check_dtype(array: Array) -> None:
-    """Refuse arrays that do not hold real numbers."""
+    """Raise an error unless an array holds real numbers."""
     xp = array_api_compat.array_namespace(array)
     if isinstance(array, np.ndarray):
         real = array.dtype.kind in "fiub"
@@ -75,10 +75,10 @@ def working_dtype(array: Array) -> Any:
 
 
 def storage_order(array: Array) -> tuple[int, ...]:
-    """Modes from the one with the longest stride to that with the shortest.
+    """The modes in the order of their strides, the longest first.
 
     Viewed in this order a C-ordered, Fortran-ordered or otherwise transposed array is C-ordered,
-    without a copy. Libraries that do not tell their strides are taken to be in C order.
+    without a copy. Arrays without strides are assumed to be in C order.
     """
     strides = getattr(array, "strides", None)
     if strides is None and array_api_compat.is_torch_array(array):
@@ -89,7 +89,7 @@ def storage_order(array: Array) -> tuple[int, ...]:
 
 
 def _strided_tensor(data: Any) -> Array:
-    """A dense tensor of PyTorch with entries of its own, out of any graph."""
+    """A dense tensor of PyTorch, detached from its graph; an error for other layouts."""
     if data.is_nested:
         raise TypeError("X: is a nested tensor; pass torch.nested.to_padded_tensor(X, math.nan)")
     if str(data.layout) != "torch.strided":
@@ -103,7 +103,7 @@ def _strided_tensor(data: Any) -> Array:
 
 
 def plain_array(data: Any) -> Array:
-    """An array, or what can be made one, as an array of one of the array API libraries."""
+    """An array or array-like as an array of one of the array API libraries."""
     if is_lazy(data):
         return data
     if type(data).__module__.split(".")[0] in ("scipy", "sparse", "pyttb"):

@@ -156,22 +156,18 @@ class Axes:
         ):
             return None  # those of another size are refused as such
         data_keys, model_keys = (
-            [label_key(label) for label in data_labels],
-            [label_key(label) for label in model_labels],
+            list(map(label_key, data_labels)),
+            list(map(label_key, model_labels)),
         )
         positions = {label: k for k, label in enumerate(model_keys)}
         if len(positions) == len(model_labels) and set(data_keys) == set(positions):
             return np.array([positions[label] for label in data_keys])
         if may_differ:
             return None
-        unknown = [
-            label for label, k in zip(data_labels, data_keys, strict=True) if k not in positions
-        ]
-        problem = (
-            f"has {_format_label(unknown[0])}, which the fit has not"
-            if unknown
-            else "has a label twice"
-        )
+        unknown = [key for key in data_keys if key not in positions]
+        problem = "has a label twice"
+        if unknown:
+            problem = f"has {_format_label(unknown[0])}, which the fit has not"
         raise ArgumentError(
             "X", f"{self.modes[mode]} {problem}; both must have the same labels, in any order"
         )
@@ -243,10 +239,8 @@ def _matches(label: Any, given: Any) -> bool:
 
 def format_labels(labels: Iterable[Any], limit: int = 4) -> str:
     """A few labels in words."""
-    all_labels = list(labels)
-    return ", ".join(map(_format_label, all_labels[:limit])) + (
-        ", ..." if len(all_labels) > limit else ""
-    )
+    texts = list(map(_format_label, labels))
+    return ", ".join(texts[:limit]) + (", ..." if len(texts) > limit else "")
 
 
 def _format_label(label: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the rest of the package may ask of data, and what follows from little of it."""
+"""The interface of data to the rest of the package: four abstract methods, and what they imply."""
 
 from __future__ import annotations
 
@@ -15,18 +15,26 @@ from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_device, to_host
 from robustcp.engines.axes import Axes
+from robustcp.engines.entries import Entries, draw_positions
 from robustcp.engines.entry_field import EntryField, Indices, ListedField, as_weights
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor
+from robustcp.engines.tiles import split_range
 from robustcp.losses import Loss, Tail
 
 E = TypeVar("E", bound="Engine")
 
+#: A function of the values of some entries, NaN where one is missing, that returns as many values.
+Elementwise = Callable[[Array], Array]
+
+#: Entries of a sample.
+SAMPLE_ENTRIES = 1 << 16
+
 
 class WholeSweep(ABC):
-    """Whole sweeps over data, for one loss and without constraints."""
+    """Runs whole sweeps over data, for one loss and without constraints."""
 
     @abstractmethod
     def update_factors(
@@ -36,10 +44,10 @@ class WholeSweep(ABC):
         mu: float,
         cached_equations: NormalEquations | None,
     ) -> Factors:
-        """All factors, with those of some modes updated in turn.
+        """All factors, of which those of some modes are updated in turn.
 
-        `mu` is the weight of their squared norms, `cached_equations` are the first one's normal
-        equations, if they are known.
+        `mu` is the weight of the squared norms of factors, `cached_equations` are the normal
+        equations of the first factor, if they are known.
         """
 
     @abstractmethod
@@ -49,11 +57,11 @@ class WholeSweep(ABC):
 
 @dataclass(frozen=True)
 class View:
-    """How data is looked at, without a copy: times 2**-exponent, then cut to a limit.
+    """A transformation of data that is applied on the fly: times 2**-exponent, then clipped.
 
-    Entries count by their weights, those of weight 0 as missing; so do magnitudes beyond
-    `mask_limit`, before the cut. Residuals are in units of the scales. `axes` say what modes and
-    indices are called.
+    Losses of entries are multiplied by their weights. Entries of weight 0 are missing, and so are
+    magnitudes above `mask_limit` (before clipping). Residuals are divided by the scales. `axes`
+    have the names of modes and the labels of indices.
     """
 
     exponent: int = 0
@@ -64,7 +72,7 @@ class View:
     axes: Axes = field(default=Axes(), compare=False)
 
     def apply(self, x: Array, xp: Any) -> Array:
-        """Data as it is seen."""
+        """Data under the view: scaled, masked and clipped."""
         if self.exponent:  # in two steps: 2^144 is beyond float32, which goes down to 2^-149
             half = self.exponent // 2
             x = x * math.ldexp(1.0, -half) * math.ldexp(1.0, half - self.exponent)
@@ -74,11 +82,11 @@ class View:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the data is seen as it is, but for weights and scales."""
+        """Whether values are unchanged; weights and scales do not matter."""
         return self.exponent == 0 and self.clip_limit == self.mask_limit == math.inf
 
     def apply_to_magnitude(self, magnitude: float) -> float:
-        """A magnitude as it is seen, or what bounds it."""
+        """A magnitude under the view; of a masked one, the bound."""
         return min(math.ldexp(magnitude, -self.exponent), self.clip_limit, self.mask_limit)
 
     def masks(self, magnitude: float) -> bool:
@@ -119,36 +127,14 @@ class View:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Some entries of the data, or their residuals, and where they are.
-
-    Attributes
-    ----------
-    values : float64 array (count,)
-    indices : tuple of integer arrays (count,), one for each mode; found when asked for
-    weights, scales : float64 array (count,), optional
-        Those of the entries, where all were asked for and have any.
-    """
-
-    values: np.ndarray
-    locate: Callable[[], tuple[np.ndarray, ...]] = field(repr=False)
-    weights: np.ndarray | None = field(repr=False, default=None)
-    scales: np.ndarray | None = field(repr=False, default=None)
-
-    @cached_property
-    def indices(self) -> tuple[np.ndarray, ...]:
-        return self.locate()
-
-
 class Engine(ABC):
-    """Data of one kind, and how it is passed over.
+    """Data of one kind, and passes over it.
 
     Arrays that go in or come out are of the library `xp`, on the engine's device, unless said
     otherwise. Sums over the data are additive over its parts.
 
-    A new engine needs the abstract methods; the others follow from them, and may be overridden
-    where there is a faster way.
+    A new engine needs only the four abstract methods. The other methods are derived from these, by
+    `entries` where nothing better is known, and may be overridden by faster ones.
 
     Attributes
     ----------
@@ -161,12 +147,16 @@ class Engine(ABC):
         How the data is looked at.
     executor : Tiles
         The threads that passes over the data share.
+    compiled : bool
+        Whether compiled code may be used.
+    max_equation_bytes : int
+        The memory that the normal equations of a range of rows may take; see `row_blocks`.
     takes_weights : bool
-        Whether the engine heeds `view.weights`: losses and what is made of them count by the
-        weights; an entry of weight 0 is missing, in everything but `map_residuals`.
+        Whether the engine applies `view.weights`: losses and sums of losses are weighted; entries
+        of weight 0 are missing, except in `map_residuals`.
     takes_scales : bool
-        Whether the engine heeds `view.scales`: with u the scale of an entry, whatever is asked
-        with factors is about (x - model) / u, normal equations included; the rest about x.
+        Whether the engine applies `view.scales`: with u the scale of an entry, methods with
+        factors are about (x - model) / u, normal equations included; methods without, about x.
     """
 
     shape: tuple[int, ...]
@@ -174,28 +164,27 @@ class Engine(ABC):
     dtype: Any
     view: View = View()
     executor: TileExecutor = TileExecutor(1)
+    compiled: bool = True
+    max_equation_bytes: int = 1 << 62
     takes_weights: bool = False
     takes_scales: bool = False
 
-    # What an engine must say
-
-    @property
-    @abstractmethod
-    def max_abs(self) -> float:
-        """The largest magnitude in the data."""
-
-    @property
-    @abstractmethod
-    def complete(self) -> bool:
-        """Whether no entry is missing."""
-
-    @abstractmethod
-    def asarray(self, array: Any) -> Array:
-        """A host array as one of this engine's, on its device."""
+    # What an engine must have
 
     @abstractmethod
     def with_view(self: E, view: View) -> E:
-        """The same data, looked at in another way; nothing is copied."""
+        """The same data under another view; nothing is copied."""
+
+    @abstractmethod
+    def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
+        """The data at some indices of each mode; None takes a mode whole."""
+
+    @abstractmethod
+    def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
+        """work(x - model) of every entry, in an array of the data's shape and library.
+
+        Entries of weight 0 have residuals like any other.
+        """
 
     @abstractmethod
     def normal_equations(
@@ -203,29 +192,75 @@ class Engine(ABC):
     ) -> NormalEquations:
         """The normal equations of a mode's factor, or of some of its rows."""
 
-    @abstractmethod
-    def sample(self, factors: Factors | None = None) -> Sample:
-        """x, or x - model, on a fixed sample of the entries (all of a small tensor)."""
+    # What is derived from that; engines override what they can do faster
 
-    def entries(self, factors: Factors | None = None) -> Sample:
-        """x, or x - model, of all entries that were observed; for data that is not large."""
-        if factors is None:
-            values = self.unfolding(0, slice(0, self.shape[0])).reshape(self.shape)
-        else:
-            values = np.array(to_host(self.map_residuals(lambda r: r, factors)), dtype=np.float64)
-        weights, scales = self.view.weights, self.view.scales
-        entry_weights = None
-        if weights is not None:
-            all_weights = weights.values_at(np.indices(self.shape).reshape(self.order, -1))
-            entry_weights = all_weights.reshape(self.shape)
-            values[entry_weights == 0] = np.nan
+    def asarray(self, array: Any) -> Array:
+        """A host array as one of this engine's, on its device."""
+        host = np.ascontiguousarray(array)
+        return self.xp.asarray(host, dtype=self.dtype, device=self.device)
+
+    def entries(self, factors: Factors | None = None) -> Entries:
+        """x, or x - model, of all observed entries, which must fit into memory."""
+        data = self.standardized(None) if factors is None else self
+        residuals = data.map_residuals(lambda r: r, factors or self._null_factors)
+        values = np.asarray(to_host(residuals), dtype=np.float64)
         indices = np.nonzero(~np.isnan(values))
-        return Sample(
+        weights, scales = self.view.weights, self.view.scales
+        entries = Entries(
+            self.shape,
             values[indices],
-            lambda: indices,
-            None if entry_weights is None else entry_weights[indices],
+            indices,
+            None if weights is None else weights.values_at(indices),
             None if scales is None else scales.values_at(indices),
         )
+        if entries.weights is None or entries.weights.all():
+            return entries
+        return entries.select(entries.weights > 0)
+
+    @property
+    def _null_factors(self) -> Factors:
+        """The factors of a model of zeros, of rank 1."""
+        return tuple(self.asarray(np.zeros((size, 1))) for size in self.shape)
+
+    def sample(self, factors: Factors | None = None) -> Entries:
+        """x, or x - model, of a fixed sample of the observed entries (all of a small tensor)."""
+        entries = self.entries(factors)
+        if entries.values.size <= SAMPLE_ENTRIES:
+            return entries
+        return entries.select(draw_positions(entries.values.size, SAMPLE_ENTRIES))
+
+    @cached_property
+    def max_abs(self) -> float:
+        """The largest magnitude of an observed entry."""
+        return float(np.abs(self.entries().values).max())
+
+    @property
+    def complete(self) -> bool:
+        """Whether no entry is missing."""
+        return int(self._all_slab_counts[0].sum()) == math.prod(self.shape)
+
+    def slab_sums(
+        self, work: Elementwise, factors: Factors | None = None, *, weighted: bool = False
+    ) -> list[np.ndarray]:
+        """The sums of work(x), or work(x - model), over each slab of each mode, on the host.
+
+        The results of `work`, numbers or truth values, are multiplied by the weights of the entries
+        only if `weighted`.
+        """
+        entries = self.entries(factors)
+        costs = np.asarray(to_host(work(self.asarray(entries.values))))
+        if weighted and entries.weights is not None:
+            costs = costs * entries.weights
+        return [
+            np.bincount(index, weights=costs, minlength=size)
+            for index, size in zip(entries.indices, self.shape, strict=True)
+        ]
+
+    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
+        """Some rows of the mode-n unfolding, with NaN where an entry is missing; host."""
+        entries = self.entries()
+        unfolded = np.moveaxis(entries.to_dense(entries.values), mode, 0)[rows]
+        return unfolded.reshape(len(unfolded), -1)
 
     def without_fibres(self: E, fibres: Fibres) -> E:
         """The same data without some fibres, which count as missing."""
@@ -248,64 +283,31 @@ class Engine(ABC):
         product = factor if weights is None else weights.times(factor)
         return self.with_view(replace(self.view, weights=product))
 
-    @abstractmethod
-    def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
-    ) -> list[np.ndarray]:
-        """The sum over each slab of each mode of work(x), or work(x - model); host.
-
-        `work` takes an array of some entries, NaN where one is missing, and returns as many
-        numbers or truth values. They are multiplied by the entries' weights only if `weighted`,
-        which is asked only of data that has weights.
-        """
-
-    @abstractmethod
-    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
-        """work(x - model) of every entry, an array of the data's shape and library.
-
-        Entries of weight 0 have residuals like any other.
-        """
-
-    @abstractmethod
-    def subtensor(self, indices: Sequence[np.ndarray | None]) -> Engine:
-        """The part at some indices of each mode; None takes a mode whole."""
-
-    @abstractmethod
-    def unfolding(self, mode: int, rows: slice) -> np.ndarray:
-        """Some rows of the mode-n unfolding, other modes in order, the last fastest.
-
-        On the host, float64, NaN where an entry is missing.
-        """
-
     @property
     def device(self) -> Any:
-        """Where the data was given, and so where users expect results."""
+        """The device on which the data was given, and on which users expect results."""
         return "cpu"
 
     @property
     def in_memory(self) -> Engine:
-        """The same data where many small fits of it are fastest: small data is in memory."""
+        """The same data, in memory if it is small: for many small fits."""
         return self
 
     @property
     def off_device(self) -> Engine:
-        """The same data on the host, if it is so small that fits are faster there."""
+        """The same data, on the host if fits are faster there since it is small."""
         return self
 
     @property
     def entries_fit_in_memory(self) -> bool:
-        """Whether there is room for all entries with their indices, as `entries` gives them."""
+        """Whether the result of `entries` fits into memory."""
         return True
 
     def check_memory(self) -> None:
-        """Refuse to begin a fit that would run out of the device's memory."""
+        """Raise an error if a fit would run out of the device's memory."""
         return
 
-    # What follows
+    # Views and queries
 
     @cached_property
     def order(self) -> int:
@@ -320,24 +322,16 @@ class Engine(ABC):
     @property
     def algebra(self) -> Algebra:
         """Linear algebra on the rows of factors."""
-        return algebra_for(self.xp)
+        return algebra_for(self.xp, self.compiled, self.executor.threads)
 
     def scaled(self: E, exponent: int) -> E:
-        """The same data times 2**-exponent, before any scales by signal."""
+        """The same data times 2**-exponent; scales by signal must be set later."""
         view = self.view
         if view.scales is not None and view.scales.variance is not None:
             raise ValueError("scales: a signal is in the units of the data; scale the data first")
-        clip_limit, mask_limit = (
-            math.ldexp(magnitude, -exponent) for magnitude in (view.clip_limit, view.mask_limit)
-        )
-        return self.with_view(
-            replace(
-                view,
-                exponent=view.exponent + exponent,
-                clip_limit=clip_limit,
-                mask_limit=mask_limit,
-            )
-        )
+        clip, mask = (math.ldexp(limit, -exponent) for limit in (view.clip_limit, view.mask_limit))
+        exponent += view.exponent
+        return self.with_view(replace(view, exponent=exponent, clip_limit=clip, mask_limit=mask))
 
     def with_axes(self: E, axes: Axes) -> E:
         """The same data with names of its modes and labels of their indices."""
@@ -377,45 +371,41 @@ class Engine(ABC):
         if self.view.scales is not None:
             indices = np.indices(self.shape).reshape(self.order, -1)
             return self.asarray(self.view.scales.values_at(indices).reshape(self.shape))
-        zeros = tuple(self.asarray(np.zeros((size, 1))) for size in self.shape)
-        return self.map_residuals(self.xp.ones_like, zeros)
+        return self.map_residuals(self.xp.ones_like, self._null_factors)
 
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the data."""
         return self._total_cost(loss.value, factors)
 
-    def _total_cost(self, cost: Callable[[Array], Array], factors: Factors | None = None) -> float:
-        """An elementwise cost of x, or of x - model, summed over the data by its weights."""
-        work = self._ignore_missing(cost)
-        weights = {} if self.view.weights is None else {"weighted": True}
-        return math.fsum(self.slab_sums(work, factors, **weights)[0])
-
-    def _ignore_missing(self, cost: Callable[[Array], Array]) -> Callable[[Array], Array]:
-        """An elementwise cost in float64, with 0 for missing entries."""
+    def _total_cost(self, cost: Elementwise, factors: Factors | None = None) -> float:
+        """The weighted sum of a cost of x, or of x - model, over the observed entries."""
         xp = self.xp
 
         def work(x: Array) -> Array:
             costs = cost(xp.astype(x, xp.float64))
             return xp.where(xp.isnan(x), xp.zeros_like(costs), costs)
 
-        return work
+        weighted = self.view.weights is not None
+        return math.fsum(self.slab_sums(work, factors, weighted=weighted)[0])
 
     def whole_sweep(self, loss: Loss) -> WholeSweep | None:
-        """Whole sweeps, where they are faster than the updates of one factor after the other."""
+        """Whole sweeps, if they are faster than updates of single factors; else None."""
         return None
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
-        """Parts of a mode whose normal equations are small beside the data."""
-        return [slice(0, self.shape[mode])]
+        """Ranges of rows of a mode whose normal equations take little memory."""
+        row_bytes = (rank * (rank + 1) // 2 + rank) * self.xp.finfo(self.dtype).bits // 8
+        max_rows = max(1, self.max_equation_bytes // row_bytes)
+        return split_range(self.shape[mode], max_rows)
 
     def excess(self, limit: float, tail: Tail) -> float:
-        """What entries beyond a limit cost more, under a loss of some tail, than the limit."""
+        """The excess of the loss over its value at a limit, summed over larger entries."""
         if tail.flat or self.max_abs <= limit:
             return 0.0
         return self._total_cost(lambda x: tail.excess(x, limit))
 
     def slab_counts(self, mode: int) -> np.ndarray:
-        """How many entries each slab of a mode holds, missing ones left out; host."""
+        """The number of observed entries in each slab of a mode; host."""
         if self.complete:
             return np.full(self.shape[mode], math.prod(self.shape) // self.shape[mode])
         return self._all_slab_counts[mode]
@@ -427,12 +417,12 @@ class Engine(ABC):
 
     @cached_property
     def count(self) -> float:
-        """How many entries there are, missing ones left out."""
+        """The number of observed entries."""
         return float(self.slab_counts(0).sum())
 
     @cached_property
     def total_weight(self) -> float:
-        """The sum of the entries' weights: without any, how many entries there are."""
+        """The sum of the weights of observed entries; their number without weights."""
         return self.count if self.view.weights is None else self._total_cost(self.xp.ones_like)
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
@@ -450,7 +440,7 @@ class Engine(ABC):
         return host.reshape([size for n, size in enumerate(self.shape) if n not in fixed])
 
     def count_large_residuals(self, factors: Factors, threshold: float) -> list[np.ndarray]:
-        """How many residuals are larger than a threshold in each slab of each mode; host."""
+        """The number of residuals above a threshold in each slab of each mode; host."""
         xp = self.xp
         return self.slab_sums(lambda r: xp.abs(r) > threshold, factors)
 

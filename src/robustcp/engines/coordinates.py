@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from robustcp._util.typing import Factors
+from robustcp.engines.entries import model_at, row_products
 from robustcp.engines.installed import loss_parameters, numba_kernels
 from robustcp.engines.normal_equations import NormalEquations, pack_indices
 from robustcp.engines.threads import TileExecutor
 from robustcp.engines.tiles import split_range
 from robustcp.losses import Loss
 
-#: Entries that are worked on at a time: plainly, and by compiled code.
+#: Entries of a tile, for NumPy and for compiled code.
 PLAIN_TILE_ENTRIES, COMPILED_TILE_ENTRIES = 1 << 14, 1 << 16
 
 
 def index_dtype(shape: Sequence[int]) -> Any:
-    """The smallest type of indices that all modes have room in, and compiled code is good with."""
+    """The type of indices: unsigned and short for compiled code, if all modes allow it."""
     return np.uint32 if max(shape) <= 2**32 else np.int64
 
 
 def stable_order(index: np.ndarray, size: int) -> np.ndarray:
-    """Where the smallest indices are, equal ones in their order.
+    """Stable argsort of indices below `size`.
 
     Sixteen bits at a time: NumPy sorts those without comparisons.
     """
@@ -48,18 +49,18 @@ def lexicographic_order(indices: np.ndarray, shape: Sequence[int]) -> np.ndarray
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The entries by their rows in one mode.
+    """The entries in the order of their indices in one mode.
 
     Attributes
     ----------
     permutation : integer array (count,), optional
-        Where they are in the order of the listing; None if that is the same.
+        Positions in the lexicographic order; None if both orders are equal.
     other_indices : integer array (N - 1, count)
-        Their indices in the other modes.
+        Indices in the other modes.
     row_starts : integer array (I_n + 1,)
-        Where the entries of each row begin, and the last ones end.
+        The position of the first entry of each row, and the number of all entries.
     factor_offsets : integer array (N - 1,)
-        Where the factors of the other modes begin if they are stacked.
+        The first rows of the factors of the other modes, if those are stacked.
     """
 
     permutation: np.ndarray | None
@@ -69,10 +70,9 @@ class RowOrder:
 
 
 class CoordinateList:
-    """Indices of entries, in lexicographic order. What modes need beside is made when asked for.
+    """Indices of entries in lexicographic order. Row orders are made when a mode first needs one.
 
-    That takes 4 N bytes for each entry and mode but the first, and `EntryValues` those of its
-    values.
+    A row order takes 4 N bytes for each entry, but none for the first mode.
 
     Attributes
     ----------
@@ -98,9 +98,7 @@ class CoordinateList:
             if mode:
                 permutation = stable_order(self.indices[mode], self.shape[mode])
                 other_indices = np.stack([self.indices[m][permutation] for m in others])
-                permutation = permutation.astype(
-                    np.uint32 if permutation.size <= 2**32 else np.int64
-                )
+                permutation = permutation.astype(index_dtype((permutation.size,)))
             self._row_orders[mode] = RowOrder(
                 permutation, other_indices, row_starts, factor_offsets
             )
@@ -108,7 +106,7 @@ class CoordinateList:
 
 
 class EntryValues:
-    """A number for each entry of a listing, as the orders of all modes have them."""
+    """A number for each entry of a list; also in the row orders of its modes."""
 
     def __init__(self, coordinates: CoordinateList, values: np.ndarray) -> None:
         self.coordinates, self.values = coordinates, np.ascontiguousarray(values)
@@ -120,33 +118,84 @@ class EntryValues:
             self._by_mode[mode] = self.values if permutation is None else self.values[permutation]
         return self._by_mode[mode]
 
+    def take(self, positions: np.ndarray, coordinates: CoordinateList) -> EntryValues:
+        """The values of some entries, whose indices are `coordinates`."""
+        return EntryValues(coordinates, self.values[positions])
+
 
 @dataclass(frozen=True, eq=False)
-class CoordinateEntries:
-    """Listed entries with what they hold.
+class CoordinatePasses:
+    """Listed entries, and the passes over them.
 
     Attributes
     ----------
-    x : Column
-        The data as it is seen.
-    w, h : Column, optional
+    coordinates : CoordinateList
+    executor : TileExecutor
+    compiled : bool
+        Whether compiled passes may be used.
+    x : EntryValues
+        The data as seen in a view.
+    w, h : EntryValues, optional
         Weights, and inverse scales.
     """
 
     coordinates: CoordinateList
-    x: EntryValues
-    w: EntryValues | None
-    h: EntryValues | None
     executor: TileExecutor = field(repr=False)
+    compiled: bool
+    x: EntryValues
+    w: EntryValues | None = None
+    h: EntryValues | None = None
+
+    @property
+    def dtype(self) -> Any:
+        return self.x.values.dtype
+
+    @cached_property
+    def any_pass(self) -> CoordinatePass:
+        """A pass for residuals, which need no loss."""
+        if self.compiled and numba_kernels() is not None:
+            return CompiledCoordinatePass(self)
+        return PlainCoordinatePass(self)
+
+    def for_loss(self, loss: Loss) -> CoordinatePass:
+        """The pass for a loss."""
+        if loss_parameters(loss, self.dtype) is None:
+            return PlainCoordinatePass(self)
+        return self.any_pass
+
+
+class RowSums(NamedTuple):
+    """Sums over the entries of some rows of a mode, of which `first_row` is the first.
+
+    Attributes
+    ----------
+    first_row : int
+    gradient : array (rows, R)
+    gram : array (rows, R(R+1)/2)
+        Packed; empty if only the value of the loss is computed.
+    """
+
+    first_row: int
+    gradient: np.ndarray
+    gram: np.ndarray
+
+    @classmethod
+    def empty(cls, dtype: Any) -> RowSums:
+        return cls(0, np.empty((0, 0), dtype), np.empty((0, 0), dtype))
+
+
+#: Processes a tile: a range of entries, the row of its first entry, and a vector to which sums for
+#: that row are added (gradient, then Gram matrix). Returns the sum of the loss.
+TileFunction = Callable[[slice, int, np.ndarray], float]
 
 
 class CoordinatePass(ABC):
-    """One way to go over listed entries."""
+    """A pass over listed entries."""
 
-    #: Of a tile.
+    #: Entries of a tile.
     tile_entries: int
 
-    def __init__(self, entries: CoordinateEntries) -> None:
+    def __init__(self, entries: CoordinatePasses) -> None:
         self.entries, self.coordinates = entries, entries.coordinates
 
     def normal_equations(
@@ -154,45 +203,41 @@ class CoordinatePass(ABC):
     ) -> NormalEquations:
         """The normal equations of some rows of a mode.
 
-        Tiles are cut by the number of entries, so that threads share a row that has most of them.
-        What the first row of a tile gets is added in the end, in the order of the tiles; the
-        others get nothing from earlier ones.
+        Tiles are cut by the number of entries, so that threads share a row with most entries.
+        Sums for the first row of a tile are added last, in the order of the tiles; no other row
+        of a tile has entries in an earlier one.
         """
         starts, rank = self.coordinates.row_order(mode).row_starts, factors[0].shape[1]
-        count, packed = rows.stop - rows.start, rank * (rank + 1) // 2
-        dtype = self.entries.x.values.dtype
-        gram, gradient = np.zeros((count, packed), dtype), np.zeros((count, rank), dtype)
-        work = self.tile_function(factors, mode, loss, rows.start, gradient, gram)
+        count, packed, dtype = rows.stop - rows.start, rank * (rank + 1) // 2, self.entries.dtype
+        sums = RowSums(rows.start, np.zeros((count, rank), dtype), np.zeros((count, packed), dtype))
+        work = self.tile_function(factors, mode, loss, sums)
         first, last = int(starts[rows.start]), int(starts[rows.stop])
         value = 0.0
         for row, edge, tile_value in self._map_tiles(work, starts, first, last, rank + packed):
-            gradient[row - rows.start] += edge[:rank]
-            gram[row - rows.start] += edge[rank:]
+            sums.gradient[row - rows.start] += edge[:rank]
+            sums.gram[row - rows.start] += edge[rank:]
             value += tile_value
-        return NormalEquations(gram, gradient, value)
+        return NormalEquations(sums.gram, sums.gradient, value)
 
     def value(self, factors: Factors, loss: Loss) -> float:
         """The loss summed over the entries."""
-        empty = np.empty((0, 0), self.entries.x.values.dtype)
-        starts = self.coordinates.row_order(0).row_starts
-        work = self.tile_function(factors, 0, loss, 0, empty, empty)
-        return sum(
-            tile_value for _, _, tile_value in self._map_tiles(work, starts, 0, int(starts[-1]), 0)
-        )
+        work = self.tile_function(factors, 0, loss, RowSums.empty(self.entries.dtype))
+        return sum(value for _, _, value in self._map_all_tiles(work))
 
     def residuals(self, factors: Factors) -> np.ndarray:
-        """x - model of all entries, in units of their scales."""
-        starts, residuals = (
-            self.coordinates.row_order(0).row_starts,
-            np.empty_like(self.entries.x.values),
-        )
-        self._map_tiles(self.residual_function(factors, residuals), starts, 0, residuals.size, 0)
+        """x - model of all entries, divided by their scales."""
+        residuals = np.empty_like(self.entries.x.values)
+        self._map_all_tiles(self.residual_function(factors, residuals))
         return residuals
 
+    def _map_all_tiles(self, work: TileFunction) -> list[tuple[int, np.ndarray, float]]:
+        starts = self.coordinates.row_order(0).row_starts
+        return self._map_tiles(work, starts, 0, int(starts[-1]), 0)
+
     def _map_tiles(
-        self, work: Any, starts: np.ndarray, first: int, last: int, size: int
+        self, work: TileFunction, starts: np.ndarray, first: int, last: int, size: int
     ) -> list[tuple[int, np.ndarray, float]]:
-        """For each tile its first row, what that one gets, and the value."""
+        """The first row of each tile, the sums for that row, and the value."""
         if last == first:
             return []
         cuts = [
@@ -200,37 +245,22 @@ class CoordinatePass(ABC):
             for t in split_range(last - first, self.tile_entries)
         ]
         first_rows = np.searchsorted(starts, [cut.start for cut in cuts], side="right") - 1
-        dtype = self.entries.x.values.dtype
 
         def tile(item: tuple[slice, int]) -> tuple[int, np.ndarray, float]:
             cut, row = item
-            edge = np.zeros(size, dtype)
+            edge = np.zeros(size, self.entries.dtype)
             return row, edge, work(cut, row, edge)
 
-        return list(
-            self.entries.executor.map(tile, list(zip(cuts, first_rows.tolist(), strict=True)))
-        )
+        items = list(zip(cuts, first_rows.tolist(), strict=True))
+        return list(self.entries.executor.map(tile, items))
 
     @abstractmethod
-    def tile_function(
-        self,
-        factors: Factors,
-        mode: int,
-        loss: Loss,
-        first_row: int,
-        gradient: np.ndarray,
-        gram: np.ndarray,
-    ) -> Any:
-        """A function of a range of entries, the row of the first of them, and its edge.
-
-        It adds to the gradients and Gram matrices, which begin at row `first_row`, what the other
-        rows get, and to the edge what that one gets. It returns the value; if they are empty, that
-        is all.
-        """
+    def tile_function(self, factors: Factors, mode: int, loss: Loss, sums: RowSums) -> TileFunction:
+        """Adds gradients and Gram matrices of all rows but the first of a tile to `sums`."""
 
     @abstractmethod
-    def residual_function(self, factors: Factors, residuals: np.ndarray) -> Any:
-        """The same for residuals, which go to an array."""
+    def residual_function(self, factors: Factors, residuals: np.ndarray) -> TileFunction:
+        """Writes residuals into an array; values are 0."""
 
 
 class PlainCoordinatePass(CoordinatePass):
@@ -238,19 +268,10 @@ class PlainCoordinatePass(CoordinatePass):
 
     tile_entries = PLAIN_TILE_ENTRIES
 
-    def tile_function(
-        self,
-        factors: Factors,
-        mode: int,
-        loss: Loss,
-        first_row: int,
-        gradient: np.ndarray,
-        gram: np.ndarray,
-    ) -> Any:
+    def tile_function(self, factors: Factors, mode: int, loss: Loss, sums: RowSums) -> TileFunction:
         order, entries = self.coordinates.row_order(mode), self.entries
         others = [A for m, A in enumerate(factors) if m != mode]
-        rank = factors[0].shape[1]
-        i, j = pack_indices(rank)
+        i, j = pack_indices(factors[0].shape[1])
         x = entries.x.in_row_order(mode)
         w, h = (
             None if column is None else column.in_row_order(mode)
@@ -260,12 +281,12 @@ class PlainCoordinatePass(CoordinatePass):
         def work(cut: slice, row: int, edge: np.ndarray) -> float:
             last = int(np.searchsorted(order.row_starts, cut.stop))
             edges = np.clip(order.row_starts[row : last + 1], cut.start, cut.stop)
-            K = _row_products(others, order.other_indices[:, cut])
+            K = row_products(others, order.other_indices[:, cut])
             own_rows = np.repeat(factors[mode][row:last], np.diff(edges), axis=0)
             r = x[cut] - np.einsum("er,er->e", K, own_rows)
             if h is not None:
                 r *= h[cut]
-            if not gram.size:
+            if not sums.gram.size:
                 cost = loss.value(r)
                 return float(np.sum(cost if w is None else cost * w[cut], dtype=np.float64))
             cost, slope, curvature = loss.majorize(r)
@@ -277,20 +298,20 @@ class PlainCoordinatePass(CoordinatePass):
             S *= curvature[:, None]
             K *= slope[:, None]
             nonempty = np.flatnonzero(np.diff(edges))
-            sums = [np.add.reduceat(P, edges[nonempty] - cut.start, axis=0) for P in (K, S)]
-            edge += np.concatenate([part[0] for part in sums])
-            rows = row + nonempty[1:] - first_row
-            gradient[rows] += sums[0][1:]
-            gram[rows] += sums[1][1:]
+            row_sums = [np.add.reduceat(P, edges[nonempty] - cut.start, axis=0) for P in (K, S)]
+            edge += np.concatenate([part[0] for part in row_sums])
+            rows = row + nonempty[1:] - sums.first_row
+            sums.gradient[rows] += row_sums[0][1:]
+            sums.gram[rows] += row_sums[1][1:]
             return float(cost.sum(dtype=np.float64))
 
         return work
 
-    def residual_function(self, factors: Factors, residuals: np.ndarray) -> Any:
+    def residual_function(self, factors: Factors, residuals: np.ndarray) -> TileFunction:
         entries = self.entries
 
         def work(cut: slice, row: int, edge: np.ndarray) -> float:
-            model = _row_products(factors, self.coordinates.indices[:, cut]).sum(axis=1)
+            model = model_at(factors, self.coordinates.indices[:, cut])
             residuals[cut] = entries.x.values[cut] - model
             if entries.h is not None:
                 residuals[cut] *= entries.h.values[cut]
@@ -299,50 +320,25 @@ class PlainCoordinatePass(CoordinatePass):
         return work
 
 
-def _row_products(factors: Sequence[np.ndarray], indices: np.ndarray) -> np.ndarray:
-    """Products of the rows of some entries."""
-    product: np.ndarray = np.take(factors[0], indices[0], axis=0)
-    for A, index in zip(factors[1:], indices[1:], strict=True):
-        product *= np.take(A, index, axis=0)
-    return product
-
-
 class CompiledCoordinatePass(CoordinatePass):
-    """By compiled code, for losses that have a formula."""
+    """By compiled code, for losses with a formula."""
 
     tile_entries = COMPILED_TILE_ENTRIES
 
-    def supports(self, loss: Loss) -> bool:
-        """Whether there is compiled code for a loss with such parameters."""
-        return loss_parameters(loss, self.entries.x.values.dtype) is not None
-
-    def tile_function(
-        self,
-        factors: Factors,
-        mode: int,
-        loss: Loss,
-        first_row: int,
-        gradient: np.ndarray,
-        gram: np.ndarray,
-    ) -> Any:
-        real, w = self.entries.x.values.dtype, self.entries.w
+    def tile_function(self, factors: Factors, mode: int, loss: Loss, sums: RowSums) -> TileFunction:
+        real, w = self.entries.dtype, self.entries.w
         parameters, formula = loss_parameters(loss, real), loss.numba_formula
         assert parameters is not None
         assert formula is not None
         line = numba_kernels().formula_line(formula.function, real, w is not None, len(parameters))
         weights, factor = None if w is None else w.in_row_order(mode), formula.value_factor
-        run = self._bind_pass(factors, mode, line, parameters, weights)
+        run = self._bind_pass(factors, mode, line, parameters, weights, sums)
+        return lambda cut, row, edge: float(factor * run(cut, row, edge))
 
-        def work(cut: slice, row: int, edge: np.ndarray) -> float:
-            return float(factor * run(cut, row, first_row, edge, gradient, gram))
-
-        return work
-
-    def residual_function(self, factors: Factors, residuals: np.ndarray) -> Any:
+    def residual_function(self, factors: Factors, residuals: np.ndarray) -> TileFunction:
         real = residuals.dtype
-        empty, line = np.empty((0, 0), real), numba_kernels().residuals(real).address
-        run = self._bind_pass(factors, 0, line, empty, residuals)
-        return lambda cut, row, edge: run(cut, row, 0, edge, empty, empty)
+        sums, line = RowSums.empty(real), numba_kernels().residuals(real).address
+        return self._bind_pass(factors, 0, line, sums.gram, residuals, sums)
 
     def _bind_pass(
         self,
@@ -351,10 +347,11 @@ class CompiledCoordinatePass(CoordinatePass):
         line: int,
         parameters: np.ndarray,
         auxiliary: np.ndarray | None,
-    ) -> Any:
-        """The pass with a line function, which is given numbers, and an array beside the data."""
+        sums: RowSums,
+    ) -> TileFunction:
+        """The pass with a line function, its parameters, and its array besides the data."""
         entries, order, code = self.entries, self.coordinates.row_order(mode), numba_kernels()
-        real, scaled = entries.x.values.dtype, entries.h is not None
+        real, scaled = entries.dtype, entries.h is not None
         h = None if entries.h is None else entries.h.in_row_order(mode)
         arrays = entries.x.in_row_order(mode), auxiliary, h
         addresses = [0 if array is None else array.ctypes.data for array in arrays]
@@ -370,36 +367,11 @@ class CompiledCoordinatePass(CoordinatePass):
             np.concatenate([A for m, A in enumerate(factors) if m != mode], dtype=real),
         )
 
-        def run(
-            cut: slice,
-            row: int,
-            first_row: int,
-            *sums: np.ndarray,
-            held: Any = (parameters, *arrays),
-        ) -> float:
-            part = code.Cut(cut.start, cut.stop, row, first_row)
-            entry_addresses = code.EntryAddresses(*addresses)
-            return float(code.coordinate_pass(calls, entry_addresses, part, *inputs, *sums))
+        def run(cut: slice, row: int, edge: np.ndarray, held: Any = (parameters, *arrays)) -> float:
+            # `held` keeps the memory at the addresses.
+            part = code.Cut(cut.start, cut.stop, row, sums.first_row)
+            outputs = edge, sums.gradient, sums.gram
+            arguments = calls, code.EntryAddresses(*addresses), part, *inputs, *outputs
+            return float(code.coordinate_pass(*arguments))
 
         return run
-
-
-class CoordinatePasses:
-    """The passes over some entries; compiled ones if that is allowed and can be had."""
-
-    def __init__(self, entries: CoordinateEntries, *, compiled: bool) -> None:
-        self._plain = PlainCoordinatePass(entries)
-        self._compiled = None
-        if compiled and numba_kernels() is not None:
-            self._compiled = CompiledCoordinatePass(entries)
-
-    def for_loss(self, loss: Loss) -> CoordinatePass:
-        """The pass for a loss."""
-        if self._compiled is not None and self._compiled.supports(loss):
-            return self._compiled
-        return self._plain
-
-    @cached_property
-    def any_pass(self) -> CoordinatePass:
-        """A pass for what needs no loss."""
-        return self._compiled or self._plain

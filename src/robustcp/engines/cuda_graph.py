@@ -1,4 +1,4 @@
-"""Functions of arrays on a GPU, each as one graph: calls take longer than the work of most."""
+"""Functions of arrays on a GPU as CUDA graphs: small kernels launch more slowly than they run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 from robustcp._util.typing import Array
 
-#: A function is recorded when it was called so often: then whatever it compiles or keeps is there.
+#: A function is captured after this many calls, when compilation and allocations are done.
 WARMUP_CALLS = 2
-#: Graphs of one function, for arrays of different shapes, at most.
+#: The most graphs of one function, for arrays of different shapes.
 MAX_GRAPHS = 16
-#: One graph is recorded at a time, and what it reads and writes belongs to one call at a time.
+#: Only one graph is captured at a time, and its buffers are used by one call at a time.
 _capture_lock = Lock()
 
 
 class CudaGraphFunction:
-    """A function of arrays on one device; on anything but an NVIDIA GPU it is just called.
+    """A function of arrays on one device, captured on NVIDIA GPUs, and otherwise called.
 
-    It must do the same work for all arrays of the same shapes, and must not wait for the device.
+    It must run the same kernels for all arrays of equal shapes, and must not wait for the device.
     """
 
     def __init__(self, function: Callable[..., Sequence[Array]]) -> None:
@@ -47,7 +47,7 @@ class CudaGraphFunction:
 
 
 class _CudaGraph:
-    """The kernels of one function for arrays of some shapes, and the memory that they work in."""
+    """The kernels of one function for arrays of some shapes, with their buffers."""
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._calls = torch, 0
@@ -69,7 +69,7 @@ class _CudaGraph:
         return [A.clone() for A in self._outputs]
 
     def _capture(self, function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> None:
-        """Record the work; if that fails, it is done without."""
+        """Capture the function; after an error it is called as before."""
         torch = self._torch
         inputs = [torch.empty_like(A, memory_format=torch.contiguous_format) for A in arrays]
         graph = torch.cuda.CUDAGraph()
@@ -89,7 +89,7 @@ class _CudaGraph:
 
 @cache
 def _capture_stream(device: Any) -> Any:
-    """The one stream of a device that is recorded from: libraries keep memory for each."""
+    """The stream of a device for all captures: libraries keep memory for each stream."""
     import torch
 
     return torch.cuda.Stream(device)
@@ -97,7 +97,7 @@ def _capture_stream(device: Any) -> Any:
 
 @contextmanager
 def _pause_garbage_collection() -> Iterator[None]:
-    """Without the garbage collector: to give back memory of a GPU would end the recording."""
+    """Disable the garbage collector, which would end a capture by freeing memory of the GPU."""
     enabled = gc.isenabled()
     gc.disable()
     try:

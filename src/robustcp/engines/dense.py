@@ -12,23 +12,24 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.algebra import Algebra, TritonAlgebra, algebra_for
+from robustcp.engines.algebra import Algebra, TritonAlgebra
 from robustcp.engines.arrays import to_host
-from robustcp.engines.base import Engine, Sample, View, WholeSweep
+from robustcp.engines.base import Elementwise, Engine, View, WholeSweep
+from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.memory import format_bytes, free_memory
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes import Passes
 from robustcp.engines.storage import DataSummary, Storage
 from robustcp.engines.threads import TileExecutor, available_threads
-from robustcp.engines.tiles import Tile, Tiling, slice_length, split_range
+from robustcp.engines.tiles import Tile, Tiling, slice_length
 from robustcp.engines.unfoldings import UnfoldingProducts
 from robustcp.losses import Loss
 
-#: Normal equations of one block of rows may take this many bytes, or this share of the data.
+#: Normal equations of a range of rows may take this many bytes, or this share of the data.
 BLOCK_BYTES, BLOCK_SHARE = 1 << 23, 0.02
-#: Data on a device with no more entries is faster on the host, where calls cost less.
+#: Fits of data with at most this many entries are faster on the host than on a device.
 MAX_HOST_ENTRIES = 1 << 19
-#: What a fit takes of a GPU's memory, as a share of the data; of small data more, up to a bound.
+#: The memory of a fit on a GPU as a share of the data; the share of small data, and its bound.
 FIT_MEMORY_SHARE, SMALL_FIT_MEMORY_SHARE, MAX_SMALL_FIT_BYTES = 0.1, 7.0, 250e6
 
 
@@ -44,14 +45,13 @@ class DenseEngine(Engine):
     compiled : bool
         Whether compiled passes are used where there are any.
     tiling : Tiling
-        The sizes of the pieces that it is worked on in.
+        The sizes of tiles and blocks.
     view : View
-        How it is looked at.
     """
 
     takes_weights = True
     takes_scales = True
-    #: Where the data was given, if it was brought here from there.
+    #: The device on which the data was given, if it was copied from there.
     _given_device: Any
 
     def __init__(
@@ -67,20 +67,22 @@ class DenseEngine(Engine):
             threads = checks.whole_number("threads", threads, 1)
         on_host = array_api_compat.is_numpy_array(data)
         tiles = TileExecutor((threads or available_threads()) if on_host else 1)
-        self._compiled, self._given_device = compiled, None
+        self.compiled, self._given_device = compiled, None
         self._set_storage(Storage(data, tiling, tiles, view))
 
     def _set_storage(self, storage: Storage) -> None:
-        """Look at a stored array."""
+        """Set the array and the attributes that depend on it."""
         self._storage = storage
-        self._passes = Passes(storage, compiled=self._compiled)
+        self._passes = Passes(storage, compiled=self.compiled)
         self.xp, self.dtype, self.view = storage.xp, storage.dtype, storage.view
         self.shape = tuple(int(size) for size in storage.array.shape)
         self.executor = storage.executor
+        data_bytes = math.prod(self.shape) * self.xp.finfo(self.dtype).bits // 8
+        self.max_equation_bytes = max(BLOCK_BYTES, int(BLOCK_SHARE * data_bytes))
 
     def _with_storage(self, storage: Storage) -> DenseEngine:
         other = object.__new__(type(self))
-        other._compiled, other._given_device = self._compiled, self._given_device
+        other.compiled, other._given_device = self.compiled, self._given_device
         other._set_storage(storage)
         return other
 
@@ -107,19 +109,19 @@ class DenseEngine(Engine):
     def algebra(self) -> Algebra:
         if self._passes.uses_triton:
             return TritonAlgebra()
-        return algebra_for(self.xp, self._compiled, self._storage.executor.threads)
+        return super().algebra
 
     @property
     def summary(self) -> DataSummary:
-        """What there is in the data, whatever its scaling; an error if it cannot be fitted."""
+        """Magnitudes and missing entries before scaling; an error if there is nothing to fit."""
         return self._storage.summary
 
     def compute_summary(self) -> DataSummary:
-        """The same, whatever is found."""
+        """The summary, without errors."""
         return self._storage.compute_summary()
 
     def with_summary(self, summary: DataSummary) -> DenseEngine:
-        """This, which need not look at its data any more."""
+        """This engine with a known summary, so that it need not read the data for it."""
         self._storage.summary = summary
         return self
 
@@ -163,7 +165,7 @@ class DenseEngine(Engine):
         data = to_host(self.array)
         if data.dtype.kind == "f":  # there, single precision saves nothing
             data = data.astype(np.float64)
-        host = DenseEngine(data, compiled=self._compiled, tiling=storage.tiling)
+        host = DenseEngine(data, compiled=self.compiled, tiling=storage.tiling)
         host._given_device = storage.device
         return host.with_view(self.view)
 
@@ -171,13 +173,8 @@ class DenseEngine(Engine):
         if not self._passes.uses_triton or self.device.type != "cuda":
             return
         data_bytes = math.prod(self.shape) * self._storage.array.element_size()
-        needed, free = (
-            max(
-                FIT_MEMORY_SHARE * data_bytes,
-                min(SMALL_FIT_MEMORY_SHARE * data_bytes, MAX_SMALL_FIT_BYTES),
-            ),
-            free_memory(self.device),
-        )
+        small_fit_bytes = min(SMALL_FIT_MEMORY_SHARE * data_bytes, MAX_SMALL_FIT_BYTES)
+        needed, free = max(FIT_MEMORY_SHARE * data_bytes, small_fit_bytes), free_memory(self.device)
         if free < needed:
             raise checks.ArgumentError(
                 "X",
@@ -193,10 +190,8 @@ class DenseEngine(Engine):
         all_rows = slice(0, self.shape[mode])
         rows = all_rows if rows is None else rows
         selected_pass = self._passes.for_loss(loss, whole_mode=rows == all_rows)
-        n = self._storage.order.index(mode)
-        return selected_pass.normal_equations(
-            self._storage.in_storage_order(factors), n, loss, rows
-        )
+        stored_factors, n = self._storage.in_storage_order(factors), self._storage.order.index(mode)
+        return selected_pass.normal_equations(stored_factors, n, loss, rows)
 
     def value(self, factors: Factors, loss: Loss) -> float:
         return self._passes.for_loss(loss).value(self._storage.in_storage_order(factors), loss)
@@ -207,15 +202,11 @@ class DenseEngine(Engine):
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         if self._passes.for_loss(loss).shares_gram(loss, self._storage.order.index(mode)):
             return [slice(0, self.shape[mode])]
-        itemsize = self.xp.finfo(self.dtype).bits // 8
-        row = (rank * (rank + 1) // 2 + rank) * itemsize
-        data = math.prod(self.shape) * itemsize
-        limit = max(BLOCK_BYTES, int(BLOCK_SHARE * data))
-        return split_range(self.shape[mode], max(1, limit // row))
+        return super().row_blocks(mode, rank, loss)
 
     # Samples and reductions
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         sample_indices = self._storage.sample_indices
         flat = sample_indices.flat_indices
         parts = self._all_values(factors) if flat is None else self._sampled_values(factors, flat)
@@ -226,9 +217,9 @@ class DenseEngine(Engine):
             indices = sample_indices.indices
             return indices if observed is None else tuple(index[observed] for index in indices)
 
-        return Sample(values if observed is None else values[observed], locate)
+        return Entries(self.shape, values if observed is None else values[observed], locate)
 
-    def entries(self, factors: Factors | None = None) -> Sample:
+    def entries(self, factors: Factors | None = None) -> Entries:
         plain = self._storage.weights is None and self.view.scales is None
         if plain and self._storage.sample_indices.flat_indices is None:  # a sample is all of them
             return self.sample(factors)
@@ -244,8 +235,7 @@ class DenseEngine(Engine):
         for indices in storage.sample_positions(flat):
             r = storage.convert(storage.array[tuple(indices)], self.dtype)
             if factors is not None:
-                rows = (xp.take(A, i, axis=0) for A, i in zip(factors, indices, strict=True))
-                r = r - xp.sum(math.prod(rows, start=1.0), axis=-1)
+                r = r - model_at(factors, indices)
             if factors is not None and storage.scales is not None:
                 r = r / storage.scales.values_at([indices[mode] for mode in storage.order])
             if storage.weights is not None and storage.weights.has_zeros:
@@ -265,11 +255,7 @@ class DenseEngine(Engine):
         )
 
     def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
+        self, work: Elementwise, factors: Factors | None = None, *, weighted: bool = False
     ) -> list[np.ndarray]:
         xp, storage = self.xp, self._storage
         shape, read = storage.shape, self._tile_reader(factors)
@@ -291,7 +277,7 @@ class DenseEngine(Engine):
                 total[rows] += part
         return [totals[storage.order.index(mode)] for mode in range(self.order)]
 
-    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+    def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
         read = self._tile_reader(factors, unmasked=True)
         return self._assemble_tiles(lambda tile: work(read(tile)))
 
@@ -302,16 +288,15 @@ class DenseEngine(Engine):
         return self._assemble_tiles(storage.scales.tile_values)
 
     def _assemble_tiles(self, tile_values: Callable[[Tile], Array]) -> Array:
-        """An array of the data's shape from what there is for each tile."""
+        """An array of the data's shape from the values of each tile."""
         xp, storage = self.xp, self._storage
 
         def box(tile: Tile) -> tuple[Tile, Array]:
             return tile, xp.reshape(tile_values(tile), tuple(map(slice_length, tile)))
 
         out = None
-        for tile, part in storage.executor.map(
-            box, storage.pass_tiles()
-        ):  # whatever gaps there are
+        # By the executor: the data need not have been looked at for missing entries.
+        for tile, part in storage.executor.map(box, storage.pass_tiles()):
             if out is None:
                 out = xp.empty(storage.shape, dtype=part.dtype, device=storage.device)
             out[tile] = part

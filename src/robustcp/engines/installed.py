@@ -1,4 +1,4 @@
-"""Whether there is compiled code, and where; what it is told of a loss."""
+"""Compiled code, if it is installed, and the parameters of a loss for it."""
 
 from __future__ import annotations
 

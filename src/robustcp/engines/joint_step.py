@@ -18,7 +18,7 @@ DIAGONAL_SHIFT, CG_TOLERANCE = 1e-12, 0.03
 class JointSystem:
     """The Hessian of half the squared residuals in some factors A_n, for steps A_n E_n.
 
-    It leaves out what residuals have to do with it (Gauss and Newton).
+    The Gauss-Newton approximation, which drops the terms with residuals.
 
     Attributes
     ----------
@@ -26,10 +26,10 @@ class JointSystem:
         G_n = A_n' A_n.
     diagonal : array (modes, R, R)
         D_n, the elementwise product of the Gram matrices of all other modes: the diagonal block
-        makes A_n (E_n D_n) of a step.
+        maps a step to A_n (E_n D_n).
     off_diagonal : array (modes, modes, R, R)
-        P_nm, the product of those of all modes but two: the block beside it makes
-        A_n (P_nm * (E_m' G_m)) of the step of mode m. Zero for n = m.
+        P_nm, the elementwise product of the Gram matrices of all modes but n and m: the block
+        (n, m) maps the step of mode m to A_n (P_nm * (E_m' G_m)). Zero for n = m.
     """
 
     grams: np.ndarray
@@ -38,7 +38,7 @@ class JointSystem:
 
     @classmethod
     def from_grams(cls, grams: np.ndarray, modes: Sequence[int]) -> JointSystem:
-        """From the Gram matrices of all modes, for two or more that are solved for."""
+        """The system of two or more modes, from the Gram matrices of all modes."""
         count, rank = len(modes), grams.shape[1]
         off_diagonal = np.zeros((count, count, rank, rank))
         diagonal = np.empty((count, rank, rank))
@@ -50,7 +50,7 @@ class JointSystem:
         return cls(grams[list(modes)], diagonal, off_diagonal)
 
     def own_decreases(self, squares: np.ndarray) -> np.ndarray:
-        """By how much each factor's own step s_n lowers the loss, from s_n' s_n."""
+        """The decrease of the loss by the separate step s_n of each factor, from s_n' s_n."""
         return np.asarray(0.5 * np.einsum("nij,nij->n", self.diagonal, squares))
 
     def coupled_gradients(self, products: np.ndarray) -> np.ndarray:
@@ -65,18 +65,17 @@ class JointSystem:
 
     @property
     def diagonal_inverse(self) -> np.ndarray:
-        """Of the diagonal blocks, a little raised."""
+        """The inverses of the diagonal blocks, whose diagonals are raised a little."""
         D = self.diagonal
         shift = D.max(axis=(1, 2)) * DIAGONAL_SHIFT
         shift[shift <= 0] = 1.0
         return np.asarray(np.linalg.inv(D + shift[:, None, None] * _identity(D.shape[1])))
 
     def solve(self, rhs: np.ndarray, damping: float) -> tuple[np.ndarray, float]:
-        """An E for which (H + damping D) (A E) is nearly A right, and by how much it lowers
-        the loss at least.
+        """An approximate solution E of (H + damping D) (A E) = A rhs, and a bound of its decrease.
 
-        By conjugate gradients with D as preconditioner. All A_n E_n are one vector: its inner
-        products are those of E with G E.
+        By conjugate gradients with D as preconditioner. The vectors are A E, whose inner products
+        are those of E with G E. The loss falls by at least the bound.
         """
         inverse, E, r, p = self.diagonal_inverse, np.zeros_like(rhs), rhs, np.zeros_like(rhs)
         decrease, rz, tolerance = 0.0, 1.0, -1.0

@@ -298,13 +298,9 @@ def note_constant_slabs(
         count = np.bincount(indices[:, n], minlength=size)
         constant = np.flatnonzero((low == high) & (count >= MIN_SLAB_ENTRIES))
         if 0 < constant.size < size:
-            names = format_labels([(mode_labels or [])[k] for k in constant])
-            value_note = (
-                f" ({low[constant[0]]:g} in all {count[constant[0]]} entries)"
-                if constant.size == 1
-                else ""
-            )
-            notes.append(
-                f"{name} {names} never {'varies' if constant.size == 1 else 'vary'}{value_note}"
-            )
+            names, first = format_labels([(mode_labels or [])[k] for k in constant]), constant[0]
+            verb = "vary"
+            if constant.size == 1:
+                verb = f"varies ({low[first]:g} in all {count[first]} entries)"
+            notes.append(f"{name} {names} never {verb}")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Sizes of memory, and how much of it a GPU has left."""
+"""Sizes of memory, and the free memory of a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from robustcp._util.checks import ArgumentError
 
-#: Bytes for all entries with their indices, where no size is asked for; of one entry for so many
-#: modes.
-DEFAULT_ENTRIES_BYTES, BYTES_PER_NUMBER = 1 << 32, 8
+#: The memory for all entries with their indices, if no size is given.
+DEFAULT_ENTRIES_BYTES = 1 << 32
+#: The size of a value, and of an index.
+BYTES_PER_NUMBER = 8
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -35,7 +36,7 @@ def format_bytes(size: float) -> str:
 
 
 def fits_in_memory(entries: float, order: int, memory: Any) -> bool:
-    """Whether so many entries with their indices take no more than half of a size.
+    """Whether a number of entries with their indices takes at most half of a size.
 
     >>> fits_in_memory(1e6, 3, "100MB"), fits_in_memory(1e6, 3, "10MB")
     (True, False)
@@ -45,7 +46,7 @@ def fits_in_memory(entries: float, order: int, memory: Any) -> bool:
 
 
 def free_memory(device: Any) -> int:
-    """Bytes of a GPU that are free, or that PyTorch holds and nobody uses."""
+    """The bytes of a GPU that are free, or cached by PyTorch and unused."""
     import torch
 
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

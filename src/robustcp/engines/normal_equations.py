@@ -1,4 +1,4 @@
-"""The normal equations of one factor: all that a pass over the data has to hand on."""
+"""The normal equations of one factor: the result of a pass over the data."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class NormalEquations:
     gradient : array, (rows, R)
         The *descent* direction: minus the derivative of the loss.
     value : float, or an array of one
-        The loss at the current factors; it may still be on its way from a device.
+        The loss at the current factors; an array if it is still on a device.
 
-    Two of them over disjoint data add up to the one over all of it.
+    Normal equations over disjoint parts of the data add up to those over all of it.
     """
 
     gram: Array

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,31 +13,23 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_dtype, working_dtype
-from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.base import SAMPLE_ENTRIES, Elementwise, Engine, View
 from robustcp.engines.blocks.tables import PartitionedTable, open_dask_frame, open_parquet
 from robustcp.engines.coordinates import (
-    CoordinateEntries,
     CoordinateList,
-    CoordinatePass,
     CoordinatePasses,
     EntryValues,
     index_dtype,
     lexicographic_order,
 )
+from robustcp.engines.entries import Entries, draw_positions, subset_shape, subtensor_indices
 from robustcp.engines.entry_field import ListedField, as_weights, check_shape
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor, available_threads
-from robustcp.engines.tiles import split_range
 from robustcp.losses import Loss
-
-#: Entries of a sample.
-SAMPLE_ENTRIES = 1 << 16
-#: Normal equations of one block of rows may take this many bytes.
-BLOCK_BYTES = 1 << 25
 
 
 class Observed:
@@ -144,29 +135,58 @@ class Observed:
         """
         return open_dask_frame(frame, shape, columns)
 
+    @classmethod
+    def from_sorted(
+        cls,
+        indices: np.ndarray,
+        values: np.ndarray,
+        shape: Sequence[int],
+        sorting: np.ndarray | None = None,
+    ) -> Observed:
+        """Entries that need no checks, listed in lexicographic order.
+
+        Parameters
+        ----------
+        indices : integer array (N, count)
+        sorting : integer array (count,), optional
+            The position of each entry in the order in which the entries were given.
+        """
+        data = object.__new__(cls)
+        data.shape, data.sorted_indices, data.sorted_values = tuple(shape), indices, values
+        data.sorting = np.arange(values.size) if sorting is None else sorting
+        if sorting is None:
+            data.indices, data.values = indices.T, values
+        return data
+
+    @cached_property
+    def indices(self) -> np.ndarray:
+        """The indices of the entries, (count, N), in the order in which they were given."""
+        return self.in_given_order(self.sorted_indices.T)
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """The values of the entries, in the order in which they were given."""
+        return self.in_given_order(self.sorted_values)
+
+    def in_given_order(self, sorted_values: np.ndarray) -> np.ndarray:
+        """An array that has the entries in lexicographic order, in the given order."""
+        values = np.empty_like(sorted_values)
+        values[self.sorting] = sorted_values
+        return values
+
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
-    def take(self, positions: np.ndarray) -> Observed:
-        """Some of the sorted entries, in their order."""
-        indices = np.take(self.sorted_indices, positions, axis=1)
-        return self.with_sorted_entries(indices, self.sorted_values[positions], self.shape)
-
-    def with_sorted_entries(
-        self, indices: np.ndarray, values: np.ndarray, shape: Sequence[int]
-    ) -> Observed:
-        """Other entries, which are in order; `indices` has an array of indices for each mode."""
-        other = copy(self)
-        other.shape = tuple(shape)
-        other.sorted_indices, other.sorted_values = indices, values
-        other.indices, other.values, other.sorting = indices.T, values, np.arange(values.size)
-        return other
+    @cached_property
+    def entries(self) -> Entries:
+        """The entries in the order in which they were given, values in float64."""
+        return Entries(self.shape, self.values.astype(np.float64), tuple(self.indices.T))
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
-        share = self.values.size / math.prod(self.shape)
-        return f"Observed({size}, {self.values.size} entries, {100 * share:.3g}% of all)"
+        share = self.sorting.size / math.prod(self.shape)
+        return f"Observed({size}, {self.sorting.size} entries, {100 * share:.3g}% of all)"
 
 
 def _format_indices(indices: np.ndarray, bad: np.ndarray) -> str:
@@ -176,74 +196,58 @@ def _format_indices(indices: np.ndarray, bad: np.ndarray) -> str:
     return text + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
-def _sorted_weights(data: Observed, view: View) -> np.ndarray | None:
-    """The weights of the sorted entries."""
-    if view.weights is None:
-        return None
-    check_shape(view.weights, "entry_weights", data.shape, data.values.shape)
-    w = view.weights.listed_values(data.sorted_indices, data.sorting)
-    return w.astype(data.values.dtype)
-
-
-#: Scales of the entries, and their inverses, if there are any.
-_EntryScales = tuple[np.ndarray | None, EntryValues | None]
-
-
 class _UnmaskedEntries:
     """The entries that a view does not leave out: small magnitudes of positive weight.
 
     Attributes
     ----------
     positions : integer array, optional
-        Where they are among the sorted ones; None if that is all.
-    data : Observed
-        Those alone.
-    w : Column, optional
+        Their positions among all entries in lexicographic order; None if none is left out.
+    coordinates : CoordinateList
+    values : array
+        Their values as they were given.
+    w : EntryValues, optional
         Their weights.
     """
 
-    def __init__(self, full_data: Observed, view: View) -> None:
-        w = _sorted_weights(full_data, view)
-        keep = np.ones(full_data.values.size, dtype=bool) if w is None else w > 0
+    def __init__(self, data: Observed, view: View) -> None:
+        w = self._weights(data, view)
+        keep = np.ones(data.sorted_values.size, dtype=bool) if w is None else w > 0
         if not keep.any():
             raise ValueError("entry_weights: all observed entries have weight 0")
-        if view.masks(float(np.abs(full_data.sorted_values[keep]).max())):
-            keep &= ~np.isnan(view.apply(full_data.sorted_values, np))
-        self.positions = None if keep.all() else np.flatnonzero(keep)
-        self.data = full_data if self.positions is None else full_data.take(self.positions)
-        self.coordinates = CoordinateList(self.data.sorted_indices, self.data.shape)
-        w = w if w is None or self.positions is None else w[self.positions]
+        if view.masks(float(np.abs(data.sorted_values[keep]).max())):
+            keep &= ~np.isnan(view.apply(data.sorted_values, np))
+        self.positions, self._sorting = None, data.sorting
+        self.values = data.sorted_values
+        self.coordinates = CoordinateList(data.sorted_indices, data.shape)
+        if not keep.all():
+            self.positions = np.flatnonzero(keep)
+            self.values = self.values[self.positions]
+            self.coordinates = self.coordinates.take(self.positions)
+            w = None if w is None else w[self.positions]
         self.w = None if w is None else EntryValues(self.coordinates, w)
 
-    @cached_property
-    def sample_positions(self) -> np.ndarray | None:
-        """Which of the entries a sample is made of; None for all."""
-        size = self.data.values.size
-        if size <= SAMPLE_ENTRIES:
+    @staticmethod
+    def _weights(data: Observed, view: View) -> np.ndarray | None:
+        """The weights of all entries in lexicographic order."""
+        if view.weights is None:
             return None
-        return np.sort(np.random.default_rng(0).integers(size, size=SAMPLE_ENTRIES))
+        check_shape(view.weights, "entry_weights", data.shape, data.sorting.shape)
+        w = view.weights.listed_values(data.sorted_indices, data.sorting)
+        return w.astype(data.sorted_values.dtype)
+
+    @property
+    def given_positions(self) -> np.ndarray:
+        """Their positions in the order in which the entries were given."""
+        return self._sorting if self.positions is None else self._sorting[self.positions]
 
     @cached_property
-    def sample_coordinates(self) -> CoordinateList:
-        """Where the entries of a sample are."""
-        return (
-            self.coordinates
-            if self.sample_positions is None
-            else self.coordinates.take(self.sample_positions)
-        )
-
-
-def dense_slice(
-    indices: np.ndarray, values: np.ndarray, shape: Sequence[int], fixed: Mapping[int, int]
-) -> np.ndarray:
-    """What listed entries hold where some modes are fixed, float64; NaN where there is none."""
-    inside = np.ones(len(values), dtype=bool)
-    for n, index in fixed.items():
-        inside &= indices[:, n] == index
-    free = [n for n in range(len(shape)) if n not in fixed]
-    part = np.full([shape[n] for n in free], np.nan)
-    part[tuple(indices[inside][:, free].T)] = values[inside]
-    return part
+    def sample(self) -> tuple[np.ndarray, CoordinateList] | None:
+        """The positions and the indices of the entries of a sample; None for all."""
+        if self.values.size <= SAMPLE_ENTRIES:
+            return None
+        positions = draw_positions(self.values.size, SAMPLE_ENTRIES)
+        return positions, self.coordinates.take(positions)
 
 
 def values_at_entries(data: Any, values: np.ndarray) -> np.ndarray:
@@ -265,6 +269,10 @@ def values_at_entries(data: Any, values: np.ndarray) -> np.ndarray:
     return values
 
 
+#: Scales of the entries, and their inverses, if there are any.
+_EntryScales = tuple[np.ndarray | None, EntryValues | None]
+
+
 class ObservedEngine(Engine):
     """Passes over the observed entries.
 
@@ -283,6 +291,7 @@ class ObservedEngine(Engine):
 
     takes_weights = True
     takes_scales = True
+    max_equation_bytes = 1 << 25
 
     def __init__(
         self,
@@ -295,191 +304,152 @@ class ObservedEngine(Engine):
     ) -> None:
         if threads is not None:
             threads = checks.whole_number("threads", threads, 1)
-        self._options: dict[str, Any] = {"threads": threads, "compiled": compiled}
-        self._full_data, self.view = data, view
+        self._threads, self.compiled = threads, compiled
+        self.data, self.view, self.shape = data, view, data.shape
         self.xp: Any = xp
-        self.shape = data.shape
-        self.dtype: Any = data.values.dtype
+        self.dtype: Any = data.sorted_values.dtype
         self.executor = TileExecutor(threads or available_threads())
-        unmasked, x, u = self._reusable_parts(view, other_view)
-        self._unmasked = unmasked if unmasked is not None else _UnmaskedEntries(data, view)
-        self._data, self._coordinates = self._unmasked.data, self._unmasked.coordinates
+        self._unmasked, x, scales = self._shared_parts(other_view)
+        self._coordinates = self._unmasked.coordinates
         if x is None:
-            viewed_values = view.apply(self._data.sorted_values, np).astype(self.dtype, copy=False)
+            viewed_values = view.apply(self._unmasked.values, np).astype(self.dtype, copy=False)
             x = EntryValues(self._coordinates, viewed_values)
-        self._x = x
-        self._u, self._h = u if u is not None else self._compute_scales()
-        self._entries = CoordinateEntries(
-            self._coordinates, self._x, self._unmasked.w, self._h, self.executor
-        )
-        self._passes = CoordinatePasses(self._entries, compiled=compiled)
+        self._u, self._h = scales or self._compute_scales()
+        self._passes = self._passes_over(x, self._unmasked.w, self._h)
         self._last_split_gram: tuple[int, np.ndarray, Any] | None = None
 
-    @staticmethod
-    def _reusable_parts(
-        view: View, other_view: ObservedEngine | None
-    ) -> tuple[_UnmaskedEntries | None, EntryValues | None, _EntryScales | None]:
-        """Entries, data and scales of another view of the same, None where they differ."""
-        if other_view is None or view.weights is not other_view.view.weights:
-            return None, None, None
-        same_magnitudes = (view.exponent, view.mask_limit) == (
-            other_view.view.exponent,
-            other_view.view.mask_limit,
+    def _passes_over(
+        self, x: EntryValues, w: EntryValues | None = None, h: EntryValues | None = None
+    ) -> CoordinatePasses:
+        return CoordinatePasses(x.coordinates, self.executor, self.compiled, x, w, h)
+
+    def _shared_parts(
+        self, other: ObservedEngine | None
+    ) -> tuple[_UnmaskedEntries, EntryValues | None, _EntryScales | None]:
+        """Entries, values and scales, from another view where it has the same."""
+        view = self.view
+        if other is None or view.weights is not other.view.weights:
+            return _UnmaskedEntries(self.data, view), None, None
+        same_unit = view.exponent == other.view.exponent
+        same_mask = view.mask_limit == other.view.mask_limit
+        if not same_mask or not (same_unit or view.mask_limit == math.inf):
+            return _UnmaskedEntries(self.data, view), None, None
+        same_values = same_unit and view.clip_limit == other.view.clip_limit
+        return (
+            other._unmasked,
+            other._passes.x if same_values else None,
+            (other._u, other._h) if view.scales is other.view.scales else None,
         )
-        if not same_magnitudes and not view.mask_limit == other_view.view.mask_limit == math.inf:
-            return None, None, None
-        x = (
-            other_view._x
-            if same_magnitudes and view.clip_limit == other_view.view.clip_limit
-            else None
-        )
-        same_scales = view.scales is other_view.view.scales
-        return other_view._unmasked, x, (other_view._u, other_view._h) if same_scales else None
 
     def _compute_scales(self) -> _EntryScales:
         """The scales of the entries, and their inverses."""
-        scales, data = self.view.scales, self._data
+        scales, entries, count = self.view.scales, self._unmasked, self._unmasked.values.size
         if scales is None:
             return None, None
-        scales.check(self.shape, self._full_data.values.shape)
-        positions, u = self._unmasked.positions, np.ones(data.values.size)
+        scales.check(self.shape, self.data.sorting.shape)
+        u, deviations = np.ones(count), None
         if scales.field is not None:
-            sorting = self._full_data.sorting
-            sorting = sorting if positions is None else sorting[positions]
-            u = scales.field.listed_values(data.sorted_indices, sorting)
-        deviations = None
+            u = scales.field.listed_values(entries.coordinates.indices, entries.given_positions)
         if scales.variance is not None:
             signal_factors = tuple(self.asarray(A) for A in scales.variance.factors)
-            zeros = EntryValues(self._coordinates, np.zeros(data.values.size, self.dtype))
-            entries = CoordinateEntries(self._coordinates, zeros, None, None, self.executor)
-            passes = CoordinatePasses(entries, compiled=self._options["compiled"])
-            negated_model = passes.any_pass.residuals(signal_factors)
+            zeros = EntryValues(entries.coordinates, np.zeros(count, self.dtype))
+            negated_model = self._passes_over(zeros).any_pass.residuals(signal_factors)
             deviations = scales.variance.standard_deviations(negated_model, np)
         u = np.asarray(scales.combine(u, deviations, np)).astype(self.dtype, copy=False)
-        return u, EntryValues(self._coordinates, 1 / u)
+        return u, EntryValues(entries.coordinates, 1 / u)
 
     def __repr__(self) -> str:
-        return f"ObservedEngine({self._full_data!r}, {self.executor.threads} threads)"
-
-    @property
-    def data(self) -> Observed:
-        """The data as given."""
-        return self._full_data
+        return f"ObservedEngine({self.data!r}, {self.executor.threads} threads)"
 
     @cached_property
     def max_abs(self) -> float:
-        return float(np.abs(self._x.values).max())
+        return float(np.abs(self._passes.x.values).max())
 
     @property
     def complete(self) -> bool:
         return False
 
-    @property
-    def algebra(self) -> Algebra:
-        return algebra_for(self.xp, self._options["compiled"], self.executor.threads)
-
-    def asarray(self, array: Any) -> Array:
-        return np.ascontiguousarray(array, dtype=self.dtype)
-
     def with_view(self, view: View) -> ObservedEngine:
-        return ObservedEngine(self._full_data, **self._options, view=view, other_view=self)
+        return self._engine_for(self.data, view, self)
+
+    def _engine_for(
+        self, data: Observed, view: View, other_view: ObservedEngine | None = None
+    ) -> ObservedEngine:
+        """An engine with the same options."""
+        return ObservedEngine(
+            data, threads=self._threads, compiled=self.compiled, view=view, other_view=other_view
+        )
 
     def weighted(self, weights: Any) -> ObservedEngine:
         """The same data with weights of the entries; also one for each, in the order given."""
-        new_weights = as_weights(weights, self.shape, self._full_data.values.size)
+        new_weights = as_weights(weights, self.shape, self.data.sorting.size)
         return self.with_view(replace(self.view, weights=new_weights))
 
     # Samples and reductions
 
-    def sample(self, factors: Factors | None = None) -> Sample:
-        sample_pass = self._sample_pass
-        r = sample_pass.entries.x.values if factors is None else sample_pass.residuals(factors)
-        indices = sample_pass.coordinates.indices
-        return Sample(r.astype(np.float64), lambda: tuple(indices.astype(np.int64)))
+    def sample(self, factors: Factors | None = None) -> Entries:
+        return self._to_entries(self._sample_passes, factors)
 
     @cached_property
-    def _sample_pass(self) -> CoordinatePass:
-        """Over the entries that a sample is made of."""
-        positions, coordinates = self._unmasked.sample_positions, self._unmasked.sample_coordinates
-        if positions is None:
-            return self._passes.any_pass
-        x = EntryValues(coordinates, self._x.values[positions])
-        h = None if self._h is None else EntryValues(coordinates, self._h.values[positions])
-        entries = CoordinateEntries(coordinates, x, None, h, self.executor)
-        return CoordinatePasses(entries, compiled=self._options["compiled"]).any_pass
+    def _sample_passes(self) -> CoordinatePasses:
+        """Passes over the entries of a sample."""
+        if self._unmasked.sample is None:
+            return self._passes
+        h = None if self._h is None else self._h.take(*self._unmasked.sample)
+        return self._passes_over(self._passes.x.take(*self._unmasked.sample), h=h)
 
-    def entries(self, factors: Factors | None = None) -> Sample:
-        values = self._residuals(factors).astype(np.float64)
-        w, indices = self._unmasked.w, self._coordinates.indices
-        weights = None if w is None else w.values.astype(np.float64)
-        scales = None if self._u is None else self._u.astype(np.float64)
-        return Sample(values, lambda: tuple(indices.astype(np.int64)), weights, scales)
-
-    def without_fibres(self, fibres: Fibres) -> ObservedEngine:
-        return (
-            self._without_entries(fibres.contains(tuple(self._full_data.indices.T)))
-            if fibres
-            else self
+    def entries(self, factors: Factors | None = None) -> Entries:
+        w, u = self._unmasked.w, self._u
+        return replace(
+            self._to_entries(self._passes, factors),
+            weights=None if w is None else w.values.astype(np.float64),
+            scales=None if u is None else u.astype(np.float64),
         )
 
+    def _to_entries(self, passes: CoordinatePasses, factors: Factors | None) -> Entries:
+        values = passes.x.values if factors is None else passes.any_pass.residuals(factors)
+        indices = passes.coordinates.indices
+        return Entries(
+            self.shape, values.astype(np.float64), lambda: tuple(indices.astype(np.int64))
+        )
+
+    def without_fibres(self, fibres: Fibres) -> ObservedEngine:
+        if not fibres:
+            return self
+        return self._without_entries(fibres.contains(tuple(self.data.indices.T)))
+
     def without_slabs(self, mode: int, rows: np.ndarray) -> ObservedEngine:
-        return self._without_entries(np.isin(self._full_data.indices[:, mode], rows))
+        return self._without_entries(np.isin(self.data.indices[:, mode], rows))
 
     def _without_entries(self, mask: np.ndarray) -> ObservedEngine:
         """Without some of the entries, in the order given."""
         weights, values = self.view.weights, np.ones(mask.size)
         if weights is not None:
-            values = weights.listed_values(self._full_data.indices.T, np.arange(mask.size))
+            values = weights.listed_values(self.data.indices.T, np.arange(mask.size))
         return self.with_view(replace(self.view, weights=ListedField(values * ~mask)))
 
-    def _residuals(self, factors: Factors | None) -> np.ndarray:
-        """Residuals, or data, of all entries in sorted order."""
-        return self._x.values if factors is None else self._passes.any_pass.residuals(factors)
-
-    def slab_sums(
-        self,
-        work: Callable[[Array], Array],
-        factors: Factors | None = None,
-        *,
-        weighted: bool = False,
-    ) -> list[np.ndarray]:
-        cost = work(self._residuals(factors))
-        if weighted and self._unmasked.w is not None:
-            cost = cost * self._unmasked.w.values
-        return [
-            np.bincount(index, weights=cost, minlength=size)
-            for index, size in zip(self._data.sorted_indices, self.shape, strict=True)
-        ]
-
-    def map_residuals(self, work: Callable[[Array], Array], factors: Factors) -> Array:
+    def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
         """One for each entry, in the order in which they were given."""
-        if self._unmasked.positions is not None:
-            unmasked_engine = self.with_view(replace(self.view, weights=None, mask_limit=math.inf))
-            return unmasked_engine.map_residuals(work, factors)
-        values = work(self._residuals(factors))
-        return self._in_given_order(values)
+        everything = self._without_mask
+        return self.data.in_given_order(work(everything._passes.any_pass.residuals(factors)))
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
         r = self.map_residuals(lambda r: r, factors)
-        return dense_slice(self._full_data.indices, np.asarray(r), self.shape, fixed)
+        return self.data.entries.dense_slice(np.asarray(r), fixed)
 
     def entry_scales(self) -> Array:
         """One for each entry, in the order in which they were given."""
-        if self._unmasked.positions is not None:
-            return self.with_view(
-                replace(self.view, weights=None, mask_limit=math.inf)
-            ).entry_scales()
-        return (
-            np.ones_like(self._full_data.values)
-            if self._u is None
-            else self._in_given_order(self._u)
-        )
+        everything = self._without_mask
+        if everything._u is None:
+            return np.ones_like(self.data.sorted_values)
+        return self.data.in_given_order(everything._u)
 
-    def _in_given_order(self, values: np.ndarray) -> np.ndarray:
-        """What there is for all sorted entries, in the order in which they were given."""
-        reordered = np.empty_like(values)
-        reordered[self._full_data.sorting] = values
-        return reordered
+    @property
+    def _without_mask(self) -> ObservedEngine:
+        """The same data with all entries."""
+        if self._unmasked.positions is None:
+            return self
+        return self.with_view(replace(self.view, weights=None, mask_limit=math.inf))
 
     def slab_counts(self, mode: int) -> np.ndarray:
         return np.diff(self._coordinates.row_order(mode).row_starts)
@@ -495,46 +465,23 @@ class ObservedEngine(Engine):
     def value(self, factors: Factors, loss: Loss) -> float:
         return self._passes.for_loss(loss).value(factors, loss)
 
-    def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
-        row = (rank * (rank + 1) // 2 + rank) * self.dtype.itemsize
-        return split_range(self.shape[mode], max(1, BLOCK_BYTES // row))
-
     # Parts
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
-        keep = np.ones(self._x.values.size, dtype=bool)
-        new_indices: list[np.ndarray | None] = []
-        for index, selection, size in zip(
-            self._coordinates.indices, indices, self.shape, strict=True
-        ):
-            new_index = None
-            if selection is not None:
-                new_index = np.full(size, -1, dtype=np.int64)
-                new_index[selection] = np.arange(len(selection))
-                keep &= (new_index >= 0)[index]
-            new_indices.append(new_index)
-        sub_indices = np.take(self._coordinates.indices, np.flatnonzero(keep), axis=1)
-        for index, new_index in zip(sub_indices, new_indices, strict=True):
-            if new_index is not None:
-                index[:] = new_index[index]
-        shape = [
-            size if sub_indices is None else len(sub_indices)
-            for size, sub_indices in zip(self.shape, indices, strict=True)
-        ]
-        values = self._data.sorted_values[keep]
-        if (
-            all(sub_indices is None or np.all(np.diff(sub_indices) > 0) for sub_indices in indices)
-            and values.size
-        ):
-            subset = self._data.with_sorted_entries(sub_indices, values, shape)
-        else:
-            subset = Observed(sub_indices.T, values, shape)
+        inside, new_indices = subtensor_indices(self._coordinates.indices, self.shape, indices)
+        values, shape = self._unmasked.values[inside], subset_shape(self.shape, indices)
+        increasing = all(rows is None or np.all(np.diff(rows) > 0) for rows in indices)
+        subset = (
+            Observed.from_sorted(np.stack(new_indices), values, shape)
+            if increasing and values.size
+            else Observed(np.stack(new_indices, axis=1), values, shape)
+        )
         view = self.view.subset(indices)
         if self._unmasked.w is not None:
-            view = replace(view, weights=ListedField(self._unmasked.w.values[keep]))
+            view = replace(view, weights=ListedField(self._unmasked.w.values[inside]))
         if self._u is not None and view.scales and isinstance(view.scales.field, ListedField):
-            view = replace(view, scales=Scales(ListedField(self._u[keep])))
-        return ObservedEngine(subset, **self._options, view=view)
+            view = replace(view, scales=Scales(ListedField(self._u[inside])))
+        return self._engine_for(subset, view)
 
     # Singular vectors of an unfolding, missing entries taken as zero
 
@@ -542,26 +489,18 @@ class ObservedEngine(Engine):
         """The unfolding, without columns that hold nothing."""
         import scipy.sparse
 
-        order, others = (
-            self._coordinates.row_order(mode),
-            [*self.shape[:mode], *self.shape[mode + 1 :]],
-        )
+        order = self._coordinates.row_order(mode)
+        others = [*self.shape[:mode], *self.shape[mode + 1 :]]
         by_column = lexicographic_order(order.other_indices, others)
         column_indices = np.take(order.other_indices, by_column, axis=1)
-        is_new_column = np.concatenate(
-            ([False], (column_indices[:, 1:] != column_indices[:, :-1]).any(axis=0))
-        )
-        column_number = np.cumsum(
-            is_new_column, dtype=np.int32 if is_new_column.size < 2**31 else np.int64
-        )
+        differs = (column_indices[:, 1:] != column_indices[:, :-1]).any(axis=0)
+        dtype = np.int32 if differs.size < 2**31 - 1 else np.int64
+        column_number = np.cumsum(np.concatenate(([False], differs)), dtype=dtype)
         column = np.empty_like(column_number)
         column[by_column] = column_number
-        x, starts = (
-            self._x.in_row_order(mode).astype(np.float64),
-            order.row_starts.astype(column.dtype),
-        )
+        x = self._passes.x.in_row_order(mode).astype(np.float64)
         shape = self.shape[mode], int(column_number[-1]) + 1
-        return scipy.sparse.csr_array((x, column, starts), shape=shape)
+        return scipy.sparse.csr_array((x, column, order.row_starts.astype(dtype)), shape=shape)
 
     def _split_gram(self, mode: int) -> tuple[np.ndarray, Any]:
         """X_n X_n' as d and Y, so that it is diag(d) + Y Y'; those of the last mode are kept.
@@ -571,11 +510,8 @@ class ObservedEngine(Engine):
         if self._last_split_gram is None or self._last_split_gram[0] != mode:
             X = self._zero_filled_unfolding(mode)
             single_entry = np.bincount(X.indices, minlength=X.shape[1]) == 1
-            self._last_split_gram = (
-                mode,
-                X.multiply(X) @ single_entry.astype(np.float64),
-                X[:, ~single_entry],
-            )
+            diagonal = X.multiply(X) @ single_entry.astype(np.float64)
+            self._last_split_gram = mode, diagonal, X[:, ~single_entry]
         return self._last_split_gram[1:]
 
     def gram(self, mode: int, basis: np.ndarray | None = None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Where the entries of a sample of a dense array are."""
+"""The indices of a sample of the entries of a dense array."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
+from robustcp.engines.entries import draw_positions
 from robustcp.engines.tiles import Tile
 
 
 class SampleIndices:
-    """Where the entries of a sample are, however the array is looked at: found once.
+    """The indices of the entries of a sample, computed once for all views of an array.
 
     Parameters
     ----------
@@ -21,9 +22,9 @@ class SampleIndices:
     order : sequence of int
         Its modes in storage order.
     tiles : function
-        Gives the tiles of the stored array, in whose order all entries come.
+        Returns the tiles of the stored array; a sample of all entries is in their order.
     sample_size : int
-        The entries of a sample; of an array that is not much larger it is all.
+        The number of entries of a sample. An array of up to three times as many is its own sample.
     """
 
     def __init__(
@@ -37,17 +38,15 @@ class SampleIndices:
 
     @cached_property
     def flat_indices(self) -> np.ndarray | None:
-        """Flat indices of the entries that a sample is made of; None for all."""
+        """Flat indices of the sampled entries; None for all."""
         total = math.prod(self._shape)
         if total <= 3 * self._sample_size:
             return None
-        flat = np.random.default_rng(0).integers(total, size=self._sample_size)
-        flat.sort()
-        return flat
+        return draw_positions(total, self._sample_size)
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:
-        """The indices of the entries that a sample is made of, missing ones included."""
+        """The indices of the sampled entries, missing entries included."""
         flat = self._all_flat_indices if self.flat_indices is None else self.flat_indices
         return tuple(map(np.ascontiguousarray, np.unravel_index(flat, self._shape)))
 

@@ -17,6 +17,7 @@ import numpy as np
 from robustcp._util.checks import ArgumentError, real_number
 from robustcp._util.typing import Array
 from robustcp.engines.arrays import to_host
+from robustcp.engines.entries import model_at
 from robustcp.engines.entry_field import (
     EntryField,
     Indices,
@@ -26,11 +27,9 @@ from robustcp.engines.entry_field import (
     check_shape,
 )
 from robustcp.engines.installed import numba_kernels
-from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, slice_length, split_range
+from robustcp.engines.tiles import Tile, TileFactors, khatri_rao, slice_length
 
 _ARGUMENT_NAME = "scales"
-#: Entries that are looked up at a time.
-LOOKUP_ENTRIES = 1 << 16
 #: Inverse scales of tensors with no more entries are kept for all compiled passes.
 MAX_CACHED_ENTRIES = 1 << 21
 
@@ -79,22 +78,12 @@ class VarianceFunction:
 
     def standard_deviations_at(self, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """The standard deviations of some entries, on the host."""
-        deviations = np.empty(len(indices[0]))
-        for piece in split_range(deviations.size, LOOKUP_ENTRIES) if deviations.size else []:
-            model = _model_entries(self.factors, [index[piece] for index in indices], np)
-            deviations[piece] = self.standard_deviations(model, np)
-        return deviations
+        return np.asarray(self.standard_deviations(model_at(self.factors, indices), np))
 
     def standard_deviations(self, model: Array, xp: Any) -> Array:
         """Standard deviations at entries of +m or -m, in float64: squares may be large."""
         magnitude = xp.astype(xp.abs(model), xp.float64)
         return xp.sqrt((self.quadratic * magnitude + self.linear) * magnitude + self.constant)
-
-
-def _model_entries(factors: Sequence[Array], indices: Sequence[Array], xp: Any) -> Array:
-    """Some entries of a model, given by an array of indices for each mode."""
-    rows = [xp.take(A, index, axis=0) for A, index in zip(factors, indices, strict=True)]
-    return xp.sum(math.prod(rows[1:], start=rows[0]), axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +216,7 @@ class TileScales:
     def values_at(self, indices: Sequence[Array]) -> Array:
         """The scales of some entries, given by an array of indices for each mode."""
         factors = self.signal_factors
-        model = _model_entries(factors, indices, self._xp) if factors else None
+        model = model_at(factors, indices) if factors else None
         return self._combine(self.field.values_at(indices), model)
 
     def _combine(self, values: Array, model: Array | None) -> Array:

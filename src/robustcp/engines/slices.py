@@ -10,7 +10,6 @@ import numpy as np
 
 from robustcp.engines import Observed, as_array, to_host, without_labels
 from robustcp.engines.arrays import working_dtype
-from robustcp.engines.observed import dense_slice
 
 
 def host_slice(X: Any, fixed: Mapping[int, int], shape: Sequence[int]) -> np.ndarray:
@@ -40,7 +39,7 @@ def host_slice(X: Any, fixed: Mapping[int, int], shape: Sequence[int]) -> np.nda
     if tuple(data.shape) != tuple(shape):
         raise ValueError(f"X: has shape {tuple(data.shape)}, the model has shape {tuple(shape)}")
     if isinstance(data, Observed):
-        return dense_slice(data.indices, data.values, data.shape, fixed)
+        return data.entries.dense_slice(data.entries.values, fixed)
     part = as_array(data[tuple(fixed.get(n, slice(None)) for n in range(len(shape)))])
     xp = array_api_compat.array_namespace(part)
     return np.asarray(to_host(xp.astype(part, working_dtype(part))), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""A dense array as passes see it: a matrix of tiles, read one by one."""
+"""A dense array as a matrix, which passes read tile by tile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _raise_malloc_thresholds() -> None:
 
 
 class DataSummary(NamedTuple):
-    """What there is in an array, whatever its scaling.
+    """Magnitudes and missing entries of an array, before scaling.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class DataSummary(NamedTuple):
     has_missing : bool
         Whether entries are missing: NaN, or of weight 0.
     has_nan : bool
-        Whether there is NaN where the weight is not 0.
+        Whether an entry of positive weight is NaN.
     max_abs_unweighted : float
         The largest magnitude, entries of weight 0 included; NaN if there is NaN.
     """
@@ -136,10 +136,10 @@ class Storage:
             _raise_malloc_thresholds()
 
     def with_view(self, view: View) -> Storage:
-        """The same array, looked at in another way."""
+        """The same array under another view."""
         same_weights = view.weights is self.view.weights
         if same_weights:
-            _ = self.summary  # so that the other one knows it too
+            _ = self.summary  # computed once for both
         other = copy(self)
         other.view = view
         if not same_weights:
@@ -175,7 +175,7 @@ class Storage:
         return summary
 
     def compute_summary(self) -> DataSummary:
-        """The same, whatever is found."""
+        """The summary, without errors."""
         xp = self.xp
 
         def work(tile: Tile) -> DataSummary:
@@ -213,7 +213,7 @@ class Storage:
 
     @property
     def separable(self) -> bool:
-        """Whether the weights of squares, 0 for missing entries, are an outer product."""
+        """Whether the weights, with 0 for missing entries, are an outer product."""
         separable_weights = self.scales is None and (
             self.weights is None or self.weights.array is None
         )
@@ -221,7 +221,7 @@ class Storage:
 
     @property
     def zero_weights_safe(self) -> bool:
-        """Whether even entries of weight 0 are numbers that may be multiplied by 0."""
+        """Whether the entries of weight 0 are finite and not too large to be multiplied by 0."""
         return self.summary.max_abs_unweighted <= 2.0**100 * self.summary.max_abs
 
     def _first_entry(self, test: Callable[[Array], Array]) -> str:
@@ -261,7 +261,7 @@ class Storage:
     # Tiles
 
     def map(self, work: Callable[[Any], Any], tiles: Sequence[Any]) -> Iterator[Any]:
-        """Results of the tiles, in order. Gaps are looked for first: not by a tile's thread."""
+        """Results of the tiles, in order. The summary is computed first, not within a tile."""
         _ = self.summary
         return self.executor.map(work, tiles)
 
@@ -274,13 +274,13 @@ class Storage:
         return self.convert(self.storage_array[tile], dtype)
 
     def convert(self, x: Array, dtype: Any) -> Array:
-        """Some of the data as it is seen, in a floating point type."""
+        """Some of the data under the view, in a floating point type."""
         if x.dtype != dtype:
             x = self.xp.astype(x, dtype)
         return self.view.apply(x, self.xp)
 
     def read_masked(self, tile: Tile, dtype: Any) -> Array:
-        """The same, with NaN also where the weight is 0."""
+        """A tile under the view, with NaN also where the weight is 0."""
         x = self.read(tile, dtype)
         if self.weights is None or not self.weights.has_zeros:
             return x
@@ -290,7 +290,7 @@ class Storage:
         return self._flat(self.read_masked(tile, self.dtype))
 
     def unmasked_tile_matrix(self, tile: Tile) -> Array:
-        """The same, with entries of weight 0."""
+        """The matrix of a tile, with entries of weight 0."""
         return self._flat(self.read(tile, self.dtype))
 
     def _flat(self, x: Array) -> Array:
@@ -308,7 +308,7 @@ class Storage:
         return r if scale is None else r / scale
 
     def apply_weights(self, tile: Tile, *parts: Array) -> Sequence[Array]:
-        """What there is of a tile's entries, times their weights."""
+        """Arrays over the entries of a tile, times the weights."""
         if self.weights is None:
             return parts
         w = self.xp.reshape(self.weights.tile_values(tile), parts[0].shape)
@@ -320,7 +320,7 @@ class Storage:
         return self.xp.isnan(x) if self.has_missing else None
 
     def fill_missing(self, x: Array, mask: Array | None) -> Array:
-        """0 where the data has a gap."""
+        """An array with 0 where the data is missing."""
         return x if mask is None else self.xp.where(mask, self.xp.zeros_like(x), x)
 
     # Factors
@@ -343,7 +343,7 @@ class Storage:
         return None if self.weights is None else self.weights.vectors[n]
 
     def tile_factors(self, factors: Sequence[Array]) -> TileFactors:
-        """Factors in storage order, as tiles need them."""
+        """The products of factors (in storage order) that tiles share."""
         return TileFactors(self.xp, factors, self.split, self.packed_pairs(factors[0].shape[1]))
 
     def sample_positions(self, flat: np.ndarray) -> Iterator[list[Array]]:

@@ -1,4 +1,4 @@
-"""How data is cut into tiles, and what of the factors a tile needs."""
+"""Tiles of data, and the products of factors that tiles need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tile = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Tiling:
-    """The sizes of the pieces that dense data is worked on in.
+    """The sizes of tiles and blocks of dense data.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Tiling:
 
 
 def split_range(size: int, max_length: int) -> list[slice]:
-    """Cut range(size) into even parts of at most so many."""
+    """Cut range(size) into even parts of at most a length."""
     parts = -(-size // max_length)
     edges = [size * k // parts for k in range(parts + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
@@ -64,7 +64,7 @@ def split_range(size: int, max_length: int) -> list[slice]:
 def split_boxes(
     shape: Sequence[int], max_entries: int, uncut_mode: int | None = None
 ) -> list[Tile]:
-    """Cut a shape into boxes of at most so many entries where possible.
+    """Cut a shape into boxes of at most a number of entries, where possible.
 
     Trailing modes stay whole, one mode is cut, those before it are taken one index at a time:
     the boxes of a C-ordered array are matrices without a copy. Mode `uncut_mode` is never cut.
@@ -72,10 +72,8 @@ def split_boxes(
     budget = max_entries if uncut_mode is None else max(1, max_entries // shape[uncut_mode])
     cuts: list[list[slice]] = []
     for mode in range(len(shape) - 1, -1, -1):
-        part = split_range(
-            shape[mode], shape[mode] if mode == uncut_mode else min(budget, shape[mode])
-        )
-        cuts.append(part)
+        size = shape[mode]
+        cuts.append(split_range(size, size if mode == uncut_mode else min(budget, size)))
         if mode != uncut_mode:
             budget = max(1, budget // shape[mode])
     return list(itertools.product(*reversed(cuts)))
@@ -112,7 +110,7 @@ def _pass_tiles(
 
 
 def even_split(shape: Sequence[int]) -> int:
-    """How many leading modes make the rows of the most even matrix view."""
+    """The number of leading modes that are the rows of the most even matrix view."""
 
     def border(s: int) -> int:
         return int(math.prod(shape[:s]) + math.prod(shape[s:]))
@@ -121,7 +119,7 @@ def even_split(shape: Sequence[int]) -> int:
 
 
 def slice_length(part: slice) -> int:
-    """Of a slice."""
+    """The length of a slice with both ends."""
     return int(part.stop - part.start)
 
 
@@ -137,7 +135,7 @@ def khatri_rao(factors: Sequence[Array]) -> Array:
 
 
 class TileFactors:
-    """The factors of one pass, as tiles need them. Modes are in storage order.
+    """The factors of one pass, and their products for tiles. Modes are in storage order.
 
     `pack` holds the pairs of columns whose products make the packed Gram matrices, if any are
     wanted.
@@ -165,12 +163,8 @@ class TileFactors:
         )
         if covers_columns and packed in self._full_products:
             return self._full_products[packed]
-        product = khatri_rao(
-            [
-                self._rows(A, rows, packed)
-                for rows, A in zip(parts, self._factors[side], strict=True)
-            ]
-        )
+        pairs = zip(parts, self._factors[side], strict=True)
+        product = khatri_rao([self._rows(A, rows, packed) for rows, A in pairs])
         if covers_columns:
             self._full_products[packed] = product
         return product
@@ -185,9 +179,8 @@ class TileFactors:
             if m == n:
                 continue
             B = self._rows(self._factors[m], tile[m], packed)
-            remaining = (
-                slice_length(tile[n]) if m > n else 1
-            )  # of the modes before m only n is left
+            # Of the modes before m only n is left.
+            remaining = slice_length(tile[n]) if m > n else 1
             Y = self._xp.reshape(Y, (remaining, B.shape[0], -1, B.shape[1]))
             Y = self._xp.sum(Y * B[None, :, None, :], axis=1)
         return self._xp.reshape(Y, (slice_length(tile[n]), -1))

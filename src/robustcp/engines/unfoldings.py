@@ -1,4 +1,4 @@
-"""Products of the unfoldings of a stored array, tile by tile, in float64; gaps count as zero."""
+"""Products of the unfoldings of a stored array, tile by tile, in float64; missing entries are 0."""
 
 from __future__ import annotations
 

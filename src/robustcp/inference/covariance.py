@@ -28,7 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
-from robustcp.engines import Engine, Sample
+from robustcp.engines import Engine, Entries, row_products
 from robustcp.engines.normal_equations import pack_indices, unpack_indices
 from robustcp.losses import Loss
 from robustcp.optimize.row_prior import RowPosterior
@@ -165,7 +165,7 @@ class WeightedEntries:
         mean_weight = float(np.mean(_weights(loss, accepted, residual_floor)))
         return cls(engine, factors, loss, posterior, residual_floor, c, mean_weight)
 
-    def batches(self, mode: int) -> Iterator[tuple[slice, Sample, np.ndarray]]:
+    def batches(self, mode: int) -> Iterator[tuple[slice, Entries, np.ndarray]]:
         """Blocks of rows of a mode, their entries, and their weights in H and M (2, count)."""
         counts, order = self.engine.slab_counts(mode), self.engine.order
         step = max(1, int(BATCH_ENTRIES / max(float(counts.mean()), 1.0)))
@@ -193,21 +193,13 @@ class WeightedEntries:
         i, j = pack_indices(self.factors[0].shape[1])
         return [np.ascontiguousarray(A[:, i] * A[:, j]) for A in self.factors]
 
-    def pair_products(self, rows: slice, entries: Sample, mode: int, *excluded: int) -> np.ndarray:
+    def pair_products(self, rows: slice, entries: Entries, mode: int, *excluded: int) -> np.ndarray:
         """K_r K_s (packed) for each entry of a batch, K the product of its rows of other modes."""
-        gathered = (
-            np.take(squares[rows] if n == mode else squares, index, axis=0)
-            for n, (squares, index) in enumerate(
-                zip(self._row_pair_products, entries.indices, strict=True)
-            )
-            if n not in excluded
-        )
-        product = next(gathered, None)
-        if product is None:
+        modes = [n for n in range(len(self.factors)) if n not in excluded]
+        if not modes:
             return np.ones((entries.values.size, self._row_pair_products[0].shape[1]))
-        for other in gathered:
-            product *= other
-        return np.asarray(product)
+        squares = [self._row_pair_products[n][rows if n == mode else slice(None)] for n in modes]
+        return np.asarray(row_products(squares, [entries.indices[n] for n in modes]))
 
     def row_blocks(self, mode: int) -> np.ndarray:
         """The diagonal blocks of H and M for the rows of a mode: (2, I_n, R, R)."""

@@ -17,7 +17,7 @@ from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
 from robustcp.engines import as_engine
 from robustcp.model.kruskal import KruskalTensor
-from robustcp.optimize.posterior import Entries, Posterior
+from robustcp.optimize.posterior import Posterior
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, multistart
 from robustcp.starts.component_search import search_components
@@ -129,7 +129,7 @@ def _run_starts(
 def _posterior_means(fitter: StartFitter, factors: Factors) -> Factors:
     """The posterior means of all rows."""
     engine = fitter.problem.engine
-    entries, resolution = Entries.of(engine), fitter.problem.resolution.min_entry_sigma
+    entries, resolution = engine.entries(), fitter.problem.resolution.min_entry_sigma
     posterior = Posterior.from_factors(entries, fitter.constraints, factors, resolution).fit(
         POSTERIOR_SWEEPS
     )

@@ -9,7 +9,7 @@ other samples. The noise is that of the model of all data with most components.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +17,15 @@ import numpy as np
 from robustcp._util import checks
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraint, Constraints, constraints_by_mode
-from robustcp.engines import HostData, as_engine, host_data
+from robustcp.engines import Entries, HostData, as_engine, host_data
 from robustcp.estimators.driver import Seed, bind_constraints
 from robustcp.estimators.spec import add_nonnegative
-from robustcp.inference.core_consistency import EntryResiduals, chance_consistency, consistency
+from robustcp.inference.core_consistency import chance_consistency, consistency
 from robustcp.inference.ensemble import parse_ranks
 from robustcp.inference.parallel import Progress, results_or_raise, run_parallel
 from robustcp.inference.rank_checkpoint import RankPathCheckpoint
 from robustcp.inference.rank_path import RankFit, fit_rank_path
-from robustcp.model.kruskal import host_factors
+from robustcp.model.kruskal import KruskalTensor, host_factors
 from robustcp.model.metrics import align_components, canonical_model
 from robustcp.noise import Noise, estimate_rough_noise
 from robustcp.optimize.problem import Problem
@@ -229,7 +229,7 @@ def rank_profile(
         max(rank_list),
         generator,
     )
-    if not data.values.any():
+    if not data.entries.values.any():
         raise ValueError("X: is zero everywhere, there are no components to count")
     fold_list = _make_folds(data, mode_index, folds, generator)
     tasks = [
@@ -307,7 +307,7 @@ def _make_folds(data: HostData, mode: int, folds: int, rng: np.random.Generator)
     fold_list = []
     for fold in range(folds):
         in_fold = fold_of_sample != fold
-        held_out = (fold_of_cell == fold % cell_folds) & in_fold[data.indices[mode]]
+        held_out = (fold_of_cell == fold % cell_folds) & in_fold[data.entries.indices[mode]]
         fold_list.append(Fold(np.flatnonzero(in_fold), np.flatnonzero(held_out)))
     return fold_list
 
@@ -351,19 +351,22 @@ class _RankEvidence:
         sigma = self._entry_sigma(max(ranks))
         held_out = [self._held_out_cells(rank, sigma) for rank in ranks]
         null_scores = [
-            self.data.values[fold.held_out] / sigma[fold.held_out] for fold in self.folds
+            self.data.entries.values[fold.held_out] / sigma[fold.held_out] for fold in self.folds
         ]
-        scores = [null_scores, *([cells.residuals for cells in folds] for folds in held_out)]
+        scores = [
+            null_scores,
+            *([cells.values for _, cells in folds] for folds in held_out),
+        ]
         losses = np.array([[_mean_t_loss(z) for z in folds] for folds in scores])
         errors = np.array([[_trimmed_mean(z) for z in folds] for folds in scores])
         errors = errors[1:] / np.where(errors[0] > 0, errors[0], np.nan)
         gains = losses[:-1] - losses[1:]
         stabilities = np.array([self._stabilities(rank) for rank in ranks])
         stability = _smallest_but_one(stabilities)
-        consistencies = np.array([[consistency(cells) for cells in folds] for folds in held_out])
+        consistencies = np.array([[consistency(*cells) for cells in folds] for folds in held_out])
         deficits = np.full(len(ranks), np.nan)
         for k in np.flatnonzero(stability >= MIN_STABILITY):
-            by_chance = [chance_consistency(cells) for cells in held_out[k]]
+            by_chance = [chance_consistency(*cells) for cells in held_out[k]]
             deficits[k] = np.median(by_chance - consistencies[k])
         choice = RankChoice(ranks, losses[1:], float(losses[0].mean()), stability, deficits)
         by_fold = {
@@ -405,25 +408,21 @@ class _RankEvidence:
         scales = np.ones(self.data.count)
         if not noise.homoscedastic:
             noise_scales = noise.scales(engine.shape, host_factors(factors))
-            scales = scales if noise_scales is None else noise_scales.values_at(self.data.indices)
+            if noise_scales is not None:
+                scales = noise_scales.values_at(self.data.entries.indices)
         floor = max(noise.least, problem.resolution.min_entry_sigma, np.finfo(float).tiny)
         return np.asarray(np.maximum(noise.sigma * scales, floor) * problem.units.factor)
 
-    def _held_out_cells(self, rank: int, sigma: np.ndarray) -> list[EntryResiduals]:
-        """The held-out cells of each fold, with their residuals under its model of a rank."""
-        cells = []
+    def _held_out_cells(self, rank: int, sigma: np.ndarray) -> list[tuple[KruskalTensor, Entries]]:
+        """The model of each fold, and its residuals of the held-out cells in units of sigma."""
+        pairs = []
         for fold, rank_fits in zip(self.folds, self.fold_fits, strict=True):
-            model, indices = rank_fits[rank].model, self._held_out_indices(fold)
+            model = rank_fits[rank].model
+            cells = self.data.entries.select(fold.held_out).take(self.mode, fold.samples)
             cell_sigma = sigma[fold.held_out]
-            z = (self.data.values[fold.held_out] - model.at(indices)) / cell_sigma
-            cells.append(EntryResiduals(model, indices, z, cell_sigma))
-        return cells
-
-    def _held_out_indices(self, fold: Fold) -> np.ndarray:
-        """The indices of the held-out cells in the data of the fold."""
-        indices = [index[fold.held_out] for index in self.data.indices]
-        indices[self.mode] = np.searchsorted(fold.samples, indices[self.mode])
-        return np.stack(indices, axis=1)
+            z = (cells.values - model.at(np.stack(cells.indices, axis=1))) / cell_sigma
+            pairs.append((model, replace(cells, values=z, scales=cell_sigma)))
+        return pairs
 
     def _stabilities(self, rank: int) -> np.ndarray:
         """The least congruence of a component of each model with the reference model.
@@ -596,7 +595,7 @@ def core_consistency(fit: Fit, X: Any) -> float:
     view = FittedView.of(fit, data.data)
     scores, sigma = host_factors((view.outliers.scores, view.sigma()))
     if scores.ndim > 1:
-        scores, sigma = scores[data.indices], sigma[data.indices]
-    indices = np.stack(data.indices, axis=1)
+        scores, sigma = scores[data.entries.indices], sigma[data.entries.indices]
     sigma = np.maximum(sigma, np.finfo(float).tiny)
-    return consistency(EntryResiduals(canonical_model(fit), indices, scores, sigma))
+    residuals = replace(data.entries, values=scores, scales=sigma)
+    return consistency(canonical_model(fit), residuals)

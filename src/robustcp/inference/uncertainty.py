@@ -14,6 +14,7 @@ from robustcp._util import checks
 from robustcp.constraints import Constraints
 from robustcp.engines import (
     Engine,
+    Entries,
     EntryField,
     ListedField,
     Observed,
@@ -256,17 +257,9 @@ class FitBasis:
 
     def make_refitter(self) -> Refitter:
         """The function that fits resamples."""
-        entries = self.engine.entries()
-        host_entries = HostEntries(
-            self.engine.shape,
-            tuple(entries.indices),
-            entries.values,
-            entries.scales,
-            entries.weights,
-            self.engine.machine_epsilon,
-        )
         return Refitter(
-            host_entries,
+            self.engine.entries(),
+            np.float64 if self.engine.machine_epsilon < 1e-10 else np.float32,
             self.factors,
             self.smoothed_loss,
             self.constraints,
@@ -283,7 +276,7 @@ class FitBasis:
             return None
         return newton_inverse(self.engine, self.factors, self.smoothed_loss, self.row_posterior)
 
-    def rows_with_data(self, entries: HostEntries) -> list[np.ndarray]:
+    def rows_with_data(self, entries: Entries) -> list[np.ndarray]:
         """For each mode, which rows have entries that the loss does not reject."""
         accepted = self.accepts(entries.residuals(self.factors))
         return [
@@ -296,84 +289,22 @@ class FitBasis:
         return np.asarray(np.abs(residuals) <= self.loss.rejects)
 
 
-@dataclass(frozen=True, eq=False)
-class HostEntries:
-    """Entries of a tensor on the host, with their indices.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    indices : tuple of integer array (count,), one for each mode
-    values : float64 array (count,)
-    scales, weights : float64 array (count,), optional
-        As in `Sample`.
-    precision : float
-        The machine epsilon of the type that refits compute in.
-    """
-
-    shape: tuple[int, ...]
-    indices: tuple[np.ndarray, ...]
-    values: np.ndarray
-    scales: np.ndarray | None
-    weights: np.ndarray | None
-    precision: float
-
-    def to_engine(self) -> Engine:
-        """The entries as data of a fit: a list of entries if few are observed, else an array."""
-        dtype = np.float64 if self.precision < 1e-10 else np.float32
-        sigmas: EntryField | ListedField | None = None
-        weights = self.weights
-        if self.values.size < MIN_DENSE_SHARE * math.prod(self.shape):
-            indices = np.stack(self.indices, axis=1)
-            engine = as_engine(Observed(indices, self.values.astype(dtype), self.shape))
-            if self.scales is not None:
-                sigmas = ListedField(self.scales)
-        else:
-            engine = as_engine(self._to_dense(self.values, math.nan).astype(dtype, copy=False))
-            if self.scales is not None:
-                array = self._to_dense(self.scales, 1.0)
-                sigmas = EntryField.from_array(self.shape, array)
-            if weights is not None:
-                weights = self._to_dense(weights, 0.0)
-        engine = engine if weights is None else engine.weighted(weights)
-        return engine.standardized(None if sigmas is None else Scales(sigmas))
-
-    def _to_dense(self, values: np.ndarray, missing: float) -> np.ndarray:
-        array = np.full(self.shape, missing)
-        array[self.indices] = values
-        return array
-
-    def residuals(self, factors: Sequence[np.ndarray]) -> np.ndarray:
-        """The residuals of a model, in units of their noise."""
-        r = self.values - self.model_entries(factors)
-        return np.asarray(r if self.scales is None else r / self.scales)
-
-    def model_entries(self, factors: Sequence[np.ndarray]) -> np.ndarray:
-        """The entries of a model."""
-        product = np.ones((1, factors[0].shape[1]))
-        for A, index in zip(factors, self.indices, strict=True):
-            product = product * A[index]
-        return np.asarray(product.sum(axis=1))
-
-    def repeat_slabs(self, mode: int, counts: np.ndarray) -> HostEntries:
-        """The slabs of a mode, weighted by counts; without the slabs of count 0."""
-        slab_counts = counts[self.indices[mode]]
-        present = slab_counts > 0
-        indices = [index[present] for index in self.indices]
-        indices[mode] = (np.cumsum(counts > 0) - 1)[indices[mode]]
-        weights = slab_counts[present]
-        if self.weights is not None:
-            weights = weights * self.weights[present]
-        shape = list(self.shape)
-        shape[mode] = int(np.count_nonzero(counts))
-        return replace(
-            self,
-            shape=tuple(shape),
-            indices=tuple(indices),
-            values=self.values[present],
-            scales=None if self.scales is None else self.scales[present],
-            weights=None if np.all(weights == 1) else weights.astype(np.float64),
-        )
+def _fit_engine(entries: Entries, dtype: Any) -> Engine:
+    """Entries as data of a fit: a list of entries if few are observed, else an array."""
+    weights, scales = entries.weights, None
+    if entries.values.size < MIN_DENSE_SHARE * math.prod(entries.shape):
+        indices = np.stack(entries.indices, axis=1)
+        engine = as_engine(Observed(indices, entries.values.astype(dtype), entries.shape))
+        if entries.scales is not None:
+            scales = Scales(ListedField(entries.scales))
+    else:
+        engine = as_engine(entries.to_dense(entries.values).astype(dtype, copy=False))
+        if entries.scales is not None:
+            array = entries.to_dense(entries.scales, 1.0)
+            scales = Scales(EntryField.from_array(entries.shape, array))
+        weights = None if weights is None else entries.to_dense(weights, 0.0)
+    engine = engine if weights is None else engine.weighted(weights)
+    return engine.standardized(scales)
 
 
 # Resamples
@@ -385,15 +316,18 @@ class Refitter:
 
     Attributes
     ----------
-    entries : HostEntries
+    entries : Entries
         The data of the fit.
+    dtype
+        The floating point type of fits.
     factors, loss, constraints, prior, sizes
         Those of the fit.
     inverse : GeneralizedInverse, optional
         The inverse of the fit's second derivatives.
     """
 
-    entries: HostEntries
+    entries: Entries
+    dtype: Any
     factors: tuple[np.ndarray, ...]
     loss: Loss
     constraints: Constraints
@@ -402,7 +336,7 @@ class Refitter:
     inverse: GeneralizedInverse | None = None
 
     def __call__(
-        self, entries: HostEntries, mode: int | None = None, rows: Any = None
+        self, entries: Entries, mode: int | None = None, rows: Any = None
     ) -> tuple[np.ndarray, ...]:
         """The factors of other entries, which may be of some rows of a mode only."""
         factors, constraints = list(self.factors), list(self.constraints)
@@ -410,7 +344,7 @@ class Refitter:
             factors[mode] = factors[mode][rows]
             constraints[mode] = constraints[mode].on(rows)
         with single_blas_thread:
-            engine = entries.to_engine()
+            engine = _fit_engine(entries, self.dtype)
             problem = Problem(engine, Units(engine.order), self.sizes)
             tol, mu = REFIT_TOLERANCE / engine.count, problem.relative_mu(1e-8, self.loss.degree)
             stage = Stage("refit", Single(self.loss, self.prior), tol, mu)
@@ -454,7 +388,13 @@ class Refitter:
 
     def refit_slabs(self, mode: int, counts: np.ndarray) -> tuple[np.ndarray, ...]:
         """The factors of the slabs of a mode, weighted by counts."""
-        return self(self.entries.repeat_slabs(mode, counts), mode, np.flatnonzero(counts))
+        rows = np.flatnonzero(counts)
+        entries = self.entries.take(mode, rows)
+        weights = counts[rows][entries.indices[mode]] * (
+            1.0 if entries.weights is None else entries.weights
+        )
+        entries = replace(entries, weights=None if np.all(weights == 1) else weights)
+        return self(entries, mode, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -489,7 +429,7 @@ def _bootstrap_residuals(
     accepted = basis.accepts(r)
     refit = partial(
         replace(refitter, inverse=inverse).refit_residuals,
-        entries.model_entries(basis.factors),
+        entries.model(basis.factors),
         basis.inflation * r[accepted],
         accepted,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from robustcp._util.typing import Array, Factors
-from robustcp.engines import khatri_rao, to_host
+from robustcp.engines import khatri_rao, model_at, to_host
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +89,9 @@ class KruskalTensor:
 
     def at(self, indices: Array) -> Array:
         """The entries at some indices, an integer array of shape (count, N)."""
-        xp = array_namespace(self.weights)
-        product = self.weights[None, :]
-        for n, A in enumerate(self.factors):
-            product = product * xp.take(A, indices[:, n], axis=0)
-        return xp.sum(product, axis=1)
+        first, *rest = self.factors
+        columns = [indices[:, n] for n in range(len(self.factors))]
+        return model_at([self.weights[None, :] * first, *rest], columns)
 
     def absorbed(self) -> Factors:
         """Factors of the same tensor with the weights spread evenly over the modes."""

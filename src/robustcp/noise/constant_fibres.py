@@ -10,8 +10,8 @@ from robustcp._util import checks
 from robustcp.engines import (
     FIBRES_NOT_EXCLUDED,
     Engine,
+    Entries,
     Fibres,
-    Sample,
     fibre_length,
     sample_indices,
 )
@@ -41,7 +41,7 @@ def find_constant_fibres(engine: Engine) -> Fibres | None:
     return _constant_fibres(engine.entries(), engine.shape) or None
 
 
-def _constant_fibres(entries: Sample, shape: tuple[int, ...]) -> Fibres:
+def _constant_fibres(entries: Entries, shape: tuple[int, ...]) -> Fibres:
     along: list[tuple[int, np.ndarray]] = []
     ordered = np.sort(entries.values)
     if np.count_nonzero(ordered[1:] == ordered[:-1]) < FIBRE_SETTINGS.min_constant_entries - 1:
@@ -59,7 +59,9 @@ def _constant_fibres(entries: Sample, shape: tuple[int, ...]) -> Fibres:
     return Fibres(shape, tuple(along))
 
 
-def _constant_fibres_along(entries: Sample, shape: tuple[int, ...], mode: int) -> np.ndarray | None:
+def _constant_fibres_along(
+    entries: Entries, shape: tuple[int, ...], mode: int
+) -> np.ndarray | None:
     """The mask of fibres along a mode that hold one value; None if none does, or too many."""
     fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, entries.indices)
     x = entries.values

@@ -12,7 +12,7 @@ import numpy as np
 
 from robustcp._util.quantiles import quantile_of_sorted
 from robustcp._util.typing import Factors
-from robustcp.engines import Engine, Sample
+from robustcp.engines import Engine, Entries
 from robustcp.noise.model import Noise
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
@@ -29,7 +29,7 @@ class Residuals:
 
     Attributes
     ----------
-    sample : Sample
+    sample : Entries
         The residuals that the data was sampled at.
     read_data : function that returns an array
         Reads the data at the same entries.
@@ -45,7 +45,7 @@ class Residuals:
         Which of the sampled residuals are used; by default all.
     """
 
-    sample: Sample
+    sample: Entries
     read_data: Callable[[], np.ndarray]
     shape: tuple[int, ...]
     resolution: Resolution

@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraint, Constraints
-from robustcp.engines import Engine, to_host
+from robustcp.engines import Entries, to_host
 from robustcp.engines.algebra import algebra_for
 from robustcp.engines.installed import numba_kernels
 from robustcp.engines.normal_equations import NormalEquations, pack_indices, unpack_indices
@@ -57,66 +56,6 @@ class PosteriorSettings:
 
 
 POSTERIOR = PosteriorSettings()
-
-
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """All observed entries of some data, on the host.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    values : float64 array (count,)
-    indices : tuple of integer arrays (count,), one for each mode
-    weights : float64 array (count,)
-        The weight of each entry, divided by the square of its scale.
-    scales : float64 array (count,)
-    """
-
-    shape: tuple[int, ...]
-    values: np.ndarray
-    indices: tuple[np.ndarray, ...]
-    weights: np.ndarray
-    scales: np.ndarray
-
-    @classmethod
-    def of(cls, engine: Engine) -> Entries:
-        """The entries of an engine's data."""
-        sample = engine.entries()
-        ones = np.ones(sample.values.size)
-        weights = ones if sample.weights is None else sample.weights
-        scales = ones if sample.scales is None else sample.scales
-        return cls(engine.shape, sample.values, sample.indices, weights / scales**2, scales)
-
-    def with_weights(self, weights: np.ndarray) -> Entries:
-        """The same entries with other weights."""
-        entries = replace(self, weights=weights)
-        for name in ("row_numbers", "typical_magnitude"):  # these do not depend on the weights
-            if name in self.__dict__:
-                entries.__dict__[name] = self.__dict__[name]
-        return entries
-
-    @cached_property
-    def row_numbers(self) -> np.ndarray:
-        """The rows that each entry belongs to, with the rows of all modes numbered in sequence."""
-        offsets = np.cumsum((0, *self.shape[:-1]))
-        return np.stack([index + k for index, k in zip(self.indices, offsets, strict=True)], axis=1)
-
-    @cached_property
-    def typical_magnitude(self) -> float:
-        """The root mean square of the entries, with large ones cut."""
-        x = np.abs(self.values)
-        limit = 5 * float(np.median(x)) or float(x.max())
-        return math.sqrt(float(np.mean(np.minimum(x, limit) ** 2)))
-
-    def evaluate_model(self, factors: Sequence[np.ndarray]) -> np.ndarray:
-        """The entries of a CP model at the same indices."""
-        fitted = np.empty(self.values.size)
-        for begin in range(0, fitted.size, POSTERIOR.block_entries):
-            block = slice(begin, begin + POSTERIOR.block_entries)
-            rows = (A[index[block]] for A, index in zip(factors, self.indices, strict=True))
-            fitted[block] = math.prod(rows).sum(axis=1)
-        return fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +118,7 @@ class Posterior:
         prior_variances = tuple(
             np.mean(A**2, axis=0) + t for A, t in zip(means, null.prior_variances, strict=True)
         )
-        median = float(np.median(np.abs(entries.values - entries.evaluate_model(means))))
+        median = float(np.median(np.abs(entries.values - entries.model(means))))
         squared_scale = max(max(median, min_scale) ** 2, 1e-300)
         posterior = replace(
             null, means=means, prior_variances=prior_variances, squared_scale=squared_scale
@@ -356,7 +295,7 @@ class Posterior:
 
     @property
     def _entry_precisions(self) -> np.ndarray:
-        weights = self.entries.weights
+        weights = self.entries.precisions
         return weights if self.entry_mask is None else weights * self.entry_mask
 
     def _update_scale(self) -> Posterior:
@@ -385,7 +324,7 @@ class Posterior:
     def cost(self) -> float:
         """A bound of minus the log evidence per entry, over all entries, masked or not."""
         squared_scale, nu = max(self.squared_scale, 1e-300), self.degrees_of_freedom
-        scaled = self.entries.weights * self.squared_residuals / squared_scale
+        scaled = self.entries.precisions * self.squared_residuals / squared_scale
         tails = 0.5 * (nu + 1) * float(np.mean(np.log1p(scaled / nu)))
         return (
             0.5 * math.log(squared_scale)

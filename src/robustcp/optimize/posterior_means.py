@@ -14,7 +14,7 @@ from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
 from robustcp.engines import Engine
 from robustcp.losses import Loss
-from robustcp.optimize.posterior import POSTERIOR, Entries, Posterior
+from robustcp.optimize.posterior import POSTERIOR, Posterior
 from robustcp.optimize.solver import Solver, State
 
 
@@ -52,17 +52,18 @@ def posterior_means(
     Entries are weighted by the curvature of the loss of residuals in units of the engine's scales,
     with noise of standard deviation `sigma`.
     """
-    entries = Entries.of(engine)
+    entries = engine.entries()
     posterior = Posterior.from_factors(entries, constraints, factors, sigma)
     pruned = posterior.pruned_components.size
     posterior = replace(
         posterior, squared_scale=sigma**2, degrees_of_freedom=POSTERIOR.gaussian_degrees_of_freedom
     )
-    magnitudes = np.abs(entries.values - entries.evaluate_model(posterior.means))
+    magnitudes = np.abs(entries.values - entries.model(posterior.means))
     for _ in range(POSTERIOR.reweightings):
-        signs = np.sign(entries.values - entries.evaluate_model(posterior.means))
-        weights = loss.curvature(signs * magnitudes / entries.scales)
-        posterior = replace(posterior, entries=entries.with_weights(entries.weights * weights))
+        signs = np.sign(entries.values - entries.model(posterior.means))
+        z = magnitudes if entries.scales is None else magnitudes / entries.scales
+        precisions = entries.precisions * loss.curvature(signs * z)
+        posterior = replace(posterior, entries=entries.with_precisions(precisions))
         posterior = posterior.fit(POSTERIOR.means_sweeps, POSTERIOR.means_tolerance)
         magnitudes = np.sqrt(posterior.squared_residuals)
     return None if posterior.pruned_components.size > pruned else posterior.means

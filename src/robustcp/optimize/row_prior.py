@@ -15,7 +15,7 @@ import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Axes, Engine, Sample, to_host
+from robustcp.engines import Axes, Engine, Entries, row_products, to_host
 from robustcp.engines.normal_equations import unpack_indices
 from robustcp.losses import Loss
 
@@ -88,15 +88,13 @@ class RowPosterior:
         """The prior for a loss that is `unit` times a negative log likelihood."""
         return Prior(tuple(None if tau is None else unit / tau for tau in self.prior_variances))
 
-    def leverages(self, sample: Sample, factors: Factors, curvatures: np.ndarray) -> np.ndarray:
+    def leverages(self, sample: Entries, factors: Factors, curvatures: np.ndarray) -> np.ndarray:
         """The leverage of each entry, for the curvatures of the loss there."""
         host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
-        rows = [A[index] for A, index in zip(host, sample.indices, strict=True)]
         leverages = np.zeros(sample.values.size)
         for mode, C in enumerate(self.covariances):
-            K = np.ones_like(rows[0])
-            for n, row in enumerate(rows):
-                K = K if n == mode else K * row
+            others = [n for n in range(len(host)) if n != mode]
+            K = row_products([host[n] for n in others], [sample.indices[n] for n in others])
             leverages += np.einsum("ir,irs,is->i", K, C[sample.indices[mode]], K, optimize=True)
         return np.asarray(np.minimum(leverages * curvatures, MAX_LEVERAGE))
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from robustcp.constraints import Constraints
-from robustcp.engines import Engine, Fibres
+from robustcp.engines import Engine, Entries, Fibres
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import fit_contaminated_normal, flag_outlying_fibres
-from robustcp.optimize.posterior import Entries, Posterior
+from robustcp.optimize.posterior import Posterior
 from robustcp.starts.candidates import Candidate, is_same_model
 from robustcp.starts.loose_fits import ParallelMap, StartFitter
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
@@ -97,8 +97,8 @@ def extend_to_all_data(
     mode_subsets = [
         [None if m == mode else index for m, index in enumerate(subset)] for mode in modes
     ]
-    mode_entries = [Entries.of(engine.subtensor(mode_subset)) for mode_subset in mode_subsets]
-    extended = posterior.extend(mode_entries, Entries.of(engine)).fit(sweeps)
+    mode_entries = [engine.subtensor(mode_subset).entries() for mode_subset in mode_subsets]
+    extended = posterior.extend(mode_entries, engine.entries()).fit(sweeps)
     outlying = flag_fibres_of_posterior(extended).contains(extended.entries.indices)
     return (
         replace(extended, entry_mask=(~outlying).astype(np.float64)).fit(sweeps)
@@ -110,7 +110,7 @@ def extend_to_all_data(
 def flag_fibres_of_posterior(posterior: Posterior) -> Fibres:
     """The fibres that are outlying beside a model."""
     entries = posterior.entries
-    r = (entries.values - entries.evaluate_model(posterior.means)) * np.sqrt(entries.weights)
+    r = (entries.values - entries.model(posterior.means)) * np.sqrt(entries.precisions)
     used = r if posterior.entry_mask is None else r[posterior.entry_mask > 0]
     sigma = fit_contaminated_normal(used, max(math.sqrt(posterior.min_squared_scale), 1e-300)).sigma
     return flag_outlying_fibres(r / sigma, entries.indices, entries.shape)
@@ -135,7 +135,7 @@ def search_components(
     if subsample is not None:
         engine = engine.subtensor(subsample)
         constraints = restrict_constraints(constraints, subsample)
-    entries, noise_floor = Entries.of(engine), problem.resolution.min_entry_sigma
+    entries, noise_floor = engine.entries(), problem.resolution.min_entry_sigma
     searches = parallel_map(
         lambda rng: ComponentSearch.start(entries, constraints, rank, noise_floor, rng, settings),
         rngs,

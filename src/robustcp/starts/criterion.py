@@ -19,7 +19,7 @@ from robustcp.noise import (
     measure_structure,
     model_entropy,
 )
-from robustcp.optimize.posterior import Entries, Posterior
+from robustcp.optimize.posterior import Posterior
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import RowPrior
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
@@ -58,8 +58,11 @@ class Criterion:
             return self.entropy(factors)
         if noise is not None and not noise.homoscedastic and not noise.known:
             engine = engine.standardized(noise.scales(engine.shape))
-        entries, noise_floor = Entries.of(engine), self.problem.resolution.min_entry_sigma
-        mean_log_scale = float(np.mean(np.log(entries.scales))) if entries.scales.size else 0.0
+        entries, noise_floor = engine.entries(), self.problem.resolution.min_entry_sigma
+        scales = entries.scales
+        mean_log_scale = 0.0
+        if scales is not None and scales.size:
+            mean_log_scale = float(np.mean(np.log(scales)))
         return (
             Posterior.from_factors(entries, self.constraints, factors, noise_floor).cost
             + mean_log_scale

@@ -19,7 +19,6 @@ import numpy as np
 from robustcp._util import checks
 from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.axes import Axes
 from robustcp.engines.base import Engine, View
 from robustcp.engines.blocks.chunks import overlap
@@ -55,7 +54,6 @@ class BlockEngine(Engine):
 
     takes_weights = True
     takes_scales = True
-    _compiled: bool
 
     @abstractmethod
     def _groups(self) -> list[Group]:
@@ -78,13 +76,6 @@ class BlockEngine(Engine):
     @property
     def _full_box(self) -> Tile:
         return tuple(slice(0, size) for size in self.shape)
-
-    @property
-    def algebra(self) -> Algebra:
-        return algebra_for(self.xp, self._compiled, self.executor.threads)
-
-    def asarray(self, array: Any) -> Array:
-        return np.ascontiguousarray(array, dtype=self.dtype)
 
     def with_view(self: E, view: View) -> E:
         other = self._without_cached_values()
@@ -109,7 +100,7 @@ class BlockEngine(Engine):
     ) -> Iterator[tuple[Tile, Any]]:
         """The results of the groups that have any, in order, each with its box."""
         groups = self._groups() if groups is None else groups
-        job = Job(operation, self._job_view, factors, self._compiled)
+        job = Job(operation, self._job_view, factors, self.compiled)
         results = self._scheduler().map(job, groups, self._graph)
         for group, result in zip(groups, results, strict=True):
             if result is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.arrays import is_lazy, to_host, working_dtype
-from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.base import Engine, View
 from robustcp.engines.blocks.block_engine import (
     BoxKey,
     DenseBlockEngine,
@@ -42,6 +42,7 @@ from robustcp.engines.blocks.tasks import (
     map_block_residuals,
 )
 from robustcp.engines.dense import BLOCK_BYTES, BLOCK_SHARE, DenseEngine
+from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.entry_field import broadcast_box
 from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.sample_indices import SampleIndices
@@ -116,7 +117,7 @@ class ChunkedEngine(DenseBlockEngine):
         _check_source(source)
         self.shape, self.xp = source.shape, xp
         self.dtype: Any = working_dtype(np.empty(0, source.dtype))
-        self._compiled, self._memory = compiled, memory
+        self.compiled, self._memory = compiled, memory
         max_concurrent, max_entries = _group_limits(source, threads, memory, group)
         self.executor, self._read_executor = TileExecutor(threads), TileExecutor(max_concurrent)
         self._shared = _SharedState.of(source, source.group_grid(max_entries).boxes)
@@ -234,7 +235,7 @@ class ChunkedEngine(DenseBlockEngine):
         if not increasing or math.prod(shape) <= MAX_CACHED_ENTRIES:
             view = view.map_fields(lambda field: field.in_memory())
             data, threads = self._load_subset(indices), self.executor.threads
-            return DenseEngine(data, threads=threads, compiled=self._compiled, view=view)
+            return DenseEngine(data, threads=threads, compiled=self.compiled, view=view)
         source = SubsetSource(self._source, indices)
         subset = self._without_cached_values()
         subset.shape, subset.view = shape, view
@@ -249,7 +250,7 @@ class ChunkedEngine(DenseBlockEngine):
         """All of the data in this process."""
         view = self.view.map_fields(lambda field: field.in_memory())
         data, threads = self._load_subset([None] * self.order), self.executor.threads
-        return DenseEngine(data, threads=threads, compiled=self._compiled, view=view)
+        return DenseEngine(data, threads=threads, compiled=self.compiled, view=view)
 
     def _load_subset(self, indices: Sequence[np.ndarray | None]) -> np.ndarray:
         """The entries at some indices of each mode; the parts that were loaded last are kept."""
@@ -284,15 +285,14 @@ class ChunkedEngine(DenseBlockEngine):
             entries[indices_within(indices, box)[0]] = values
         return entries
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         self._check_data()
         stored, view = self._shared.sample_values, self.view
         assert stored is not None
         indices = self._shared.sample_indices.indices
         r = view.apply(stored.astype(self.dtype), self.xp)
         if factors is not None:
-            rows = [np.take(A, index, axis=0) for A, index in zip(factors, indices, strict=True)]
-            r = r - np.sum(math.prod(rows[1:], start=rows[0]), axis=-1)
+            r = r - model_at(factors, indices)
             if view.scales is not None:
                 r = r / view.scales.values_at(indices)
         if view.weights is not None and view.weights.has_zeros:
@@ -300,14 +300,14 @@ class ChunkedEngine(DenseBlockEngine):
         values = np.asarray(r, dtype=np.float64)
         observed = ~np.isnan(values)
         if observed.all():
-            return Sample(values, lambda: indices)
-        return Sample(values[observed], lambda: tuple(index[observed] for index in indices))
+            return Entries(self.shape, values, indices)
+        return Entries(self.shape, values, indices).select(observed)
 
     @property
     def entries_fit_in_memory(self) -> bool:
         return fits_in_memory(math.prod(self.shape), self.order, self._memory)
 
-    def entries(self, factors: Factors | None = None) -> Sample:
+    def entries(self, factors: Factors | None = None) -> Entries:
         """x, or x - model, of all of the data, which must fit into the memory of this process."""
         if not self.entries_fit_in_memory:
             raise MemoryError(f"X: all of {'x'.join(map(str, self.shape))} would have to be held")
@@ -331,7 +331,7 @@ class ChunkedEngine(DenseBlockEngine):
         template = function(
             DenseEngine(entry, threads=1, compiled=False), tuple(A[:1] for A in factors), None
         )
-        job = Job(Collection(function), self._job_view, factors, self._compiled)
+        job = Job(Collection(function), self._job_view, factors, self.compiled)
         _, scales = self.view.field_arrays
         return lazy.map_blocks(
             _BlockFunction(job, scales),

@@ -12,7 +12,7 @@ import array_api_compat.numpy as xp
 import numpy as np
 
 from robustcp._util.typing import Array, Factors
-from robustcp.engines.base import Sample, View
+from robustcp.engines.base import View
 from robustcp.engines.blocks.block_engine import BlockEngine, concurrent_pieces, thread_count
 from robustcp.engines.blocks.chunks import Block
 from robustcp.engines.blocks.schedulers import Placement, Scheduler, scheduler_for
@@ -26,6 +26,7 @@ from robustcp.engines.blocks.tasks import (
     map_block_residuals,
 )
 from robustcp.engines.coordinates import stable_order
+from robustcp.engines.entries import Entries, subset_shape, subtensor_indices
 from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.observed import Observed, ObservedEngine
 from robustcp.engines.threads import TileExecutor
@@ -56,18 +57,12 @@ class TableBlock(Block):
         (rows,) = arrays
         if not job.operation.includes_zero_weights and not _any_unmasked(rows, job.view):
             return None
-        data = object.__new__(Observed)
-        data.shape, data.indices, data.values = (
-            tuple(part.stop for part in self.box),
-            rows.indices.T,
-            rows.values,
-        )
-        data.sorting = np.arange(rows.values.size)
-        data.sorted_indices, data.sorted_values = rows
+        shape = tuple(part.stop for part in self.box)
+        data = Observed.from_sorted(rows.indices, rows.values, shape)
         if job.operation.needs_sorted_rows:
-            data.sorting = stable_order(rows.indices[0], data.shape[0])
-            data.sorted_indices = np.take(rows.indices, data.sorting, axis=1)
-            data.sorted_values = rows.values[data.sorting]
+            order = stable_order(rows.indices[0], shape[0])
+            indices = np.take(rows.indices, order, axis=1)
+            data = Observed.from_sorted(indices, rows.values[order], shape, order)
         return ObservedEngine(data, threads=1, compiled=job.compiled, view=job.view)
 
 
@@ -127,7 +122,7 @@ class PartitionedEngine(BlockEngine):
         memory: int | str | None = None,
     ) -> None:
         threads = thread_count(threads)
-        self._data, self._compiled, self._memory = data, compiled, memory
+        self._data, self.compiled, self._memory = data, compiled, memory
         self.shape, self.xp, self.dtype = data.shape, xp, np.dtype(np.float64)
         if memory is not None:
             most_rows = max(data.partition_sizes)
@@ -178,7 +173,7 @@ class PartitionedEngine(BlockEngine):
 
     # Samples and parts
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         return self._sample_engine(SAMPLE_ENTRIES).entries(factors)
 
     @cached_property
@@ -214,19 +209,14 @@ class PartitionedEngine(BlockEngine):
     def _observed_engine(self, rows: Rows, shape: tuple[int, ...], view: View) -> ObservedEngine:
         data = Observed(rows.indices.T, rows.values, shape)
         return ObservedEngine(
-            data, threads=self.executor.threads, compiled=self._compiled, view=view
+            data, threads=self.executor.threads, compiled=self.compiled, view=view
         )
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
         entries = self._collect_rows(partial(_entries_at_indices, tuple(indices)))
-        sub_indices, shape = entries.indices.copy(), list(self.shape)
-        for n, selection in enumerate(indices):
-            if selection is not None:
-                new_index = np.zeros(self.shape[n], dtype=sub_indices.dtype)
-                new_index[selection] = np.arange(len(selection), dtype=sub_indices.dtype)
-                sub_indices[n], shape[n] = new_index[sub_indices[n]], len(selection)
-        rows = Rows(sub_indices, entries.values)
-        return self._observed_engine(rows, tuple(shape), self.view.subset(indices))
+        _, sub_indices = subtensor_indices(entries.indices, self.shape, indices)
+        rows, shape = Rows(np.stack(sub_indices), entries.values), subset_shape(self.shape, indices)
+        return self._observed_engine(rows, shape, self.view.subset(indices))
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
         indices = [np.array([fixed[n]]) if n in fixed else None for n in range(self.order)]
@@ -237,7 +227,7 @@ class PartitionedEngine(BlockEngine):
     def entries_fit_in_memory(self) -> bool:
         return fits_in_memory(self._data.count, self.order, self._memory)
 
-    def entries(self, factors: Factors | None = None) -> Sample:
+    def entries(self, factors: Factors | None = None) -> Entries:
         if not self.entries_fit_in_memory:
             raise MemoryError(f"X: all {self._data.count} entries would have to be held")
         return self.subtensor([None] * self.order).entries(factors)

@@ -17,12 +17,13 @@ from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra
 from robustcp.engines.arrays import storage_order, to_host
-from robustcp.engines.base import Engine, Sample, View
+from robustcp.engines.base import Engine, View
 from robustcp.engines.blocks.block_engine import DenseBlockEngine, box_key
 from robustcp.engines.blocks.chunks import Block
 from robustcp.engines.blocks.schedulers import Graph, Scheduler
 from robustcp.engines.blocks.tasks import Group, Job, Piece
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.entries import Entries
 from robustcp.engines.memory import format_bytes, free_memory, parse_bytes
 from robustcp.engines.storage import DataSummary
 from robustcp.engines.tiles import split_range
@@ -105,7 +106,7 @@ class StreamedEngine(DenseBlockEngine):
     ) -> None:
         import torch
 
-        self._device, self._compiled = device, compiled
+        self._device, self.compiled = device, compiled
         self._stream = DeviceStream(torch, device)
         self._host = DenseEngine(data, compiled=compiled)
         self.shape, self.view = self._host.shape, self._host.view
@@ -164,10 +165,6 @@ class StreamedEngine(DenseBlockEngine):
     def device(self) -> Any:
         return self._device
 
-    def asarray(self, array: Any) -> Array:
-        host = np.ascontiguousarray(array)
-        return self.xp.asarray(host, dtype=self.dtype, device=self._device)
-
     def with_view(self, view: View) -> StreamedEngine:
         other = super().with_view(view)
         other._host = self._host.with_view(view)
@@ -178,12 +175,12 @@ class StreamedEngine(DenseBlockEngine):
         return self._device_engine(np.ascontiguousarray(subset.array)).with_view(subset.view)
 
     def _device_engine(self, data: np.ndarray) -> DenseEngine:
-        return DenseEngine(self._stream.to_device(data), compiled=self._compiled)
+        return DenseEngine(self._stream.to_device(data), compiled=self.compiled)
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         return self._host.unfolding(mode, rows)
 
-    def sample(self, factors: Factors | None = None) -> Sample:
+    def sample(self, factors: Factors | None = None) -> Entries:
         if factors is not None:
             factors = tuple(np.asarray(to_host(A), dtype=self._host.dtype) for A in factors)
         return self._host.sample(factors)
