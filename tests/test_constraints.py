@@ -437,8 +437,8 @@ def test_a_mode_with_coupled_rows_is_not_cut_into_blocks(monkeypatch, kind, engi
     X = tensor(np.random.default_rng(0), (6, 20, 5), 2)
     options = {"constraints": {1: kind}, "loss": L1(1e-2), "rng": 0, "starts": 2}
     whole = cp(engine_of(engine, X), 2, **options)
-    for module in (dense_engine, observed_engine):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(observed_engine.ObservedEngine, "max_equation_bytes", 200)
+    monkeypatch.setattr(dense_engine, "BLOCK_BYTES", 200)
     monkeypatch.setattr(dense_engine, "BLOCK_SHARE", 0.0)
     assert len(engine_of(engine, X).row_blocks(1, 2, L1(1e-2))) > 1
     cut = cp(engine_of(engine, X), 2, **options)

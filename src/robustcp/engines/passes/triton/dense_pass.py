@@ -192,7 +192,8 @@ class Layout:
 @triton.jit
 def _write_sums(sums, factors, totals, pairs, a, first, rows, own, rank, layout: tl.constexpr):
     """Write the totals of a program: of each row, or of the own index."""
-    (g, h, v), (s, left, right) = totals, pairs
+    g, h, v = totals
+    s, left, right = pairs
     block, part, own_index = tl.program_id(0), tl.program_id(1), tl.program_id(2) % own
     i = block * layout.row_block + tl.arange(0, layout.row_block)
     r = tl.arange(0, layout.rank_block)
@@ -242,6 +243,8 @@ def pass_kernel(
     own_index = tl.program_id(2) % own
     real: tl.constexpr = layout.real
     R: tl.constexpr = layout.rank_block
+    ROWS: tl.constexpr = layout.row_block  # in a shape Triton 3.6 takes only constants of its own
+    PAIRS: tl.constexpr = layout.pair_block
     divisor: tl.constexpr = layout.offsets_divisor
     i = tl.program_id(0) * layout.row_block + tl.arange(0, layout.row_block)
     part, own_outer_index = tl.program_id(1), outer + own_index
@@ -254,8 +257,8 @@ def pass_kernel(
     first_pair = 0 if layout.gradient else layout.pair_block
     s = first_pair + chunk * layout.pair_block + tl.arange(0, layout.pair_block)
     left, right = tl.load(factors.left + R + s), tl.load(factors.right + R + s)
-    g, v = tl.zeros((layout.row_block, R), real), tl.zeros((layout.row_block,), tl.float64)
-    h = tl.zeros((layout.row_block, layout.pair_block), real)
+    g, v = tl.zeros((ROWS, R), real), tl.zeros((ROWS,), tl.float64)
+    h = tl.zeros((ROWS, PAIRS), real)
     data, weights, scales = inputs.data, inputs.weights, inputs.scales
     row_stride = data.row_stride * layout.row_stride_divisor
     row_pointers = data.array + row_index.to(tl.int64)[:, None] * row_stride

@@ -36,7 +36,8 @@ def _loss(e, PARAMETERS, formula: tl.constexpr, fast: tl.constexpr):
 @triton.jit
 def value_at_zero(PARAMETERS, formula: tl.constexpr, layout: tl.constexpr):
     """The value of a row's residual of 0."""
-    zeros = tl.zeros((layout.row_block,), layout.real)
+    ROWS: tl.constexpr = layout.row_block
+    zeros = tl.zeros((ROWS,), layout.real)
     value, _, _ = _loss(zeros, PARAMETERS, formula, layout.fast)
     return value.to(tl.float64)
 
