@@ -39,7 +39,7 @@ LAYERS = (
     ("starts.criterion", "starts.subsamples"),
     ("starts.start", "starts.random", "starts.svd", "starts.spectral", "starts.initial_factors"),
     ("starts.loose_fits",),
-    ("starts.proposals", "starts.component_search"),
+    ("starts.choice_of_starts", "starts.component_search"),
     ("starts.multistart", "starts.cases"),
     ("starts.plan",),
     ("inference.parallel",),

@@ -46,10 +46,10 @@ def uninterruptible(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class _Interrupts:
-    """Ctrl-C in the main thread: who holds it back, and since when one waits for an answer."""
+    """The state of deferred Ctrl-C in the main thread: open holds, and when a pending one came."""
 
     def __init__(self) -> None:
-        #: For each `hold` without its `release`: whether Ctrl-C was answered at once before it.
+        #: One entry for each open `hold`: the value of `_at_once` that its `release` restores.
         self._holds: list[bool] = []
         self._at_once = False
         self._waiting_since: float | None = None
@@ -116,7 +116,7 @@ class _Interrupts:
             self._waiting_since = now
         elif now - waiting_since > PATIENCE_SECONDS and not _is_protected(frame):
             self._waiting_since = None
-            for _ in range(2):  # a handler may raise an exception only at the second Ctrl-C
+            for _ in range(2):  # some handlers raise an exception at their second call
                 self._previous_handler(signal_number, frame)
 
     def after_fork(self) -> None:

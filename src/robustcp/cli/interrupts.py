@@ -45,7 +45,7 @@ def explain_interrupt(message: str) -> Iterator[None]:
 
 
 def exit_on_signals() -> None:
-    """End as SIGTERM and SIGHUP ask, but remove files that are not complete yet."""
+    """On SIGTERM and SIGHUP raise SystemExit, so that clean-up code removes unfinished files."""
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _exit_on_signal)

@@ -466,8 +466,8 @@ def _read_parquet_folder(path: Path, options: ReadOptions) -> Loaded:
     if options.absent != "missing" and data.count < math.prod(data.shape):
         raise FileError(
             path,
-            "must say that the entries that are not listed are 'missing'; a table in parts is not "
-            f"filled up with zeros ({math.prod(data.shape) - data.count} entries)",
+            f"must be 'missing': {math.prod(data.shape) - data.count} entries are not listed, and "
+            "a table in parts cannot be filled up with zeros",
             "absent",
         )
     labels = tuple(None if names is None else list(names.tolist()) for names in data.labels)

@@ -1,8 +1,8 @@
 """The estimates of noise from residuals that other packages ask for.
 
-Where they are made: the scale of noise with outliers in contaminated_normal.py, scales of slabs in
-slab_scales.py, the dependence on the signal in variance_function.py, all of them together in
-mixture_fit.py, and the choice between kinds of noise in kind_selection.py.
+Where they are made: the scale of noise with outliers in contaminated_normal.py; scales of slabs,
+for the search, in quick_slab_scales.py; scales of slabs and the dependence on the signal, for the
+fit, in slab_and_signal_fit.py; the choice between kinds of noise in kind_selection.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from robustcp.noise.contaminated_normal import (
     fit_contaminated_normal,
 )
 from robustcp.noise.kind_selection import select_kind
-from robustcp.noise.mixture_fit import fit_common_noise, fit_noise
 from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.noise.quick_slab_scales import estimate_main_effects
 from robustcp.noise.residuals import Residuals, SlabScales
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
-from robustcp.noise.slab_scales import estimate_main_effects
+from robustcp.noise.slab_and_signal_fit import fit_common_noise, fit_noise
 from robustcp.optimize.units import Units
 
 
@@ -74,7 +74,7 @@ def estimate_model_noise(
 
 
 def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
-    """A quick estimate with scales of slabs; for small counts, with a variance by signal.
+    """A quick estimate: scales of slabs; for small counts a variance that grows with the model.
 
     It is common to all entries if the engine cannot divide residuals by scales.
     """

@@ -17,11 +17,11 @@ from robustcp.model.metrics import factor_match_score
 from robustcp.noise import estimate_rough_noise, find_outlying_fibres
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, Starts, multistart
+from robustcp.starts.choice_of_starts import L1Proposal, Proposal, QuantileProposal, l1_proposals
 from robustcp.starts.component_search import search_components
 from robustcp.starts.criterion import localised_components
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import ParallelMap, StartFitter, serial_map
-from robustcp.starts.proposals import L1Proposal, Proposal, QuantileProposal, l1_proposals
 from robustcp.starts.search_log import SearchLog, transfer_factors
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 from robustcp.starts.start import Start, StartingPoint

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """What is estimated of the noise by compiled code.
 
-`main_effects` does what `_main_effects` of `robustcp.noise.slab_scales` does without Numba, and
-`contaminated_scale_rounds` what `_SortedResiduals._iterate` of
+`main_effects` does what `_main_effects` of `robustcp.noise.quick_slab_scales` does without Numba,
+and `contaminated_scale_rounds` what `_SortedResiduals._iterate` of
 `robustcp.noise.contaminated_normal` does.
 """
 
@@ -17,10 +17,11 @@ from robustcp.losses.numba_functions import INLINE, exp, log
 
 @njit(**INLINE)
 def _shrink_effects(effects, entries, size, most, chance):
-    """Replace sums by effects: means, shrunk towards 0 and centred; returns their spread.
+    """Replace sums of logs by effects of slabs, in place: means that are shrunk towards 0 and
+    centred. Returns the spread of the effects.
 
-    `chance` is the sampling variance of one entry; in the overall mean an effect has the weight of
-    its entries, at most `most`.
+    `chance` is the sampling variance of one log; `most` is the largest weight of a slab in the
+    overall mean.
     """
     total = count = weighted_sum = weights = true_variance = level = square = 0.0
     for k in range(size):

@@ -21,8 +21,8 @@ def estimate_main_effects(
     """Scales for the slabs of some modes, and the residuals divided by them.
 
     The scales are geometric means of magnitudes, none of which counts as less than `floor`. Their
-    logarithms add up over the modes: they are the main effects of an analysis of variance. Modes
-    whose slabs hardly differ have none.
+    logarithms add up over the modes: they are the main effects of an analysis of variance. A
+    mode whose log scales have a small spread gets None: no scales.
     """
     if not modes:
         return (None,) * len(residuals.shape), residuals.values
@@ -94,7 +94,8 @@ def shrink_log_scales(
 
 
 def group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
-    """The median of each group, the upper one of two; for an empty group that of the medians."""
+    """The median of each group (of an even number the upper of the middle values); the median of
+    these medians for empty groups."""
     order = np.lexsort((x, group))
     count = np.bincount(group, minlength=size)
     first = np.cumsum(count) - count

@@ -15,9 +15,9 @@ import numpy as np
 
 from robustcp.noise.contaminated_normal import ContaminatedNormal, fit_contaminated_normal
 from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.noise.quick_slab_scales import group_medians, shrink_log_scales
 from robustcp.noise.residuals import Residuals, SlabScales, Variance
 from robustcp.noise.settings import NOISE_SETTINGS
-from robustcp.noise.slab_scales import group_medians, shrink_log_scales
 from robustcp.noise.variance_function import fit_variance_function
 
 #: The mixture where outliers cannot be told from noise.
@@ -210,8 +210,8 @@ class _MixtureFit:
         Entries whose noise is too small to be seen, as of a dead sensor, have residuals of 0 in
         any unit: they are left out if there are enough others.
 
-        Counts are skewed. Large ones are made symmetric by the square root; of small ones nothing
-        can be told. Their standard deviations follow from the signal and need no other unit.
+        Counts are skewed. The square root makes the residuals of large counts symmetric; among
+        small counts outliers cannot be identified, and sigma is 1: `s` is their standard deviation.
         """
         residuals, step = self.residuals, self.residuals.resolution.step
         if not residuals.resolution.count_data:
