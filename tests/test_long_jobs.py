@@ -104,9 +104,9 @@ def test_a_profile_of_ranks_that_is_interrupted_goes_on(tmp_path, monkeypatch, c
 
     with pytest.raises(Interrupted):
         robustcp.rank_profile(data, range(1, 4), jobs=1, checkpoint=kept, progress=interrupt)
-    real = rank_profile.RankPathTask.__call__
+    real = rank_profile.RankPathTask.run
     monkeypatch.setattr(
-        rank_profile.RankPathTask, "__call__", lambda climb: done.append(climb) or real(climb)
+        rank_profile.RankPathTask, "run", lambda task: done.append(task) or real(task)
     )
     with caplog.at_level("INFO", "robustcp.inference.rank_checkpoint"):
         told = []
