@@ -23,7 +23,7 @@ from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import TileExecutor
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares
-from robustcp.noise import Noise, Residuals, contaminated_normal, estimation, slab_scales
+from robustcp.noise import Noise, Residuals, contaminated_normal, estimation, quick_slab_scales
 from robustcp.noise.resolution import Resolution
 from robustcp.optimize.schedules import Refinement, Skip
 from support.log_cosh import LogCosh, for_numba
@@ -513,8 +513,8 @@ class TestFirstLooks:
         plain, compiled = (
             how(found, found.scalable_modes, 1e-3)
             for how in (
-                slab_scales._main_effects,
-                slab_scales._compiled_main_effects,
+                quick_slab_scales._main_effects,
+                quick_slab_scales._compiled_main_effects,
             )
         )
         assert missing or plain[0][0] is not None
