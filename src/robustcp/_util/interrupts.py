@@ -120,7 +120,8 @@ class _Interrupts:
                 self._previous_handler(signal_number, frame)
 
     def after_fork(self) -> None:
-        """Let go what the main thread held if the child was begun by another thread."""
+        """In a forked child: if another thread than the holder called fork, drop the holds and
+        restore the handler."""
         if self._holds and self._thread != threading.get_ident():
             self._holds.clear()
             self._restore_handler()

@@ -1,7 +1,8 @@
 """Ctrl-C and other signals on the command line.
 
-The first Ctrl-C ends a fit after its sweep, and what there is of it is written. The second one ends
-it at once. How the library holds back Ctrl-C until it can leave in order: `_util/interrupts.py`.
+The first Ctrl-C ends a fit after its sweep, and what there is of it is written. The second one
+raises KeyboardInterrupt, usually at the next tile, and the fit is not written. How the library
+holds back Ctrl-C until it can leave in order: `_util/interrupts.py`.
 """
 
 from __future__ import annotations

@@ -327,7 +327,10 @@ class _ProgressLog:
         self.throughput.report(LOG, lambda: self.progress(state), now=state.level_sweep == 1)
 
     def progress(self, state: State) -> ProgressReport:
-        """The progress of the run, with an estimate for the level and the most for the fit."""
+        """The progress: the expected time left in this level, and an upper limit for the whole fit.
+
+        The limit is for the runs known so far, at their current speed.
+        """
         tol, max_level_sweeps = self.solver.level_limits(state)
         seconds_per_sweep = self.throughput.seconds_per_step
         sweeps_left = self.max_sweeps - state.sweep
@@ -522,8 +525,8 @@ def _located_outcome(run: _Run, loss: Loss) -> Outcome:
 def _explained_share(problem: Problem, state: State) -> float:
     """The share of the data that the model explains, by sums of |residuals|.
 
-    For least squares, and for small counts, by sums of squares: with counts at their mean the sum
-    of |residuals| may exceed the sum of |entries|.
+    For least squares, and for small counts, by sums of squares: for small counts |x - mean| can add
+    up to more than |x|, which would make the share negative.
     """
     tiny = L1(max((1e-6 * problem.scale) ** 2, 1e-300))
     squares = state.loss.quadratic or problem.resolution.small_counts

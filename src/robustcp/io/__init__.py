@@ -1,1 +1,1 @@
-"""Files in and out."""
+"""Tensors from files, and maps of fits as NIfTI images; for fits in files see `persist`."""

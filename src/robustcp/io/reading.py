@@ -387,7 +387,8 @@ def _read_zarr(path: Path, options: ReadOptions) -> Loaded:
 
 
 def _open_zarr(path: Path, key: str | None) -> Loaded:
-    """An array of Zarr; of xarray, where that decodes the stored numbers, as by a scale."""
+    """A Zarr array as stored, or xarray's decoded variable if the stored numbers are encoded
+    (scale, offset, fill value)."""
     zarr = import_optional("zarr", "reading it")
     node = zarr.open(path, mode="r")
     if not isinstance(node, zarr.Group):
@@ -489,7 +490,7 @@ _READERS: dict[str, Callable[[Path, ReadOptions], Loaded]] = {
     "Excel .xlsx": _read_workbook,
     "a folder of tables": lambda path, options: _as_loaded(read_folder(path)),
 }
-#: Formats whose tensors may have few of their entries listed.
+#: Formats that may list only some entries; `read` does not apply `_check_tensor` to them.
 _COORDINATE_FORMATS = ("FROSTT .tns", "CSV", "Parquet", "Parquet, in parts", "Excel .xlsx")
 #: Formats of one table, long or, with `stack`, a matrix.
 _TABLE_FORMATS = ("CSV", "Parquet", "Excel .xlsx")

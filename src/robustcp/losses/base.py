@@ -12,8 +12,8 @@ three methods is accepted too: `as_loss` wraps it.
 
 A loss that names its formulas for compiled code (`numba_formula`, `triton_formula`) gets compiled
 passes. A loss that is a frozen dataclass of numbers can be saved in files and checkpoints. The
-package imports its own losses in `losses/__init__.py` (and in its own, for public names); all other
-code finds them as subclasses of `Loss`.
+package imports its losses in `losses/__init__.py`; public ones also in `robustcp/__init__.py`.
+Files, checkpoints and `robustcp.warm` find losses as subclasses of `Loss`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Loss:
     quadratic : bool
         Whether the loss is r^2 / 2: all rows of a factor then share one Gram matrix.
     likelihood : bool
-        Whether values have no natural zero, as for log likelihoods: `tol` is then a decrease per
-        entry.
+        Whether the zero of `value` is arbitrary, as for log likelihoods. A relative decrease then
+        means nothing, so `tol` is a decrease per entry.
     tail : Tail or None
         The growth for large residuals; None if it is faster than linear, or not known.
     reach : float

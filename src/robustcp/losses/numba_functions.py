@@ -80,7 +80,7 @@ def log(y):
 
 @njit(**INLINE)
 def exp(y):
-    """exp(y), with the same bits in code that was compiled now and in code from the cache."""
+    """exp(y). Freshly compiled and cached code give the same bits."""
     e = exp_negative(abs(y), 700.0)
     return 1 / e if y > 0 else e
 

@@ -2,7 +2,7 @@
 
 Where they are made: the scale of noise with outliers in contaminated_normal.py; scales of slabs,
 for the search, in quick_slab_scales.py; scales of slabs and the dependence on the signal, for the
-fit, in slab_and_signal_fit.py; the choice between kinds of noise in kind_selection.py.
+fit, in slab_and_signal_noise.py; the choice between kinds of noise in kind_selection.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from robustcp.noise.quick_slab_scales import estimate_main_effects
 from robustcp.noise.residuals import Residuals, SlabScales
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
-from robustcp.noise.slab_and_signal_fit import fit_common_noise, fit_noise
+from robustcp.noise.slab_and_signal_noise import fit_common_noise, fit_noise
 from robustcp.optimize.units import Units
 
 
@@ -38,8 +38,9 @@ def estimate_noise(
 ) -> Noise:
     """The noise of residuals, of a given kind or of the kind that they show.
 
-    `initial` is an earlier estimate, if there is one, and `known_slabs` are the scales of slabs
-    that are known already, for some modes.
+    `initial` is an earlier estimate, if there is one. It is not used when the kind is to be
+    selected, nor if it is of another kind. `known_slabs` are the scales of slabs that are known
+    already, for some modes.
     """
     if kind is None:
         initial = select_kind(residuals)

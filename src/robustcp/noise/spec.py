@@ -13,7 +13,7 @@ from robustcp.engines import Engine, EntryField, ListedField, Scales, align_to_a
 from robustcp.noise.estimation import estimate_noise
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.residuals import Residuals
-from robustcp.noise.slab_and_signal_fit import fit_common_noise
+from robustcp.noise.slab_and_signal_noise import fit_common_noise
 from robustcp.optimize.units import Units
 
 #: The kinds of noise that have names.

@@ -1,4 +1,7 @@
-"""Fits from files: they come back exactly."""
+"""Load fits that `save` wrote: all formats but .xlsx (factors to 15 digits) are exact.
+
+A .csv file is no whole fit; only `load_model` reads it.
+"""
 
 from __future__ import annotations
 

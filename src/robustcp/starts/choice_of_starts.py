@@ -60,8 +60,11 @@ class L1Proposal(Proposal):
 
     @classmethod
     def from_number(cls, number: int, kind: str, epsilon_share: float) -> L1Proposal:
-        """A proposal of a sequence: every second one uses the plain 1-norm, every third one and
-        all from the seventh on have an extra component."""
+        """The proposal at position `number` (from 0), before any reordering.
+
+        Odd positions use the plain 1-norm; positions 2, 5 and all from 6 on have an extra
+        component.
+        """
         return cls(kind, epsilon_share, number % 2 == 0, number % 3 == 2 or number >= 6)
 
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
@@ -107,8 +110,8 @@ def l1_proposals(
 ) -> Iterator[L1Proposal]:
     """An endless sequence of proposals for some data, most promising first.
 
-    For data that is mostly positive, and if `reorder` allows it, starts from positive factors by
-    the plain 1-norm come first: they end at the same model most often.
+    With `init="auto"` and `reorder`, mostly positive data gets the plain 1-norm from positive
+    factors first: these starts end at the same model most often.
     """
     kinds = _initializations(engine, init, settings)
     proposals = (L1Proposal.from_number(number, *kind) for number, kind in enumerate(kinds))
@@ -135,7 +138,8 @@ def _initializations(
 
 
 def _is_mostly_positive(engine: Engine, settings: SearchSettings) -> bool:
-    """Whether most nonzero entries are positive and most entries are observed."""
+    """Whether nearly all nonzero entries are positive (`mostly_positive_share`) and over 40% of
+    the entries are observed."""
     if observed_share(engine) <= 0.4:
         return False
     values = engine.sample().values

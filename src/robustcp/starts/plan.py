@@ -25,7 +25,8 @@ class Plan:
     stages : sequence of Stage
         In the units of the fit.
     starts : sequence of Start
-        Each is fitted through all stages; the run of lowest objective is the result.
+        Each is fitted through all stages. The best run is the result: of lowest cost after a
+        multistart, else of lowest objective.
     modes : tuple of int
         The modes to be fitted; all if empty.
     constraints : tuple of Constraint, one for each mode; all are free if empty

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: What a file of a fit holds: arrays by name, and JSON.
 FitContent = tuple[dict[str, np.ndarray], dict[str, Any]]
 
-#: The constraints that a file may name; others come back as a name only.
+#: The constraints that a file may name; a constraint of another type is saved, and loaded, as its
+#: name only (`ForeignConstraint`).
 CONSTRAINTS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Free, Nonnegative, Smooth, Unimodal)
 }

@@ -1,7 +1,8 @@
 """Noise of a given kind, fitted to residuals together with a floor of outliers.
 
-A residual r_i comes from a Gaussian of standard deviation s_i or from a floor of outliers, with
-s_i^2 = (a + b |m_i| + c m_i^2) times the squares of the scales of its slabs. It is fitted as
+A residual r_i comes from a Gaussian of standard deviation s_i, with s_i^2 = (a + b |m_i| + c m_i^2)
+times the squares of the scales of its slabs, or is an outlier; outliers have a constant density of
+r_i / s_i (the floor), which may differ for positive and negative residuals. It is fitted as
 mixtures are: each entry counts by its probability of being clean, and the variance function and
 the scales of slabs are updated in turn by ratios of weighted squares.
 """
@@ -77,7 +78,8 @@ class _MixtureFit:
     Attributes
     ----------
     variance : (a, b, c)
-        The coefficients of the variance function.
+        Absolute coefficients of the variance function, in the units of the residuals; those of
+        `Noise.variance` are relative to sigma.
     slabs : list of (array or None), one for each mode
         The scales of slabs.
     """
@@ -105,7 +107,8 @@ class _MixtureFit:
         """Set the first parameters, from medians."""
         residuals, r = self.residuals, np.abs(self.residuals.values)
         sigma = fit_contaminated_normal(r, residuals.resolution.min_sigma).sigma
-        if sigma <= self.min_sigma:  # its peak may consist of entries that are fitted exactly
+        if sigma <= self.min_sigma:
+            # Sigma may come only from entries that are fitted exactly; then the median counts.
             sigma = max(sigma, 1.4826 * float(np.median(r)))
         self.variance = (sigma**2, 0.0, 0.0)
         if self.kind.signal:
@@ -210,8 +213,9 @@ class _MixtureFit:
         Entries whose noise is too small to be seen, as of a dead sensor, have residuals of 0 in
         any unit: they are left out if there are enough others.
 
-        Counts are skewed. The square root makes the residuals of large counts symmetric; among
-        small counts outliers cannot be identified, and sigma is 1: `s` is their standard deviation.
+        For counts, differences of square roots are used, which are nearly symmetric. Where the
+        model is at most one step, counts are left out: outliers cannot be identified there. `s` is
+        already the standard deviation, so sigma is set to 1.
         """
         residuals, step = self.residuals, self.residuals.resolution.step
         if not residuals.resolution.count_data:
