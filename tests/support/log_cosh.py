@@ -13,7 +13,7 @@ from robustcp.losses import Formula, Loss, Tail
 if TYPE_CHECKING:
     import triton.language as tl
 
-    from robustcp.losses.triton_functions import exp2, log2
+    from robustcp.losses.triton_helpers import exp2, log2
 
 
 def for_numba(r, n):

@@ -13,8 +13,8 @@ from robustcp.losses.base import Loss, Tail
 from robustcp.losses.formula import LN2, Formula, inverse_square
 
 if TYPE_CHECKING:  # bound by the compilers, see `Formula`
-    from robustcp.losses.numba_functions import log
-    from robustcp.losses.triton_functions import log2, reciprocal
+    from robustcp.losses.numba_helpers import log
+    from robustcp.losses.triton_helpers import log2, reciprocal
 
 
 def _numba(r: Any, n: Any) -> Any:

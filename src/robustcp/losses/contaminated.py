@@ -18,8 +18,8 @@ from robustcp.losses.formula import LN2, LOG2E, Formula, inverse_square
 if TYPE_CHECKING:  # bound by the compilers, see `Formula`
     import triton.language as tl
 
-    from robustcp.losses.numba_functions import exp_negative, log, max_exponent
-    from robustcp.losses.triton_functions import exp2, log2, reciprocal
+    from robustcp.losses.numba_helpers import exp_negative, log, max_exponent
+    from robustcp.losses.triton_helpers import exp2, log2, reciprocal
 
 
 def _numba(r: Any, n: Any) -> Any:

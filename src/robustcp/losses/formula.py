@@ -16,7 +16,7 @@ class Formula:
     """A plain Python function that computes a loss, and the parameters of the loss.
 
     The function is compiled when it is first used. Besides what its module imports it may call,
-    without importing them, the functions of `numba_functions`, or those of `triton_functions` and
+    without importing them, the functions of `numba_helpers`, or those of `triton_helpers` and
     of `triton.language` (as `tl`): Numba and Triton need not be installed. For Triton, arguments
     have no annotations.
 

@@ -15,7 +15,7 @@ from robustcp.losses.formula import Formula
 if TYPE_CHECKING:  # bound by the compilers, see `Formula`
     import triton.language as tl
 
-    from robustcp.losses.triton_functions import reciprocal
+    from robustcp.losses.triton_helpers import reciprocal
 
 
 def _numba(r: Any, n: Any) -> Any:

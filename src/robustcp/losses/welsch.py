@@ -13,8 +13,8 @@ from robustcp.losses.base import Loss, Tail
 from robustcp.losses.formula import LOG2E, Formula, inverse_square
 
 if TYPE_CHECKING:  # bound by the compilers, see `Formula`
-    from robustcp.losses.numba_functions import exp_negative, max_exponent
-    from robustcp.losses.triton_functions import exp2
+    from robustcp.losses.numba_helpers import exp_negative, max_exponent
+    from robustcp.losses.triton_helpers import exp2
 
 
 def _numba(r: Any, n: Any) -> Any:

@@ -14,7 +14,7 @@ from numba import njit
 
 from robustcp.engines.passes.numba.intrinsics import address, call
 from robustcp.engines.passes.numba.runtime import cached_jit
-from robustcp.losses.numba_functions import INLINE
+from robustcp.losses.numba_helpers import INLINE
 
 #: Entries that are worked on at once: the products of their rows stay in the nearest cache.
 LINE_ENTRIES = 256

@@ -17,7 +17,7 @@ from robustcp.engines.passes.numba.intrinsics import (
 )
 from robustcp.engines.passes.numba.runtime import cached_jit, internal_jit
 from robustcp.engines.passes.numba.sweeps import khatri_rao
-from robustcp.losses.numba_functions import INLINE
+from robustcp.losses.numba_helpers import INLINE
 
 
 @internal_jit

@@ -14,9 +14,9 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from robustcp.engines.passes.numba.intrinsics import or_zero
 from robustcp.engines.passes.numba.runtime import INT, REALS, c_function, compile_c_function
-from robustcp.losses import numba_functions
+from robustcp.losses import numba_helpers
 from robustcp.losses.formula import bind
-from robustcp.losses.numba_functions import INLINE
+from robustcp.losses.numba_helpers import INLINE
 
 #: Of `_formula_line`, for `formula_line` to fill in: the formula of a loss, how many parameters it
 #: takes, and whether entries have weights.
@@ -44,7 +44,7 @@ def _formula_line(x, s, w, parameters, weights, count):
 @cache
 def formula_line(function, real, weighted, size):
     """The address of the line function of a loss, given the function of its formula."""
-    compiled = njit(**INLINE)(bind(function, vars(numba_functions)))
+    compiled = njit(**INLINE)(bind(function, vars(numba_helpers)))
     bound = {**globals(), "formula": compiled, "size": size, "weighted": weighted}
     specialized = FunctionType(_formula_line.__code__, bound)
     name = f"{function.__module__.removeprefix('robustcp.losses.')}.{function.__qualname__}"

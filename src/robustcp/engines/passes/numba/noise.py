@@ -12,7 +12,7 @@ from numba import njit
 
 from robustcp.engines.passes.numba.intrinsics import pointer, shift
 from robustcp.engines.passes.numba.runtime import FLOATS, INT, INTS, c_function
-from robustcp.losses.numba_functions import INLINE, exp, log
+from robustcp.losses.numba_helpers import INLINE, exp, log
 
 
 @njit(**INLINE)

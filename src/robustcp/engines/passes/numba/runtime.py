@@ -28,8 +28,8 @@ from numba.core.errors import NumbaError
 from numba.np.numpy_support import from_dtype
 
 from robustcp._util.progress import log_notice
-from robustcp.losses import numba_functions
-from robustcp.losses.numba_functions import FAST_MATH, OPTIONS
+from robustcp.losses import numba_helpers
+from robustcp.losses.numba_helpers import FAST_MATH, OPTIONS
 
 LOG = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class _CacheLocation(FunctionCache._impl_class):  # type: ignore[misc]
 @cache
 def _kernel_files():
     """The files that any compiled function may have code of."""
-    return [*sorted(Path(__file__).parent.glob("*.py")), Path(numba_functions.__file__)]
+    return [*sorted(Path(__file__).parent.glob("*.py")), Path(numba_helpers.__file__)]
 
 
 class _DiskCache(FunctionCache):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from robustcp.engines.passes.numba.intrinsics import (
 )
 from robustcp.engines.passes.numba.runtime import FLOATS, INT, REALS, c_function
 from robustcp.engines.passes.numba.tiles import STANDARDIZED_ENTRIES
-from robustcp.losses.numba_functions import INLINE, inverse_sqrt
+from robustcp.losses.numba_helpers import INLINE, inverse_sqrt
 
 #: Stands for variances of 0.
 _MIN_VARIANCE = 1e-80

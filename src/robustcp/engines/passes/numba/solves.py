@@ -8,7 +8,7 @@ from numba import carray, njit
 
 from robustcp.engines.passes.numba.intrinsics import address, keep_alive, pointer, shift
 from robustcp.engines.passes.numba.runtime import FLOATS, INT, REALS, c_function, internal_jit
-from robustcp.losses.numba_functions import INLINE
+from robustcp.losses.numba_helpers import INLINE
 
 
 @njit(**INLINE)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from robustcp.engines.passes.triton.matrices import round_to_tf32
-from robustcp.losses import triton_functions
+from robustcp.losses import triton_helpers
 from robustcp.losses.formula import bind
 
 #: Larger ranks go through the array library.
@@ -25,7 +25,7 @@ TRITON_TYPES = {"torch.float32": tl.float32, "torch.float64": tl.float64}
 @cache
 def compile_formula(function: Callable[..., Any]) -> Any:
     """The formula of a loss, as the kernel calls it."""
-    return triton.jit(bind(function, {**vars(triton_functions), "tl": tl}))
+    return triton.jit(bind(function, {**vars(triton_helpers), "tl": tl}))
 
 
 def block_size(size: int) -> int:
