@@ -1,8 +1,8 @@
-"""The estimates of noise from residuals that other packages ask for.
+"""The estimates of noise from residuals that other packages call.
 
-Where they are made: the scale of noise with outliers in contaminated_normal.py; scales of slabs,
-for the search, in quick_slab_scales.py; scales of slabs and the dependence on the signal, for the
-fit, in slab_and_signal_noise.py; the choice between kinds of noise in kind_selection.py.
+The parts are elsewhere: sigma in spite of outliers in contaminated_normal.py; a quick estimate of
+the scales of slabs in quick_slab_scales.py; the accurate one, with the dependence on the signal, in
+slab_and_signal_noise.py; the selection of the kind of noise in kind_selection.py.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ def estimate_model_noise(
 
 
 def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
-    """A quick estimate: scales of slabs; for small counts a variance that grows with the model.
+    """A quick estimate of the noise, for starts and for levels before refinement.
 
-    It is common to all entries if the engine cannot divide residuals by scales.
+    It has scales of slabs or, for small counts, a variance that grows with the model's entries. If
+    the engine cannot divide residuals by scales, all entries have the same standard deviation.
     """
     residuals = Residuals.of(engine, factors, resolution).subsample(NOISE_SETTINGS.rough_entries)
     if resolution.small_counts and engine.takes_scales:

@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from robustcp.noise.contaminated_normal import ContaminatedNormal, fit_contaminated_normal
+from robustcp.noise.group_statistics import group_medians, shrink_log_scales
 from robustcp.noise.model import COMMON, Kind, Noise
-from robustcp.noise.quick_slab_scales import group_medians, shrink_log_scales
 from robustcp.noise.residuals import Residuals, SlabScales, Variance
 from robustcp.noise.settings import NOISE_SETTINGS
 from robustcp.noise.variance_function import fit_variance_function

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""What is estimated of the noise by compiled code.
+"""Compiled copies of two parts of noise estimation; a change must be made in both versions.
 
-`main_effects` does what `_main_effects` of `robustcp.noise.quick_slab_scales` does without Numba,
-and `contaminated_scale_rounds` what `_SortedResiduals._iterate` of
-`robustcp.noise.contaminated_normal` does.
+Without Numba, `main_effects` is `_main_effects` of `robustcp.noise.quick_slab_scales`, with
+`shrink_log_scales` of `robustcp.noise.group_statistics`. `contaminated_scale_rounds` is
+`_SortedResiduals._iterate` of `robustcp.noise.contaminated_normal`.
 """
 
 import math

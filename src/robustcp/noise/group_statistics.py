@@ -1,0 +1,39 @@
+"""Medians of groups of residuals, and the shrinkage of log scales of slabs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robustcp._util.quantiles import median
+
+
+def shrink_log_scales(
+    logs: np.ndarray, count: np.ndarray, sampling_variance: float
+) -> tuple[np.ndarray, float]:
+    """Log scales of slabs, shrunk and centered at 0, and the center that was subtracted.
+
+    Estimates from few entries are shrunk towards the mean, according to the variance between slabs
+    in excess of the sampling variance (`sampling_variance` divided by the count).
+    """
+    count = np.maximum(count, 1e-9)
+    weights = np.minimum(count, median(count))
+    mean = float(logs @ weights / weights.sum())
+    variances, centered = sampling_variance / count, logs - mean
+    excess_variance = max(0.0, float(np.mean(centered * centered - np.minimum(variances, 1.0))))
+    if excess_variance:
+        shrunk = centered * (excess_variance / (excess_variance + variances))
+    else:
+        shrunk = 0.0 * centered
+    shrunk_mean = float(shrunk.mean())
+    return shrunk - shrunk_mean, mean + shrunk_mean
+
+
+def group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
+    """The median of each group (of an even number the upper of the middle values); the median of
+    these medians for empty groups."""
+    order = np.lexsort((x, group))
+    count = np.bincount(group, minlength=size)
+    first = np.cumsum(count) - count
+    medians = x[order][np.minimum(first + count // 2, x.size - 1)]
+    nonempty = count > 0
+    return np.asarray(np.where(nonempty, medians, np.median(medians[nonempty])))
