@@ -1,17 +1,18 @@
-"""Ctrl-C in the library: held back during a fit until an exception can leave the fit in order.
+"""Ctrl-C in the library: during a fit it takes effect only at points where a fit can be left.
 
 Python runs the handler of a signal between any two instructions of the main thread. An exception
-that the handler raises, such as KeyboardInterrupt, may therefore strike in the first line of an
+that the handler raises, such as KeyboardInterrupt, may therefore be raised in the first line of an
 `__exit__`, which then restores nothing. Between `interrupts.hold()` and `interrupts.release()` a
-handler of ours only notes Ctrl-C. `interrupts.answer()` then calls the handler that was there
-before: before each tile, after each sweep and while one thread waits for others. In callbacks of
-the user it is called at once, see `call_interruptibly`.
+handler of this module only notes that Ctrl-C was pressed: it is pending. `interrupts.answer()`
+calls the previous handler if one is pending. It is called before each tile, after each sweep and
+while one thread waits for others. In callbacks of the user the previous handler is called at once,
+see `call_interruptibly`.
 
-Fits stay in the thread that called them. A worker thread for each fit would keep interrupts away
-too, but not what belongs to the caller's thread: the current GPU and its stream, BLAS limits,
-the worker of a Dask task, debuggers and profilers.
+Fits run in the thread that called them. Running each fit in a worker thread would also keep
+interrupts out. But the fit would then lose what belongs to the caller's thread: the current GPU and
+its stream, BLAS limits, the worker of a Dask task, debuggers and profilers.
 
-Only Ctrl-C (SIGINT, also by `_thread.interrupt_main`) is held back. Other signals mostly end the
+This is for Ctrl-C only (SIGINT, also by `_thread.interrupt_main`). Other signals mostly end the
 process.
 """
 
@@ -32,44 +33,49 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Seconds after which a held Ctrl-C can be repeated: the second one is answered where it strikes.
+#: If a Ctrl-C has been pending for more than this, in seconds, the next one interrupts the code
+#: wherever it is.
 PATIENCE_SECONDS = 1.0
 
-#: Functions that even a repeated Ctrl-C does not cut short.
+#: Functions that even such a Ctrl-C does not interrupt.
 _protected_code: set[CodeType] = set()
 
 
 def uninterruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a short function that leaves a wrong state behind if an exception cuts it short."""
+    """Mark a short function that would leave a wrong state if an exception interrupted it."""
     _protected_code.add(function.__code__)
     return function
 
 
 class _Interrupts:
-    """The state of deferred Ctrl-C in the main thread: open holds, and when a pending one came."""
+    """Ctrl-C in the main thread: how often it is held back, and whether one is pending."""
 
     def __init__(self) -> None:
-        #: One entry for each open `hold`: the value of `_at_once` that its `release` restores.
+        #: The value of `_at_once` before each `hold` that is not released yet.
         self._holds: list[bool] = []
+        #: Whether Ctrl-C calls the previous handler at once, as in callbacks of the user.
         self._at_once = False
+        #: When the pending Ctrl-C came; None if none is pending.
         self._waiting_since: float | None = None
         self._previous_handler: Any = None
+        #: The thread that called the first `hold`.
         self._thread = 0
 
     @uninterruptible
     def hold(self) -> None:
-        """Hold back Ctrl-C until the matching `release`; nothing outside of the main thread."""
+        """Hold back Ctrl-C until the matching `release`. Does nothing in other threads."""
         if not _in_main_thread():
             return
         if not self._holds:
             self._waiting_since, self._thread = None, threading.get_ident()
             self._install_handler()
-        outer, self._at_once = self._at_once, False  # from here on no exception can strike
+        outer, self._at_once = self._at_once, False  # from here on Ctrl-C raises nothing
         self._holds.append(outer)
 
     @uninterruptible
     def release(self) -> None:
-        """Undo one `hold`; a Ctrl-C that waits is answered if none holds it back any more."""
+        """Undo the last `hold`. Call the previous handler for a pending Ctrl-C, unless an earlier
+        `hold` still defers it."""
         if not _in_main_thread():
             return
         self._at_once = self._holds.pop()
@@ -79,13 +85,13 @@ class _Interrupts:
             self.answer()
 
     def answer(self) -> None:
-        """Call the handler of a Ctrl-C that waits, which mostly raises KeyboardInterrupt."""
+        """Call the previous handler if a Ctrl-C is pending; mostly it raises KeyboardInterrupt."""
         if self._waiting_since is not None and _in_main_thread():
             self._waiting_since = None
             self._previous_handler(signal.SIGINT, sys._getframe(1))
 
     def call_interruptibly(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a function of the user, during which Ctrl-C is answered at once."""
+        """Call a function, during which Ctrl-C calls the previous handler at once."""
         if not self._holds or not _in_main_thread():
             return function(*args, **kwargs)
         self.answer()
@@ -109,7 +115,7 @@ class _Interrupts:
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
         waiting_since, now = self._waiting_since, time.monotonic()
         if self._at_once:
-            self._at_once = False  # an exception is not to be interrupted on its way out
+            self._at_once = False  # the exception it raises is not to be interrupted by another
             self._previous_handler(signal_number, frame)
             self._at_once = True
         elif waiting_since is None:
@@ -120,7 +126,7 @@ class _Interrupts:
                 self._previous_handler(signal_number, frame)
 
     def after_fork(self) -> None:
-        """In a forked child: if another thread than the holder called fork, drop the holds and
+        """In a forked child: if another thread than that of the holds called fork, drop them and
         restore the handler."""
         if self._holds and self._thread != threading.get_ident():
             self._holds.clear()
@@ -149,7 +155,7 @@ _stop_condition: ContextVar[Callable[[], bool]] = ContextVar(
 
 @contextmanager
 def stop_when(condition: Callable[[], bool]) -> Iterator[None]:
-    """Stop fits that run meanwhile at their next sweep once a condition is true.
+    """Within the block, stop fits after their current sweep once a condition is true.
 
     As with a callback that returns True, the fit so far is returned. A search for starts ends with
     the starts that are finished, or with KeyboardInterrupt if there are none.

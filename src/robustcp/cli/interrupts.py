@@ -1,8 +1,11 @@
 """Ctrl-C and other signals on the command line.
 
-The first Ctrl-C ends a fit after its sweep, and what there is of it is written. The second one
-raises KeyboardInterrupt, usually at the next tile, and the fit is not written. How the library
-holds back Ctrl-C until it can leave in order: `_util/interrupts.py`.
+While `robustcp fit` fits, the first Ctrl-C ends the fit after its current sweep, and the fit so far
+is written. The second one raises KeyboardInterrupt, usually before the next tile, and the fit is
+not written; `_util/interrupts.py` says why it waits for a tile. In other commands the first Ctrl-C
+does that. KeyboardInterrupt ends a command with a message and the exit code 130: see
+`explain_interrupt`, and `report_errors` in cli/errors.py for commands that do not use it. SIGTERM
+and SIGHUP raise SystemExit.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from robustcp.cli.errors import STOPPED, fail
 
 @contextmanager
 def stop_fits_on_interrupt() -> Iterator[None]:
-    """Stop fits at their next sweep after Ctrl-C; raise KeyboardInterrupt at the second one."""
+    """Stop fits after their current sweep at Ctrl-C; raise KeyboardInterrupt at the second one."""
     interrupt_count = 0
 
     def handle_interrupt(*_: object) -> None:
@@ -38,7 +41,7 @@ def stop_fits_on_interrupt() -> Iterator[None]:
 
 @contextmanager
 def explain_interrupt(message: str) -> Iterator[None]:
-    """End with a message and the exit code of Ctrl-C instead of KeyboardInterrupt."""
+    """Turn KeyboardInterrupt into a message and the exit code of Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

@@ -75,10 +75,10 @@ def estimate_model_noise(
 
 
 def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
-    """A quick estimate of the noise, for starts and for levels before refinement.
+    """A quick estimate of the noise: with scales of slabs, where these differ.
 
-    It has scales of slabs or, for small counts, a variance that grows with the model's entries. If
-    the engine cannot divide residuals by scales, all entries have the same standard deviation.
+    For small counts its variance grows with the model's entries instead. If the engine cannot
+    divide residuals by scales, all entries have the same standard deviation.
     """
     residuals = Residuals.of(engine, factors, resolution).subsample(NOISE_SETTINGS.rough_entries)
     if resolution.small_counts and engine.takes_scales:
