@@ -74,7 +74,8 @@ class _Run:
     outcome: Outcome
     starting_point: StartingPoint
     case_diagnostics: CaseDiagnostics | None = None
-    #: How many subsets of samples are needed, with cases.
+    #: With `cases`, the number of random subsets of samples of which one has no bad sample, with
+    #: probability 0.999 (see `Cases.subsets`).
     subsets_needed: int = 0
 
     @property

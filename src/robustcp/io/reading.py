@@ -120,8 +120,10 @@ def read(
 
     Notes
     -----
-    Vectors that are kept beside an array, in the same struct of a .mat file or group of an HDF5
-    file, become its labels, if they are as long as one mode and no other.
+    A vector that is stored with the array, in the same struct of a .mat file or the same group of
+    an HDF5 file, gives a mode its labels and its name, if it is as long as that mode and as no
+    other, and has no value twice. Of several such vectors the only one of text is used, or without
+    text the only monotone one.
 
     Examples
     --------

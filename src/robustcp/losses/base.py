@@ -81,7 +81,8 @@ class Loss:
     tail : Tail or None
         The growth for large residuals; None if it is faster than linear, or not known.
     reach : float
-        The magnitude of residuals from which on `tail` describes the loss.
+        Residuals of larger magnitude have a loss that grows as `tail` says, at least roughly; 0 if
+        all have.
     rejects : float
         The rejection point: residuals of larger magnitude have almost no influence. Infinity for a
         loss without one.
@@ -168,7 +169,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class RescaledLoss(Loss):
-    """A loss with no own `rescaled`, for data multiplied by a factor."""
+    """A loss that does not define `rescaled`, for data multiplied by a factor.
+
+    Its value is loss.value(r / factor).
+    """
 
     loss: Loss
     factor: float

@@ -15,10 +15,10 @@ LOG2E, LN2 = math.log2(math.e), math.log(2.0)
 class Formula:
     """A plain Python function that computes a loss, and the parameters of the loss.
 
-    The function is compiled when it is first used. Besides what its module imports it may call,
-    without importing them, the functions of `numba_helpers`, or those of `triton_helpers` and
-    of `triton.language` (as `tl`): Numba and Triton need not be installed. For Triton, arguments
-    have no annotations.
+    The function is compiled when it is first used. It may use some names without importing them:
+    for Numba the functions of `numba_helpers`, for Triton those of `triton_helpers` and
+    `triton.language` as `tl`. They are bound at compilation, so the module can be imported without
+    Numba or Triton. For Triton, arguments have no annotations.
 
     Attributes
     ----------

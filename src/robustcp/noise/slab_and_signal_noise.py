@@ -1,10 +1,14 @@
-"""Noise of a given kind, fitted to residuals together with a floor of outliers.
+"""Noise of a given kind, fitted to residuals as one part of a mixture; the other is outliers.
 
-A residual r_i comes from a Gaussian of standard deviation s_i, with s_i^2 = (a + b |m_i| + c m_i^2)
-times the squares of the scales of its slabs, or is an outlier; outliers have a constant density of
-r_i / s_i (the floor), which may differ for positive and negative residuals. It is fitted as
-mixtures are: each entry counts by its probability of being clean, and the variance function and
-the scales of slabs are updated in turn by ratios of weighted squares.
+A residual r_i is either clean, and then normal with standard deviation s_i, or an outlier. s_i^2 is
+a + b |m_i| + c m_i^2, with m_i the entry of the model, times the squared scales of the slabs of the
+entry. For outliers r_i / s_i has a constant density (the floor), one for positive and one for
+negative residuals.
+
+As in the EM algorithm, the probability that each entry is clean is computed, and with it as a
+weight the parameters are updated: the variance function is fitted to the weighted mean squares of
+groups of entries with similar |m_i|; the squared scale of each slab is multiplied by the weighted
+mean of (r_i / s_i)^2 in it, and the logarithms of the scales are shrunk towards their mean.
 """
 
 from __future__ import annotations
@@ -108,7 +112,7 @@ class _MixtureFit:
         residuals, r = self.residuals, np.abs(self.residuals.values)
         sigma = fit_contaminated_normal(r, residuals.resolution.min_sigma).sigma
         if sigma <= self.min_sigma:
-            # Sigma may come only from entries that are fitted exactly; then the median counts.
+            # Sigma may be that of entries that are fitted exactly; then the median is used.
             sigma = max(sigma, 1.4826 * float(np.median(r)))
         self.variance = (sigma**2, 0.0, 0.0)
         if self.kind.signal:
@@ -130,7 +134,7 @@ class _MixtureFit:
 
     @property
     def _min_log_scale(self) -> float:
-        """The log scale of a slab whose noise is too small to be seen, such as a dead sensor's."""
+        """The least log scale of a slab: its noise is `min_sigma`, as that of a dead sensor."""
         mean_variance, b, c = self.variance
         if b or c:
             magnitudes = self.residuals.signal_magnitudes
@@ -208,14 +212,16 @@ class _MixtureFit:
         return peak / (peak + np.where(z >= 0, mixture.above, mixture.below)), z
 
     def _fit_mixture(self, s: np.ndarray) -> ContaminatedNormal:
-        """The contaminated normal of the residuals divided by standard deviations `s`.
+        """The contaminated normal distribution of the residuals divided by `s`.
 
-        Entries whose noise is too small to be seen, as of a dead sensor, have residuals of 0 in
-        any unit: they are left out if there are enough others.
+        Entries whose standard deviation is hardly above `min_sigma`, such as those of a dead
+        sensor, are left out if there are enough others: their residuals are mostly 0, which would
+        make sigma too small.
 
-        For counts, differences of square roots are used, which are nearly symmetric. Where the
-        model is at most one step, counts are left out: outliers cannot be identified there. `s` is
-        already the standard deviation, so sigma is set to 1.
+        Residuals of counts are skewed. For these, z is the difference of the square roots of count
+        and model (Anscombe's transform), which is nearly symmetric. Counts where the model is at
+        most one quantisation step are left out, as outliers cannot be told from noise there. `s` is
+        taken as the standard deviation of counts: sigma is set to 1.
         """
         residuals, step = self.residuals, self.residuals.resolution.step
         if not residuals.resolution.count_data:

@@ -1,4 +1,4 @@
-"""Files out: which may be written, and how, so that they are complete or not there at all."""
+"""Output files: checks of where they may be written, and atomic writing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from robustcp.persist.errors import ExistsError, FileError, OutputError, WriteEr
 
 
 class Outputs:
-    """The files that are to be written, each checked before any work.
+    """Files that will be written. `add` and `add_folder` check them before any work is done.
 
-    Refused are files that cannot be written, files that exist (unless `force`), and always the
-    inputs and files that were declared before, under whatever name.
+    They raise an error for a file that cannot be written, for one that exists (unless `force`), and
+    always for an input and for a file that was added before, also under another name (a link).
 
     Parameters
     ----------
@@ -56,18 +56,18 @@ class Outputs:
 
     @property
     def full_paths(self) -> tuple[str, ...]:
-        """What was declared, as full paths."""
+        """The full paths of the files that were added."""
         return tuple(str(_resolve(path)) for path in self._paths)
 
     def add(self, argument: str, path: Path, *, may_exist: bool = False) -> None:
-        """Declare a file in a folder that exists; `argument` is the one that names it.
+        """Check and add a file, in a folder that exists; `argument` is the one that names it.
 
         With `may_exist` it may exist, whatever `force` says.
         """
-        self._declare(argument, path, may_exist=may_exist)
+        self._add(argument, path, may_exist=may_exist)
 
     def add_folder(self, argument: str, folder: Path, names: Sequence[str]) -> None:
-        """Declare files of a folder, which need not exist yet."""
+        """Check and add files of a folder, which need not exist yet."""
         with _refuse_on_os_error(argument, folder):
             target = _resolve(folder)
             nearest = _nearest_existing(target)
@@ -76,12 +76,12 @@ class Outputs:
             if not _is_writable_folder(nearest):
                 raise OutputError(folder, "cannot be written (Permission denied)", argument)
         for name in names:
-            self._declare(argument, folder / name, target)
+            self._add(argument, folder / name, target)
 
-    def _declare(
+    def _add(
         self, argument: str, path: Path, new_folder: Path | None = None, *, may_exist: bool = False
     ) -> None:
-        """Check a file, in a folder that will be made if it is not there."""
+        """Check and add a file; `new_folder` is a folder that will be made if it does not exist."""
         with _refuse_on_os_error(argument, path):
             status, parent = _stat_or_none(path), _resolve(path).parent
             if status and stat.S_ISDIR(status.st_mode):
@@ -166,15 +166,16 @@ def _is_within(path: Path, source: Path) -> bool:
 
 @contextmanager
 def open_atomic(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes `path` when the block ends well, or else goes away.
+    """Open a temporary file, which is renamed to `path` if the block raises no exception.
 
-    It is in the folder of `path` and has another name until then. A link is followed, not
-    replaced; an existing file's permissions are kept.
+    Otherwise it is deleted. It is in the same folder as the file that `path` leads to: a link stays
+    a link, and the file that it leads to is replaced. A new file gets the permissions of the one
+    that it replaces.
 
     Raises
     ------
     WriteError
-        Where the system refuses, within the block or after it.
+        If the system raises an error, within the block or after it.
     """
     with open_atomic_together(path) as (file,), convert_write_errors(path):
         yield file
@@ -182,7 +183,7 @@ def open_atomic(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_atomic_together(*paths: str | Path) -> Iterator[list[BinaryIO]]:
-    """Several files as by `open_atomic`, none of which gets its name before all are complete."""
+    """Open several files as `open_atomic` does; none is renamed before all are complete."""
     temporaries: list[_TemporaryFile] = []
     try:
         for path in paths:

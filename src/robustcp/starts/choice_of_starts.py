@@ -1,6 +1,7 @@
-"""Proposals of a multistart: which initial factors, and which losses are minimised from them.
+"""The starts that a multistart may try, as `Proposal`s, which are not fitted yet.
 
-`l1_proposals` has the order in which kinds of initial factors are tried.
+A proposal says which kind of initial factors is computed, and which losses are minimised from
+there. `l1_proposals` yields those that minimise the 1-norm, in the order in which they are tried.
 """
 
 from __future__ import annotations
