@@ -15,6 +15,7 @@ from robustcp.cli.options import (
 from robustcp.cli.printing import print_json, print_lines
 from robustcp.cli.read_options import Source, read_mode, read_tensor
 from robustcp.persist.errors import FileError
+from robustcp.persist.formats import list_suffixes
 from robustcp.persist.writing import Outputs, open_atomic, write_bytes
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def show(fit_file: FitFile, as_json: AsJson = False) -> None:
 
 def export(
     fit_file: FitFile,
-    to: Annotated[
-        Path, typer.Option(help="The file to write: .xlsx, .csv, .mat, .json, .nc or .npz.")
-    ],
+    to: Annotated[Path, typer.Option(help=f"The file to write: {list_suffixes()}.")],
     force: Force = False,
 ) -> None:
     """Write a fit to a file that other programs read, with names and labels.

@@ -37,6 +37,7 @@ from robustcp.cli.progress import ProgressDisplay, fit_with_progress
 from robustcp.cli.read_options import Source, check_rank, noise_file, read_cases, read_noise
 from robustcp.cli.report_command import add_report, with_seed
 from robustcp.persist.errors import WriteError, reason
+from robustcp.persist.formats import FORMATS, check_suffix, list_suffixes
 from robustcp.persist.writing import Outputs, make_folder, write_figure
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def fit(
     seed: Seed = 0,
     max_sweeps: Annotated[int, typer.Option(help="How many sweeps at most.")] = 1000,
     out: Annotated[
-        Path, typer.Option(help="Where the fit goes: .npz, .nc, .json, .mat or .xlsx.")
+        Path, typer.Option(help=f"Where the fit goes: {list_suffixes(whole=True)}.")
     ] = Path("fit.npz"),
     report: ReportFile = None,
     plot: Annotated[Path | None, typer.Option(help="Folder for pictures.")] = None,
@@ -215,9 +216,7 @@ def _written_files(out: Path, report: Path | None, plot: Path | None) -> str:
 
 def check_fit_file(out: Path) -> None:
     """Refuse names of files that a fit could not be read back from."""
-    from robustcp.persist.fits import check_suffix
-
-    if out.suffix == ".csv":
+    if out.suffix in FORMATS and not FORMATS[out.suffix].whole:
         fail(f"{out}: holds no whole fit; write .npz, and then robustcp export FIT --to {out}")
     check_suffix(out)
 

@@ -142,16 +142,17 @@ def read(
     file_format = _detect_format(path)
     mode_names = None if modes is None else tuple([modes] if isinstance(modes, str) else modes)
     options = ReadOptions(key, absent, Columns(mode_names, value), stack, lazy)
-    is_matrix = file_format in _MATRIX_FORMATS or (stack and file_format in _TABLE_FORMATS)
+    traits = _FORMATS[file_format]
+    is_matrix = traits.always_matrix or (stack and traits.is_table)
     for option, is_given in (("modes", modes is not None), ("value", value is not None)):
-        if is_given and file_format not in _TABLE_FORMATS and not (is_matrix and option == "modes"):
+        if is_given and not traits.is_table and not (is_matrix and option == "modes"):
             raise FileError(path, f"is for tables, not for {file_format}", option)
-    if stack and file_format not in (*_TABLE_FORMATS, *_MATRIX_FORMATS):
+    if stack and not (traits.is_table or traits.always_matrix):
         raise FileError(path, f"is for tables, not for {file_format}", "stack")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loaded = _READERS[file_format](path, options)
+            loaded = traits.read(path, options)
     except MissingLibraryError as error:
         raise FileError(path, str(error)) from None
     except (FileError, ImportError):
@@ -162,7 +163,7 @@ def read(
         raise FileError(path, f"cannot be read as {file_format} ({reason(error)})") from None
     if is_matrix and mode_names:
         loaded = _rename_modes(path, loaded, mode_names)
-    return loaded if file_format in _COORDINATE_FORMATS else _check_tensor(path, loaded)
+    return loaded if traits.lists_entries else _check_tensor(path, loaded)
 
 
 def _rename_modes(path: Path, loaded: Loaded, modes: tuple[int | str, ...]) -> Loaded:
@@ -185,8 +186,14 @@ def _check_tensor(path: Path, loaded: Loaded) -> Loaded:
 
 # What kind of file it is
 
+#: Suffixes of formats that are recognised by their content.
+_SUFFIXES_DETECTED_BY_CONTENT = (
+    ".npy", ".npz", ".mat", ".h5", ".hdf5", ".nc", ".parquet", ".xlsx",
+)  # fmt: skip
+
 
 def _detect_format(path: Path) -> str:
+    """The name of a file's format in `_FORMATS`."""
     name = path.name.lower()
     if path.is_dir():
         if name.endswith(".zarr") or any(
@@ -221,8 +228,7 @@ def _detect_format(path: Path) -> str:
         return "FROSTT .tns"
     if name.endswith(TEXT_SUFFIXES):
         return "CSV"
-    suffixes = {".npy": "NumPy .npy", ".npz": "NumPy .npz", ".mat": "MATLAB .mat"}
-    if path.suffix.lower() in (*suffixes, ".h5", ".hdf5", ".nc", ".parquet", ".xlsx"):
+    if path.suffix.lower() in _SUFFIXES_DETECTED_BY_CONTENT:
         raise FileError(path, "its content is not what its suffix says")
     raise FileError(
         path,
@@ -477,24 +483,49 @@ def _read_parquet_folder(path: Path, options: ReadOptions) -> Loaded:
     return Loaded(data, data.modes, labels)
 
 
-_READERS: dict[str, Callable[[Path, ReadOptions], Loaded]] = {
-    "NumPy .npy": _read_npy,
-    "NumPy .npz": _read_npz,
-    "MATLAB .mat": _read_mat,
-    "HDF5": _read_hdf5,
-    "NetCDF": _read_xarray,
-    "Zarr": _read_zarr,
-    "NIfTI": _read_nifti,
-    "FROSTT .tns": lambda path, options: _as_loaded(read_tns(path, options.absent)),
-    "CSV": _read_text,
-    "Parquet": _read_parquet,
-    "Parquet, in parts": _read_parquet_folder,
-    "Excel .xlsx": _read_workbook,
-    "a folder of tables": lambda path, options: _as_loaded(read_folder(path)),
+def _read_tns(path: Path, options: ReadOptions) -> Loaded:
+    return _as_loaded(read_tns(path, options.absent))
+
+
+def _read_folder(path: Path, options: ReadOptions) -> Loaded:
+    return _as_loaded(read_folder(path))
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How a format is read, and which options of `read` it has.
+
+    Attributes
+    ----------
+    read : function of a path and `ReadOptions`
+    lists_entries : bool
+        Whether a file may list only some entries. Its reader checks them; `_check_tensor` is for
+        arrays.
+    is_table : bool
+        Whether a file is one table: a long one or, with `stack`, a matrix.
+    always_matrix : bool
+        Whether tables are matrices also without `stack`.
+    """
+
+    read: Callable[[Path, ReadOptions], Loaded]
+    lists_entries: bool = False
+    is_table: bool = False
+    always_matrix: bool = False
+
+
+#: All formats, by the names that messages use.
+_FORMATS = {
+    "NumPy .npy": _Format(_read_npy),
+    "NumPy .npz": _Format(_read_npz),
+    "MATLAB .mat": _Format(_read_mat),
+    "HDF5": _Format(_read_hdf5),
+    "NetCDF": _Format(_read_xarray),
+    "Zarr": _Format(_read_zarr),
+    "NIfTI": _Format(_read_nifti),
+    "FROSTT .tns": _Format(_read_tns, lists_entries=True),
+    "CSV": _Format(_read_text, lists_entries=True, is_table=True),
+    "Parquet": _Format(_read_parquet, lists_entries=True, is_table=True),
+    "Parquet, in parts": _Format(_read_parquet_folder, lists_entries=True),
+    "Excel .xlsx": _Format(_read_workbook, lists_entries=True, is_table=True),
+    "a folder of tables": _Format(_read_folder, always_matrix=True),
 }
-#: Formats that may list only some entries; `read` does not apply `_check_tensor` to them.
-_COORDINATE_FORMATS = ("FROSTT .tns", "CSV", "Parquet", "Parquet, in parts", "Excel .xlsx")
-#: Formats of one table, long or, with `stack`, a matrix.
-_TABLE_FORMATS = ("CSV", "Parquet", "Excel .xlsx")
-#: Formats of tables that are always matrices.
-_MATRIX_FORMATS = ("a folder of tables",)

@@ -20,20 +20,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: how a fit is written and read, and which libraries that needs."""
+    """A kind of file: how a fit is written and read, and which libraries that needs.
+
+    `whole` says whether it holds all of a fit, so that `load` can read it.
+    """
 
     write: Callable[[Fit, Path], None]
     read: Callable[[Path], FitContent]
     libraries: tuple[str, ...] = ()
+    whole: bool = True
 
 
+#: The formats of fits, by suffix.
 FORMATS = {
     ".npz": Format(npz.write, npz.read),
     ".nc": Format(netcdf.write, netcdf.read, ("xarray", "h5netcdf")),
     ".json": Format(text.write_json, text.read_json),
     ".mat": Format(matlab.write, matlab.read),
     ".xlsx": Format(xlsx.write, xlsx.read, ("openpyxl",)),
-    ".csv": Format(text.write_csv, text.refuse_csv),
+    ".csv": Format(text.write_csv, text.refuse_csv, whole=False),
 }
 
 
@@ -74,6 +79,12 @@ def save_to_temporary_folder(fit: Fit) -> Path:
         Path(name).unlink(missing_ok=True)
         raise
     return Path(name)
+
+
+def list_suffixes(*, whole: bool = False) -> str:
+    """The suffixes of the formats, in words; with `whole`, only of those that hold all of a fit."""
+    *suffixes, last = (name for name, kind in FORMATS.items() if kind.whole or not whole)
+    return f"{', '.join(suffixes)} or {last}"
 
 
 def check_suffix(path: str | Path) -> Path:
