@@ -1,13 +1,15 @@
 """Random designs: how often `cp` recovers the factors, whether it says so, and how long it takes.
 
-    python scripts/random_designs.py run --out new.json [--tree ../before] [--count 1000] [--seed 0]
+    python scripts/random_designs.py run --out new.json [--count 1000] [--seed 0]
+    python scripts/random_designs.py run --out old.json --tree ../before --oracle new.json
     python scripts/random_designs.py compare old.json new.json
 
 A design draws a kind of contamination, shape (at most 20,000 entries), order, rank, signs,
 density, noise level and share of bad entries. `run` fits each with `cp`, with `cpals` and with an
-oracle that knows the clean entries and the noise; --tree names another tree whose src is used. It
-prints the share of designs where `cp` scores below .9 while the oracle scores above .95 (failed),
-the share of these without a warning (silently), and quantiles of seconds.
+oracle that knows the clean entries and the noise. --tree names another tree whose src is used;
+scores of the oracle are then taken from a run of this tree. `run` prints the share of designs where
+`cp` scores below .9 while the oracle scores above .95 (failed), the share of these without a
+warning (silently), and quantiles of seconds.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ def bad_slabs(rng: Any, design: Design) -> None:
     other = full([rng.standard_normal(A.shape) for A in design["truth"]])
     bad = np.zeros(X.shape, bool)
     bad[(slice(None),) * mode + (rows,)] = True
-    add_bad(design, bad, other * size(design) / np.std(other) * rng.uniform(1, 3))
+    other = other * size(design) / np.std(other) * rng.uniform(1, 3)
+    add_bad(design, bad, other + design["sigma"] * rng.standard_normal(X.shape))
     design["unrecoverable"] = (mode, np.flatnonzero(rows))
 
 
@@ -250,39 +253,61 @@ def make_design(seed: int) -> Design:
     return design
 
 
-def measure(seed: int) -> dict[str, Any]:
-    import robustcp
+def oracle_estimate(design: Design) -> Any:
+    """The factors by weighted least squares on the clean entries."""
     from robustcp.studies.kinds import Trial
     from robustcp.studies.oracle import fit_oracle
 
-    design = make_design(seed)
     trial = Trial(
         design["data"], tuple(design["truth"]), design["clean"], design["sigma"], design["rank"],
         design["options"], design["unrecoverable"],
     )  # fmt: skip
-    truth = trial.recoverable_model((np.ones(trial.rank), trial.truth))
+    return fit_oracle(trial).model
+
+
+def recoverable_model(design: Design, estimate: Any) -> Any:
+    """An estimate without the rows that cannot be recovered."""
+    import robustcp
+
+    weights, factors = estimate
+    if design["unrecoverable"]:
+        mode, rows = design["unrecoverable"]
+        factors = [np.delete(A, rows, 0) if n == mode else A for n, A in enumerate(factors)]
+    return robustcp.KruskalTensor(weights, tuple(factors)).normalized()
+
+
+def measure(seed: int, oracles: dict[str, float]) -> dict[str, Any]:
+    import robustcp
+
+    design = make_design(seed)
+    X, rank = design["data"], design["rank"]
+    truth = recoverable_model(design, (np.ones(rank), design["truth"]))
 
     def score(estimate: Any) -> float:
-        return robustcp.factor_match_score(trial.recoverable_model(estimate), truth, weights=False)
+        estimate = recoverable_model(design, estimate)
+        return float(robustcp.factor_match_score(estimate, truth, weights=False))
 
     begin = time.perf_counter()
-    fit = robustcp.cp(trial.data, trial.rank, rng=seed, **trial.options)
+    fit = robustcp.cp(X, rank, rng=seed, **design["options"])
     seconds = time.perf_counter() - begin
     row = {name: design[name] for name in ("kind", "seed", "shape", "rank", "positive")}
+    oracle = oracles.get(str(seed))
     return row | {
         "cp": score(fit), "seconds": seconds, "sweeps": fit.sweeps, "starts": len(fit.starts),
         "codes": [warning.code for warning in fit.warnings],
-        "cpals": score(robustcp.cpals(trial.data, trial.rank)),
-        "oracle": score(fit_oracle(trial).model),
+        "cpals": score(robustcp.cpals(X, rank)),
+        "oracle": score(oracle_estimate(design)) if oracle is None else oracle,
     }  # fmt: skip
 
 
-def work(first: int, last: int, step: int) -> None:
+def work(first: int, last: int, step: int, oracle: Path | None) -> None:
     warnings.simplefilter("ignore")
-    measure(first)  # compiled code is loaded
+    rows = [] if oracle is None else json.loads(oracle.read_text())
+    oracles = {str(row["seed"]): row["oracle"] for row in rows if "oracle" in row}
+    measure(first, oracles)  # compiled code is loaded
     for seed in range(first, last, step):
         try:
-            row = measure(seed)
+            row = measure(seed, oracles)
         except Exception as error:
             row = {"seed": seed, "error": repr(error)}
         print(json.dumps(row), flush=True)
@@ -293,7 +318,10 @@ def run(options: argparse.Namespace) -> None:
     last = options.seed + options.count
     workers = [
         subprocess.Popen(
-            [sys.executable, __file__, "work", str(first), str(last), str(options.jobs)],
+            [
+                sys.executable, __file__, "work", str(first), str(last), str(options.jobs),
+                *([] if options.oracle is None else ["--oracle", str(options.oracle)]),
+            ],
             env=environment, stdout=subprocess.PIPE, text=True,
         )
         for first in range(options.seed, options.seed + options.jobs)
@@ -357,6 +385,7 @@ def main() -> None:
     command.add_argument("--count", type=int, default=1000)
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--jobs", type=int, default=2)
+    command.add_argument("--oracle", type=Path, help="results of a run of this tree")
     command.set_defaults(call=run)
     command = commands.add_parser("compare")
     command.add_argument("old", type=Path)
@@ -365,7 +394,10 @@ def main() -> None:
     command = commands.add_parser("work")
     for name in ("first", "last", "step"):
         command.add_argument(name, type=int)
-    command.set_defaults(call=lambda options: work(options.first, options.last, options.step))
+    command.add_argument("--oracle", type=Path)
+    command.set_defaults(
+        call=lambda options: work(options.first, options.last, options.step, options.oracle)
+    )
     options = parser.parse_args()
     options.call(options)
 

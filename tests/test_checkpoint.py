@@ -644,7 +644,10 @@ SMALL = np.round(robustcp.simulate((6, 5, 4), 2, eta=0.2, gamma=1.0, rng=0).data
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("search_2.ckpt", "in the search for starts, after"),  # runs only if sums have the same bits
+        (
+            "search_2.ckpt",
+            "in the search for starts, after",
+        ),  # runs only if sums have the same bits
         ("sweeps_2.ckpt", "start 1, stage 'refinement', level 1, after sweep 20"),
     ],
 )
