@@ -5,8 +5,8 @@
 
 DATA is a folder with aminoacids.mat, hangzhou.mat and sensor.mat; kinetic fluorescence and serology
 come with TensorLy. Each fit runs in a process of its own, which has compiled before the clock
-starts. Least squares has the same constraints. --compare prints the factor match score between the models of two trees, and both costs:
-the mean absolute residual.
+--compare prints the factor match score between the models of two trees, and of both the mean
+absolute residual.
 """
 
 from __future__ import annotations
