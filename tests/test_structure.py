@@ -41,7 +41,7 @@ LAYERS = (
     ("starts.loose_fits",),
     ("starts.choice_of_starts", "starts.component_search"),
     ("starts.multistart", "starts.cases"),
-    ("starts.plan",),
+    ("starts.fit_plan",),
     ("inference.parallel",),
     ("inference.covariance", "optimize.regression", "results.outliers", "results.distances",
      "results.summary", "inference.uncertainty"),

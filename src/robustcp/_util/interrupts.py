@@ -37,7 +37,7 @@ T = TypeVar("T")
 #: wherever it is.
 PATIENCE_SECONDS = 1.0
 
-#: Functions that even such a Ctrl-C does not interrupt.
+#: Functions that are not interrupted even after `PATIENCE_SECONDS`.
 _protected_code: set[CodeType] = set()
 
 
@@ -48,7 +48,7 @@ def uninterruptible(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class _Interrupts:
-    """Ctrl-C in the main thread: how often it is held back, and whether one is pending."""
+    """Ctrl-C in the main thread: the holds not yet released, and whether a Ctrl-C is pending."""
 
     def __init__(self) -> None:
         #: The value of `_at_once` before each `hold` that is not released yet.

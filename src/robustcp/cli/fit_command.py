@@ -113,16 +113,16 @@ def fit(
     Reads .npy, .npz, .mat, .h5, .nc, .zarr, .nii, .nii.gz, .tns, .csv, .parquet, .xlsx,
     and folders of .csv with a matrix in each.
     Ctrl-C stops the fit after its sweep and writes the fit so far; in the search for starts
-    that is the best start so far, if any is finished. Ctrl-C again stops at once. With
-    --checkpoint the same command, given again, goes on after Ctrl-C, a signal or a crash.
+    that is the best start so far, if any is finished. A second Ctrl-C stops it without writing.
+    With --checkpoint the same command, given again, goes on after Ctrl-C, a signal or a crash.
 
     Exit codes:
     0  the fit converged and is written
-    1  it did not converge, and is written all the same
+    1  it did not converge, or Ctrl-C ended it; it is written all the same
     2  bad input; nothing was done
     3  results could not be written; the message says where the fit is kept
     4  not enough memory
-    130  stopped by Ctrl-C before there was a fit, or after the fit was written
+    130  stopped by Ctrl-C before there was a fit, or while reports and pictures were written
 
     Example: robustcp fit aminoacids.mat --key X.data --rank 3 --out fit.npz
     """

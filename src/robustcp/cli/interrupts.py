@@ -3,9 +3,10 @@
 While `robustcp fit` fits, the first Ctrl-C ends the fit after its current sweep, and the fit so far
 is written. The second one raises KeyboardInterrupt, usually before the next tile, and the fit is
 not written; `_util/interrupts.py` says why it waits for a tile. In other commands the first Ctrl-C
-does that. KeyboardInterrupt ends a command with a message and the exit code 130: see
-`explain_interrupt`, and `report_errors` in cli/errors.py for commands that do not use it. SIGTERM
-and SIGHUP raise SystemExit.
+raises KeyboardInterrupt, which ends a command with a message and the exit code 130. The message of
+a fit is in `fit_with_progress` (cli/progress.py), that of commands that call `explain_interrupt` is
+theirs, and all others have that of `report_errors` (cli/errors.py). SIGTERM and SIGHUP raise
+SystemExit.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
 from robustcp.starts.criterion import Criterion
+from robustcp.starts.fit_plan import Plan
 from robustcp.starts.initial_factors import zero_unobserved_rows
-from robustcp.starts.plan import Plan
 from robustcp.starts.settings import CASE_SETTINGS
 from robustcp.starts.start import Start, StartingPoint
 
@@ -74,8 +74,8 @@ class _Run:
     outcome: Outcome
     starting_point: StartingPoint
     case_diagnostics: CaseDiagnostics | None = None
-    #: With `cases`, the number of random subsets of samples of which one has no bad sample, with
-    #: probability 0.999 (see `Cases.subsets`).
+    #: With `cases`, how many random subsets of samples must be drawn for at least one without bad
+    #: samples, with probability 0.999 (see `Cases.subsets`).
     subsets_needed: int = 0
 
     @property
@@ -198,7 +198,7 @@ class _FitDriver:
             start = starts.pop(0)
             starting_point = self.find_starting_point(start, len(runs), rank)
             record = self.record
-            if stop_requested():  # the same call with its checkpoint goes on with the search
+            if stop_requested():  # record no run: the same call resumes the search
                 record = FitRecord()
             else:
                 record.clear_search()

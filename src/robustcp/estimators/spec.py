@@ -17,8 +17,8 @@ from robustcp.optimize.row_prior import RowPrior
 from robustcp.optimize.solver import Stage
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases, as_cases
+from robustcp.starts.fit_plan import Plan
 from robustcp.starts.initial_factors import make_starts
-from robustcp.starts.plan import Plan
 from robustcp.starts.start import Start
 
 

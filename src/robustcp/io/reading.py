@@ -121,9 +121,9 @@ def read(
     Notes
     -----
     A vector that is stored with the array, in the same struct of a .mat file or the same group of
-    an HDF5 file, gives a mode its labels and its name, if it is as long as that mode and as no
-    other, and has no value twice. Of several such vectors the only one of text is used, or without
-    text the only monotone one.
+    an HDF5 file, labels and names a mode if its length is that of exactly one mode and its values
+    are all different. Of several such vectors the only one of text is used, or without text the
+    only monotone one; if there are more, none is.
 
     Examples
     --------
@@ -232,8 +232,8 @@ def _detect_format(path: Path) -> str:
         raise FileError(path, "its content is not what its suffix says")
     raise FileError(
         path,
-        "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .zarr, .nii, "
-        ".nii.gz, .tns, .csv, .parquet, .xlsx, and folders of .csv",
+        "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .nii, .nii.gz, .tns, .csv, "
+        ".tsv, .txt, .dat, .asc, .parquet, .xlsx, and folders: .zarr, and of .csv",
     )
 
 

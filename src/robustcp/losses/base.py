@@ -81,8 +81,8 @@ class Loss:
     tail : Tail or None
         The growth for large residuals; None if it is faster than linear, or not known.
     reach : float
-        Residuals of larger magnitude have a loss that grows as `tail` says, at least roughly; 0 if
-        all have.
+        The magnitude of residuals beyond which the loss grows, at least roughly, as `tail` says; 0
+        if it does so everywhere.
     rejects : float
         The rejection point: residuals of larger magnitude have almost no influence. Infinity for a
         loss without one.

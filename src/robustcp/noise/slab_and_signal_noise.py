@@ -2,8 +2,8 @@
 
 A residual r_i is either clean, and then normal with standard deviation s_i, or an outlier. s_i^2 is
 a + b |m_i| + c m_i^2, with m_i the entry of the model, times the squared scales of the slabs of the
-entry. For outliers r_i / s_i has a constant density (the floor), one for positive and one for
-negative residuals.
+entry. For outliers the density of r_i / s_i is constant (the floor): one constant for positive
+residuals, another for negative ones.
 
 As in the EM algorithm, the probability that each entry is clean is computed, and with it as a
 weight the parameters are updated: the variance function is fitted to the weighted mean squares of
@@ -220,8 +220,8 @@ class _MixtureFit:
 
         Residuals of counts are skewed. For these, z is the difference of the square roots of count
         and model (Anscombe's transform), which is nearly symmetric. Counts where the model is at
-        most one quantisation step are left out, as outliers cannot be told from noise there. `s` is
-        taken as the standard deviation of counts: sigma is set to 1.
+        most one quantisation step are left out, as outliers cannot be told from noise there. For
+        counts `s` is their standard deviation already, so sigma is not estimated but 1.
         """
         residuals, step = self.residuals, self.residuals.resolution.step
         if not residuals.resolution.count_data:

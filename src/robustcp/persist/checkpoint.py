@@ -44,8 +44,8 @@ from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics
+from robustcp.starts.fit_plan import Plan
 from robustcp.starts.initial_factors import GivenStart, factors_from_init
-from robustcp.starts.plan import Plan
 from robustcp.starts.search_log import LoggedRun, SearchLog, SearchRuns
 from robustcp.starts.start import StartingPoint
 

@@ -139,8 +139,8 @@ class CaseSettings:
         ("random", 1.0),
         ("random", 0.03),
     )
-    #: A sample is bad if its log distance exceeds the median by three limits: this many robust
-    #: standard deviations of the log distances, ...
+    #: A sample is bad if its log distance exceeds the median by more than each of three limits:
+    #: this many robust standard deviations of the log distances, ...
     cutoff_deviations: float = 4.0
     #: ... this many standard errors of a log distance, ...
     cutoff_standard_errors: float = 5.0

@@ -25,8 +25,8 @@ class Plan:
     stages : sequence of Stage
         In the units of the fit.
     starts : sequence of Start
-        Each is fitted through all stages. The best run is the result: of lowest cost after a
-        multistart, else of lowest objective.
+        Each is fitted through all stages. The result is the best run: the one of lowest cost after
+        a multistart, otherwise the one of lowest objective.
     modes : tuple of int
         The modes to be fitted; all if empty.
     constraints : tuple of Constraint, one for each mode; all are free if empty
