@@ -126,8 +126,8 @@ class _Interrupts:
                 self._previous_handler(signal_number, frame)
 
     def after_fork(self) -> None:
-        """In a forked child: if another thread than that of the holds called fork, drop them and
-        restore the handler."""
+        """In a forked child: if a thread other than the one that called `hold` forked, drop all
+        holds and restore the previous handler."""
         if self._holds and self._thread != threading.get_ident():
             self._holds.clear()
             self._restore_handler()

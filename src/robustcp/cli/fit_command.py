@@ -127,7 +127,7 @@ def fit(
     Example: robustcp fit aminoacids.mat --key X.data --rank 3 --out fit.npz
     """
     import robustcp
-    from robustcp.io.nifti import (
+    from robustcp.io.image_masks import (
         check_mappable,
         check_maps,
         prepare_image,

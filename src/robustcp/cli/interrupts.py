@@ -2,11 +2,11 @@
 
 While `robustcp fit` fits, the first Ctrl-C ends the fit after its current sweep, and the fit so far
 is written. The second one raises KeyboardInterrupt, usually before the next tile, and the fit is
-not written; `_util/interrupts.py` says why it waits for a tile. In other commands the first Ctrl-C
-raises KeyboardInterrupt, which ends a command with a message and the exit code 130. The message of
-a fit is in `fit_with_progress` (cli/progress.py), that of commands that call `explain_interrupt` is
-theirs, and all others have that of `report_errors` (cli/errors.py). SIGTERM and SIGHUP raise
-SystemExit.
+not written; `_util/interrupts.py` explains why KeyboardInterrupt waits for the next tile. In other
+commands the first Ctrl-C raises it. KeyboardInterrupt ends a command with a message and the exit
+code 130. The message is written during a fit by `fit_with_progress` (cli/progress.py), in commands
+that call `explain_interrupt` by that function, in all others by `report_errors` (cli/errors.py).
+SIGTERM and SIGHUP raise SystemExit.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def noise_file(text: str | None) -> Path | None:
 
 def read_noise(text: str, loaded: Loaded) -> Any:
     """What `--noise` says of the noise, as the library takes it."""
-    from robustcp.io.nifti import read_deviations
+    from robustcp.io.image_masks import read_deviations
     from robustcp.noise.spec import KIND_NAMES
 
     if text in (*KIND_NAMES, *loaded.modes):

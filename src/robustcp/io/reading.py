@@ -1,8 +1,8 @@
 """Tensors from the files that people have, by content and suffix.
 
 Each format is read by the library that its field uses; those beyond NumPy and SciPy are optional
-(the extra `files`), and their absence is one line that says what to install. Whatever is wrong
-with a file is a `FileError`, one line that names the file.
+(the extra `files`). If one is missing, an error of one line says what to install. Any problem with
+a file raises `FileError`, whose one-line message names the file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Loaded(LabelledTensor):
     affine : array, optional
         Of a NIfTI image: from voxels to space.
     space : tuple of int, optional
-        Of an image as voxel x time: its sizes in space.
+        For an image flattened to voxel x time: its spatial shape before.
     """
 
     affine: np.ndarray | None = None
@@ -122,8 +122,8 @@ def read(
     -----
     A vector that is stored with the array, in the same struct of a .mat file or the same group of
     an HDF5 file, labels and names a mode if its length is that of exactly one mode and its values
-    are all different. Of several such vectors the only one of text is used, or without text the
-    only monotone one; if there are more, none is.
+    are all different. If several vectors fit a mode, the text vector is used if there is one only;
+    if none is text, the monotone vector, if there is one only; otherwise the mode gets no labels.
 
     Examples
     --------

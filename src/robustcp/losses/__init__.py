@@ -1,4 +1,7 @@
-"""Loss functions of residuals, one per module, with formulas for compiled code."""
+"""Loss functions of residuals, one per module, with formulas for compiled code.
+
+base.py says how to add one.
+"""
 
 from robustcp.losses.base import Loss, RescaledLoss, Tail, UserLoss, as_loss, loss_types
 from robustcp.losses.cauchy import Cauchy

@@ -13,29 +13,30 @@ from robustcp.noise.residuals import Residuals, SlabScales
 from robustcp.noise.settings import NOISE_SETTINGS
 
 #: The smallest magnitude that a logarithm is taken of.
-MIN_MAGNITUDE = 1e-300
+SMALLEST_MAGNITUDE = 1e-300
 
 
 def estimate_main_effects(
-    residuals: Residuals, modes: Sequence[int], floor: float
+    residuals: Residuals, modes: Sequence[int], min_magnitude: float
 ) -> tuple[SlabScales, np.ndarray]:
     """Scales for the slabs of some modes, and the residuals divided by them.
 
-    The scales are geometric means of magnitudes, none of which counts as less than `floor`. Their
-    logarithms add up over the modes: they are the main effects of an analysis of variance. A
-    mode whose log scales have a small spread gets None: no scales.
+    The scale of a slab is the geometric mean of the magnitudes of its residuals, each raised to at
+    least `min_magnitude`, then centred and shrunk. The scale of an entry is the product of those of
+    its slabs, so log scales are main effects of an analysis of variance. A mode whose log scales
+    have a small spread has no scales: None.
     """
     if not modes:
         return (None,) * len(residuals.shape), residuals.values
     compute = _main_effects if numba_kernels() is None else _compiled_main_effects
-    return compute(residuals, modes, max(floor, MIN_MAGNITUDE))
+    return compute(residuals, modes, max(min_magnitude, SMALLEST_MAGNITUDE))
 
 
 def _main_effects(
-    residuals: Residuals, modes: Sequence[int], floor: float
+    residuals: Residuals, modes: Sequence[int], min_magnitude: float
 ) -> tuple[SlabScales, np.ndarray]:
     """The main effects by NumPy."""
-    logs = np.log(np.maximum(np.abs(residuals.values), floor))
+    logs = np.log(np.maximum(np.abs(residuals.values), min_magnitude))
     slabs: list[np.ndarray | None] = [None] * len(residuals.shape)
     for mode in modes:
         count = residuals.counts(mode)
@@ -50,7 +51,7 @@ def _main_effects(
 
 
 def _compiled_main_effects(
-    residuals: Residuals, modes: Sequence[int], floor: float
+    residuals: Residuals, modes: Sequence[int], min_magnitude: float
 ) -> tuple[SlabScales, np.ndarray]:
     """The main effects by compiled code, in engines/passes/numba/noise.py."""
     code, settings = numba_kernels(), NOISE_SETTINGS
@@ -61,7 +62,7 @@ def _compiled_main_effects(
     index_addresses = np.array([code.address(index) for index in indices])
     max_weights = (max(median(count), 1e-9) for count in counts)
     numbers = np.array(
-        (floor, settings.mean_log_sampling_variance, settings.min_log_spread, *max_weights)
+        (min_magnitude, settings.mean_log_sampling_variance, settings.min_log_spread, *max_weights)
     )
     scales, z = np.empty(all_counts.size), np.empty(values.size)
     pointers = map(code.address, (index_addresses, sizes, all_counts, numbers, scales, z))

@@ -1,9 +1,9 @@
-"""Noise of a given kind, fitted to residuals as one part of a mixture; the other is outliers.
+"""Fits noise of a given kind to residuals, modelled as a mixture of noise and outliers.
 
 A residual r_i is either clean, and then normal with standard deviation s_i, or an outlier. s_i^2 is
-a + b |m_i| + c m_i^2, with m_i the entry of the model, times the squared scales of the slabs of the
-entry. For outliers the density of r_i / s_i is constant (the floor): one constant for positive
-residuals, another for negative ones.
+the variance function a + b |m_i| + c m_i^2, where m_i is the entry of the model, multiplied as a
+whole by the squared scales of the slabs of the entry. For outliers the density of r_i / s_i is
+constant (the floor): one constant for positive residuals, another for negative ones.
 
 As in the EM algorithm, the probability that each entry is clean is computed, and with it as a
 weight the parameters are updated: the variance function is fitted to the weighted mean squares of
@@ -63,7 +63,7 @@ def _noise(
     slabs: SlabScales,
     min_sigma: float = 0.0,
 ) -> Noise:
-    """Noise with the floor of outliers of a mixture."""
+    """A `Noise` that takes its density of outliers and its clean share from a mixture."""
     return Noise(
         sigma,
         variance,
@@ -134,7 +134,7 @@ class _MixtureFit:
 
     @property
     def _min_log_scale(self) -> float:
-        """The least log scale of a slab: its noise is `min_sigma`, as that of a dead sensor."""
+        """The lower bound of a slab's log scale: mean noise is `min_sigma` (a dead sensor)."""
         mean_variance, b, c = self.variance
         if b or c:
             magnitudes = self.residuals.signal_magnitudes

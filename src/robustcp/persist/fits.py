@@ -1,4 +1,4 @@
-"""Load fits that `save` wrote: all formats but .xlsx (factors to 15 digits) are exact.
+"""Load fits that `save` wrote, exactly; .xlsx alone rounds, to 15 digits.
 
 A .csv file is no whole fit; only `load_model` reads it.
 """

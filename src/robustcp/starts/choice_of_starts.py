@@ -113,8 +113,8 @@ def l1_proposals(
 ) -> Iterator[L1Proposal]:
     """An endless sequence of proposals for some data, most promising first.
 
-    With `init="auto"` and `reorder`, mostly positive data gets the plain 1-norm from positive
-    factors first: these starts end at the same model most often.
+    With `init="auto"` and `reorder`, for mostly positive data the starts with positive factors and
+    the plain 1-norm come first: of all kinds of starts they agree most often.
     """
     kinds = _initializations(engine, init, settings)
     proposals = (L1Proposal.from_number(number, *kind) for number, kind in enumerate(kinds))

@@ -72,7 +72,7 @@ class Initialization(Start):
             clipped = self.kind == "clipped"
             source = engine.clipped(problem.ordinary_magnitude) if clipped else problem.clipped
             factors = tuple(nvecs(source, n, rank, rng=rng) for n in range(order))
-        size = problem.scale if engine.max_abs > 0 else 0.0  # zeros: the model is zero at once
+        size = problem.scale if engine.max_abs > 0 else 0.0  # zero data: zero factors
         return StartingPoint(tuple(A * size ** (1 / order) for A in factors))
 
 
@@ -89,8 +89,8 @@ def zero_unobserved_rows(
 ) -> Factors:
     """Set rows without observed entries to zero, in the modes to be fitted, with a warning.
 
-    Rows of a constraint that couples rows are left as they are. There is no warning for slabs that
-    the problem excludes.
+    Modes whose constraint couples rows are left unchanged. Rows of slabs that the problem excludes
+    are set to zero without a warning.
     """
     engine = problem.engine
     if engine.complete:

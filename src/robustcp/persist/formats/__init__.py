@@ -43,7 +43,7 @@ FORMATS = {
 
 
 def save(fit: Fit, path: str | Path) -> None:
-    """Write a fit to a file, whole or not at all, in the format that its suffix says.
+    """Write a fit to a file, in the format of its suffix. If that fails, no partial file is left.
 
     `.npz`, `.nc` (NetCDF), `.json`, `.mat` and `.xlsx` hold all of a fit, and `load` brings it
     back, exactly (from .xlsx to 15 digits); `.csv` holds weights, factors and labels. None of
