@@ -52,7 +52,7 @@ def observed(quick: bool) -> list[Case]:
     count, size, rank = (20_000, 40, 3) if quick else (2_000_000, 2000, 5)
     name = f"cp, {count:,} of {size}^3 rank {rank}, positive factors"
     data = problems.listed(count, size, rank)
-    return [Case(name, data, "cp", rank, 1 if quick else 2, "<= 0.2")]
+    return [Case(name, data, "cp", rank, 1 if quick else 9, "<= 0.2")]
 
 
 CASES: dict[str, Callable[[bool], list[Case]]] = {
@@ -94,7 +94,7 @@ def start(own: Tree, other: Tree, quick: bool) -> list[Result]:
             "cold": {"theirs": lambda: cold(other, *asked), "ours": lambda: cold(own, *asked)},
         }
         for kind, each in work.items():
-            taken = in_turns(each, 1 if quick else 3, discarded=kind == "warm")
+            taken = in_turns(each, 1 if quick else 7, discarded=kind == "warm")
             name = f"first result of {asked[0]}, 20^3 rank 3, {kind} cache"
             found.append(compared(name, taken, other))
     return found
