@@ -8,6 +8,14 @@ calls the previous handler if one is pending. It is called before each tile, aft
 while one thread waits for others. In callbacks of the user the previous handler is called at once,
 see `call_interruptibly`.
 
+`hold` and `release` are called by `single_blas_thread` (engines/threads.py) when it is entered and
+left. If a Ctrl-C has been pending for more than `PATIENCE_SECONDS`, the next one interrupts the
+code at once, except in functions marked with `uninterruptible`.
+
+`stop_when` ends fits early: they stop after their current sweep and return the fit so far. If the
+search for starts has finished none yet, it raises KeyboardInterrupt. The command line uses
+`stop_when` for the first Ctrl-C (cli/interrupts.py).
+
 Fits run in the thread that called them. Running each fit in a worker thread would also keep
 interrupts out. But the fit would then lose what belongs to the caller's thread: the current GPU and
 its stream, BLAS limits, the worker of a Dask task, debuggers and profilers.
@@ -51,7 +59,7 @@ class _Interrupts:
     """Ctrl-C in the main thread: the holds not yet released, and whether a Ctrl-C is pending."""
 
     def __init__(self) -> None:
-        #: The value of `_at_once` before each `hold` that is not released yet.
+        #: For each `hold` not yet released, the value that `_at_once` had before it.
         self._holds: list[bool] = []
         #: Whether Ctrl-C calls the previous handler at once, as in callbacks of the user.
         self._at_once = False
@@ -115,7 +123,9 @@ class _Interrupts:
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
         waiting_since, now = self._waiting_since, time.monotonic()
         if self._at_once:
-            self._at_once = False  # the exception it raises is not to be interrupted by another
+            # If the handler raises, this stays False: another Ctrl-C is held back and does not
+            # interrupt the clean-up after the first.
+            self._at_once = False
             self._previous_handler(signal_number, frame)
             self._at_once = True
         elif waiting_since is None:
@@ -126,8 +136,11 @@ class _Interrupts:
                 self._previous_handler(signal_number, frame)
 
     def after_fork(self) -> None:
-        """In a forked child: if a thread other than the one that called `hold` forked, drop all
-        holds and restore the previous handler."""
+        """Called in a forked child, where only the thread that forked is left.
+
+        If another thread called `hold`, its `release` will never come: drop all holds and restore
+        the previous handler.
+        """
         if self._holds and self._thread != threading.get_ident():
             self._holds.clear()
             self._restore_handler()

@@ -9,8 +9,8 @@ each helper and not for each tile.
 hold only in the thread that was the first to set one. Another thread's fit would then run with
 several BLAS threads, and its bits would depend on their number.
 
-What is restored here is restored in order, since `single_blas_thread` holds back Ctrl-C (see
-`robustcp._util.interrupts`).
+`single_blas_thread` holds back Ctrl-C (see `robustcp._util.interrupts`), so that Ctrl-C does not
+interrupt the code that restores the number of BLAS threads.
 """
 
 from __future__ import annotations

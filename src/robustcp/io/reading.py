@@ -3,6 +3,9 @@
 Each format is read by the library that its field uses; those beyond NumPy and SciPy are optional
 (the extra `files`). If one is missing, an error of one line says what to install. Any problem with
 a file raises `FileError`, whose one-line message names the file.
+
+To add a format, recognise it in `_detect_format`, name it in the error message there, and add an
+entry to `_FORMATS`.
 """
 
 from __future__ import annotations
@@ -335,7 +338,7 @@ def _attach_axes(data: Any, name: str, arrays: Mapping[str, Any]) -> Loaded:
 
 
 def _read_hdf5(path: Path, options: ReadOptions) -> Loaded:
-    """An array; lazily as it lies in the file, which stays open."""
+    """An array. With the option `lazy` it is not read yet, and the file stays open."""
     h5py = import_optional("h5py", "reading it")
     file = h5py.File(path, "r")
     try:
@@ -374,7 +377,10 @@ def _read_vector(file: Any, item: Any, h5py: Any) -> Any:
 
 
 def _read_xarray(path: Path, options: ReadOptions) -> Loaded:
-    """A variable with its coordinates; lazily as it lies in the file, which stays open."""
+    """A variable with its coordinates.
+
+    With the option `lazy` it is not read yet, and the file stays open.
+    """
     dataset = import_optional("xarray", "reading it").open_dataset(path, cache=not options.lazy)
     if options.lazy:
         return _from_data_array(_choose_array(path, dict(dataset.data_vars), options.key)[1])

@@ -27,8 +27,8 @@ class Formula:
         the parameters, in the type of r. For Triton a function of a tile of residuals r, the tuple
         n and FAST, which allows approximations in single precision.
     numbers : tuple of float
-        The parameters n, at most 7. If a parameter overflows in the type of r, or the first becomes
-        0, the array library is used instead of Numba's formula.
+        The parameters n, at most 7. If a parameter is too large for the type of r, or the first one
+        is rounded to 0 in it, the loss is computed by the array library instead of Numba.
     value_factor : float
         The sum of the values is multiplied by it (Numba only).
     """

@@ -77,8 +77,9 @@ def estimate_model_noise(
 def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolution) -> Noise:
     """A quick estimate of the noise: with scales of slabs, where these differ.
 
-    For small counts its variance grows with the model's entries instead. If the engine cannot
-    divide residuals by scales, all entries have the same standard deviation.
+    For small counts there are no scales of slabs; instead, the variance of an entry grows with the
+    model's value there. If the engine cannot divide residuals by scales, all entries have the same
+    standard deviation.
     """
     residuals = Residuals.of(engine, factors, resolution).subsample(NOISE_SETTINGS.rough_entries)
     if resolution.small_counts and engine.takes_scales:

@@ -1,4 +1,8 @@
-"""Medians of groups of residuals, and the shrinkage of log scales of slabs."""
+"""Medians of groups of residuals, and the shrinkage of log scales of slabs.
+
+`shrink_log_scales` has a compiled copy, `_shrink_effects` in engines/passes/numba/noise.py. Make
+every change in both.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,10 @@ def shrink_log_scales(
 
 
 def group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
-    """The median of each group (of an even number the upper of the middle values); the median of
-    these medians for empty groups."""
+    """The median of each group; for an empty group, the median of the other groups' medians.
+
+    In a group of an even number of values, the larger of the two in the middle is taken.
+    """
     order = np.lexsort((x, group))
     count = np.bincount(group, minlength=size)
     first = np.cumsum(count) - count

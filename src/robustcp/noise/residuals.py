@@ -30,7 +30,7 @@ class Residuals:
     Attributes
     ----------
     sample : Entries
-        The residuals that the data was sampled at.
+        The residuals of the sampled entries (of a small tensor, all), and their indices.
     read_data : function that returns an array
         Reads the data at the same entries.
     shape : tuple of int

@@ -134,7 +134,11 @@ class _MixtureFit:
 
     @property
     def _min_log_scale(self) -> float:
-        """The lower bound of a slab's log scale: mean noise is `min_sigma` (a dead sensor)."""
+        """The lower bound of a slab's log scale, for slabs without noise such as a dead sensor.
+
+        At this scale the variance function's mean over all residuals becomes `min_sigma` squared.
+        If the mean is smaller already, the bound is 0.
+        """
         mean_variance, b, c = self.variance
         if b or c:
             magnitudes = self.residuals.signal_magnitudes

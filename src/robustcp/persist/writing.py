@@ -220,7 +220,7 @@ def write_figure(path: str | Path, figure: Any, **options: Any) -> None:
 
 
 def make_folder(folder: str | Path) -> Path:
-    """The folder, made if it is not there; a link to one that is not there makes that one."""
+    """The folder, which is made if it does not exist. For a broken link, its target is made."""
     folder = Path(folder)
     with convert_write_errors(folder):
         _resolve(folder).mkdir(parents=True, exist_ok=True)
@@ -260,8 +260,8 @@ class _TemporaryFile:
         )
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         os.close(os.open(temporary, flags, mode))
-        # "r+b" makes NumPy write in pieces, which say why they fail; the shortcut that it takes
-        # with files for writing only does not
+        # To a file opened for writing only, NumPy writes by `tofile`, whose errors do not say why
+        # writing failed. With "r+b" it calls the file's `write`, whose errors do.
         return cls(path, target, temporary.open("r+b"))
 
     def complete(self) -> None:

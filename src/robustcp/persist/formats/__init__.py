@@ -1,4 +1,7 @@
-"""Fits as files, in the formats that other programs read; `persist.fits.load` reads them."""
+"""Fits as files, in the formats that other programs read; `persist.fits.load` reads them.
+
+A new format of fits is a module with `write` and `read`, and a `Format` in `FORMATS`.
+"""
 
 from __future__ import annotations
 
