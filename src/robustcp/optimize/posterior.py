@@ -131,36 +131,6 @@ class Posterior:
             posterior = posterior._update_scale()
         return posterior
 
-    def extend(self, mode_entries: Sequence[Entries], all_entries: Entries) -> Posterior:
-        """The posterior for all data, from this one of a subsample.
-
-        `mode_entries` are, for each mode, the entries with any index in that mode and with an index
-        of the subsample in the others.
-        """
-        posteriors = []
-        for mode, entries in enumerate(mode_entries):
-            rows = np.zeros((entries.shape[mode], self.rank))
-            C = np.zeros((*rows.shape, self.rank))
-            posterior = replace(
-                self,
-                entries=entries,
-                entry_mask=None,
-                means=_replace_mode(self.means, mode, rows),
-                covariances=_replace_mode(self.covariances, mode, C),
-            )
-            for _ in range(POSTERIOR.row_steps):
-                posterior = posterior.solve_mode(mode)
-            posteriors.append(posterior)
-        return replace(
-            self,
-            entries=all_entries,
-            entry_mask=None,
-            means=tuple(posterior.means[mode] for mode, posterior in enumerate(posteriors)),
-            covariances=tuple(
-                posterior.covariances[mode] for mode, posterior in enumerate(posteriors)
-            ),
-        )
-
     @property
     def rank(self) -> int:
         return int(self.means[0].shape[1])

@@ -32,11 +32,17 @@ class Starts(tuple[float, ...]):
     models : tuple of KruskalTensor, one for each start
         The model of each start; empty for a fit that was read from a file. For large data, starts
         are fitted to a subsample, and these are models of the subsample.
+    families : tuple of str, one for each start
+        The kind of each start; empty if there is one kind only.
+    seconds : tuple of float, one for each start
+        The time of its loose fit; empty if it was not measured.
     """
 
     reached: int
     final: tuple[float | None, ...]
     models: tuple[KruskalTensor, ...]
+    families: tuple[str, ...]
+    seconds: tuple[float, ...]
 
     def __new__(
         cls,
@@ -44,6 +50,8 @@ class Starts(tuple[float, ...]):
         reached: int | None = None,
         final: Iterable[float | None] = (),
         models: Iterable[KruskalTensor] = (),
+        families: Iterable[str] = (),
+        seconds: Iterable[float] = (),
     ) -> Starts:
         starts = super().__new__(cls, values)
         if reached is None:
@@ -53,6 +61,7 @@ class Starts(tuple[float, ...]):
         starts.reached = reached
         starts.final = tuple(final) or (None,) * len(starts)
         starts.models = tuple(models)
+        starts.families, starts.seconds = tuple(families), tuple(seconds)
         return starts
 
     def __repr__(self) -> str:
@@ -66,14 +75,14 @@ class Starts(tuple[float, ...]):
         models = self.models
         if models and models[number].shape == model.shape:
             models = (*models[:number], model, *models[number + 1 :])
-        return Starts(self, self.reached, final, models)
+        return Starts(self, self.reached, final, models, self.families, self.seconds)
 
     def recount_reached(self, number: int) -> Starts:
         """A copy in which `reached` counts the starts whose model is that of start `number`."""
         if not self.models:
             return self
         reached = sum(is_same_model(model, self.models[number]) for model in self.models)
-        return Starts(self, reached, self.final, self.models)
+        return Starts(self, reached, self.final, self.models, self.families, self.seconds)
 
 
 def is_same_model(
@@ -110,6 +119,8 @@ class Candidate:
     factors: Factors
     cost: float
     fibres: Fibres | None = None
+    family: str = ""
+    seconds: float = 0.0
 
     @cached_property
     def model(self) -> KruskalTensor:
@@ -149,6 +160,16 @@ class Candidates(Generic[C]):
             candidate is best or is_same_model(candidate.model, best.model, self._settings)
             for candidate in self
         )
+
+    def distinct(self) -> list[C]:
+        """The candidates whose models differ, the cheapest first."""
+        distinct: list[C] = []
+        for candidate in sorted(self, key=lambda candidate: candidate.cost):
+            if not any(
+                is_same_model(candidate.model, other.model, self._settings) for other in distinct
+            ):
+                distinct.append(candidate)
+        return distinct
 
     def select(self) -> list[C]:
         """The two cheapest candidates of each round, without duplicates and without candidates

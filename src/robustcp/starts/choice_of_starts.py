@@ -9,16 +9,14 @@ by `make_starts` in initial_factors.py, those of `cases` in cases.py.
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from robustcp.engines import Engine, Fibres
 from robustcp.optimize.schedules import (
     Continuation,
-    NarrowWelsch,
     QuantileContinuation,
     StandardizedL1,
 )
@@ -27,17 +25,18 @@ from robustcp.starts.loose_fits import StartFitter
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 from robustcp.starts.subsamples import observed_share
 
-
-class Proposal(ABC):
-    """One start of a multistart, not yet fitted."""
-
-    @abstractmethod
-    def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
-        """Fit the start loosely; return the candidate."""
+#: What users call the kinds of initial factors; see `Initialization`.
+INITIALIZATION_NAMES = {
+    "clipped": "singular vectors of clipped data",
+    "nvecs": "singular vectors",
+    "positive": "positive factors",
+    "random": "random factors",
+    "spectral": "eigenvectors of hollow Gram matrices",
+}
 
 
 @dataclass(frozen=True, eq=False)
-class L1Proposal(Proposal):
+class L1Proposal:
     """A start that minimises the 1-norm, then Cauchy's loss.
 
     Attributes
@@ -70,6 +69,14 @@ class L1Proposal(Proposal):
         """
         return cls(kind, epsilon_share, number % 2 == 0, number % 3 == 2 or number >= 6)
 
+    @property
+    def family(self) -> str:
+        words = "standardized 1-norm" if self.standardized else "1-norm"
+        words += f" from {INITIALIZATION_NAMES.get(self.kind, self.kind)}"
+        if self.extra_component:
+            words += ", one component more"
+        return words if self.excluded is None else words + ", without outlying fibres"
+
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
         data = fitter if self.excluded is None else fitter.without_fibres(self.excluded)
         initial_factors = data.initialize(self.kind, rank + self.extra_component, rng)
@@ -86,23 +93,58 @@ class L1Proposal(Proposal):
 
 
 @dataclass(frozen=True)
-class QuantileProposal(Proposal):
+class QuantileProposal:
     """A start that minimises a quantile loss, then a narrow Welsch loss: for a majority of
     outliers."""
 
     kind: str
     tau: float
 
+    @property
+    def family(self) -> str:
+        return f"quantile {self.tau:g} from {INITIALIZATION_NAMES.get(self.kind, self.kind)}"
+
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
         initial_factors = fitter.initialize(self.kind, rank, rng)
         schedule = QuantileContinuation(Continuation(*fitter.epsilon_range(1.0)), self.tau)
-        narrow = fitter.stage(NarrowWelsch(fitter.problem.resolution), 2)
-        factors = fitter.run_stages(
-            [replace(narrow, tol=1e-4, level_sweeps=30)],
-            fitter.run_stages([fitter.stage(schedule, 1)], initial_factors),
-            max_sweeps=300,
+        factors = fitter.fit_narrow(
+            fitter.run_stages([fitter.stage(schedule, 1)], initial_factors, max_sweeps=300)
         )
         return Candidate(factors, fitter.criterion.entropy(factors))
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangeProposal:
+    """A candidate whose components are exchanged for new ones, as long as that lowers the cost.
+
+    Most local minima have all components right but one or two.
+    """
+
+    candidate: Candidate
+    settings: SearchSettings = SEARCH_SETTINGS
+
+    @property
+    def family(self) -> str:
+        return "exchanged components"
+
+    def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
+        settings, kinds = self.settings, self.settings.exchange_kinds
+        if observed_share(fitter.problem.engine) <= 0.4:
+            kinds = tuple(kind for kind in kinds if kind != "residuals")
+        best, failures = self.candidate, 0
+        fibres = best.fibres or fitter.find_outlying_fibres(best.factors)
+        for number in range(settings.max_exchanges):
+            data = fitter if fibres is None else fitter.without_fibres(fibres)
+            factors = data.exchange_component(best.factors, kinds[number % len(kinds)], rng)
+            new = Candidate(factors, fitter.criterion.cost(factors), fibres)
+            if new.cost < best.cost - settings.min_improvement:
+                best, failures = new, 0
+                fibres = fitter.find_outlying_fibres(best.factors)
+                continue
+            failures += 1
+            if failures == settings.exchange_patience:
+                break
+        return best
 
 
 def l1_proposals(

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from robustcp.constraints import Constraints
-from robustcp.engines import Engine, Entries, Fibres
+from robustcp.engines import Entries, Fibres
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import fit_contaminated_normal, flag_outlying_fibres
 from robustcp.optimize.posterior import Posterior
 from robustcp.starts.candidates import Candidate, is_same_model
 from robustcp.starts.loose_fits import ParallelMap, StartFitter
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
-from robustcp.starts.subsamples import draw_indices, restrict_constraints
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,27 +85,6 @@ def _fit_candidate(initial: Posterior, settings: SearchSettings) -> Posterior:
     return posterior
 
 
-def extend_to_all_data(
-    posterior: Posterior,
-    engine: Engine,
-    subset: Sequence[np.ndarray | None],
-    settings: SearchSettings = SEARCH_SETTINGS,
-) -> Posterior:
-    """Extend a model of a subsample to all data by some sweeps."""
-    modes, sweeps = range(engine.order), settings.extension_sweeps
-    mode_subsets = [
-        [None if m == mode else index for m, index in enumerate(subset)] for mode in modes
-    ]
-    mode_entries = [engine.subtensor(mode_subset).entries() for mode_subset in mode_subsets]
-    extended = posterior.extend(mode_entries, engine.entries()).fit(sweeps)
-    outlying = flag_fibres_of_posterior(extended).contains(extended.entries.indices)
-    return (
-        replace(extended, entry_mask=(~outlying).astype(np.float64)).fit(sweeps)
-        if outlying.any()
-        else extended
-    )
-
-
 def flag_fibres_of_posterior(posterior: Posterior) -> Fibres:
     """The fibres that are outlying beside a model."""
     entries = posterior.entries
@@ -125,17 +103,7 @@ def search_components(
 ) -> list[Candidate]:
     """The candidates of component searches that end when two agree, or after `max_additions`."""
     problem, constraints, settings = fitter.problem, fitter.constraints, fitter.settings
-    engine, subsample = problem.engine, None
-    if (
-        not fitter.criterion.needs_row_prior(rank)
-        and engine.count > settings.max_component_search_entries
-    ):
-        entry_limit = settings.component_search_subsample
-        subsample = draw_indices(engine.shape, entry_limit, rank, rngs[0])
-    if subsample is not None:
-        engine = engine.subtensor(subsample)
-        constraints = restrict_constraints(constraints, subsample)
-    entries, noise_floor = engine.entries(), problem.resolution.min_entry_sigma
+    entries, noise_floor = problem.engine.entries(), problem.resolution.min_entry_sigma
     searches = parallel_map(
         lambda rng: ComponentSearch.start(entries, constraints, rank, noise_floor, rng, settings),
         rngs,
@@ -145,19 +113,15 @@ def search_components(
         if min(stalled) >= settings.addition_patience:
             break
         searches = parallel_map(lambda search: search.run(settings.additions_per_round), searches)
-    return [_candidate_from_posterior(fitter, search.best, subsample) for search in searches]
+    return [_candidate_from_posterior(fitter, search.best) for search in searches]
 
 
-def _candidate_from_posterior(
-    fitter: StartFitter, posterior: Posterior, subsample: list[np.ndarray | None] | None
-) -> Candidate:
-    """The candidate of a search, which may be of a subsample."""
+def _candidate_from_posterior(fitter: StartFitter, posterior: Posterior) -> Candidate:
+    """The candidate of a search."""
     engine = fitter.problem.engine
-    if subsample is not None:
-        posterior = extend_to_all_data(posterior, engine, subsample, fitter.settings)
     factors = tuple(engine.asarray(A) for A in posterior.means)
     fibres = flag_fibres_of_posterior(posterior) or None
-    return Candidate(factors, fitter.criterion.cost(factors), fibres)
+    return Candidate(factors, fitter.criterion.cost(factors), fibres, "component search")
 
 
 def _have_converged(searches: Sequence[ComponentSearch], settings: SearchSettings) -> bool:
@@ -170,7 +134,7 @@ def _have_converged(searches: Sequence[ComponentSearch], settings: SearchSetting
         return False
     others = [search.best for search in searches if search.best is not best]
     if len(best.means) == 2:  # factors of a matrix may be rotated
-        return any(other.cost < best.cost + settings.negligible_entropy_rise for other in others)
+        return any(other.cost < best.cost + settings.same_search_cost for other in others)
     model = _unpruned_model(best)
     return any(is_same_model(other, model, settings) for other in map(_unpruned_model, others))
 

@@ -92,6 +92,14 @@ class Criterion:
         reduced_models = leave_one_component_out(self.problem.engine.xp, factors)
         return [r for r, reduced in enumerate(reduced_models) if self.entropy(reduced) < limit]
 
+    def has_odd_component(self, factors: Factors) -> bool:
+        """Whether a component is localised, redundant, or alike another in all modes but one."""
+        return bool(
+            localised_components(factors, self.settings)
+            or has_split_component(factors, self.settings)
+            or self.redundant_components(factors, self.entropy(factors))
+        )
+
     def is_noise(self, factors: Factors, fibres: Fibres | None = None) -> bool:
         """Whether the residuals of a model are noise, apart from outlying fibres."""
         engine = self.problem.engine

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Fibres
+from robustcp.engines import Fibres, as_engine
 from robustcp.losses import L1
-from robustcp.noise import estimate_rough_noise, find_outlying_fibres
+from robustcp.noise import estimate_rough_noise, find_outlying_fibres, median_magnitude
 from robustcp.optimize.problem import Problem
-from robustcp.optimize.schedules import CauchyContinuation, Continuation, Schedule, StandardizedL1
+from robustcp.optimize.schedules import (
+    CauchyContinuation,
+    Continuation,
+    NarrowWelsch,
+    Schedule,
+    StandardizedL1,
+    most_are_outliers,
+)
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.starts.candidates import Candidate
 from robustcp.starts.criterion import (
     Criterion,
-    has_split_component,
     leave_one_component_out,
     localised_components,
 )
@@ -35,6 +42,17 @@ ParallelMap = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 def serial_map(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """The results, computed one after the other."""
     return [work(item) for item in items]
+
+
+class Proposal(Protocol):
+    """One start, not yet fitted."""
+
+    @property
+    def family(self) -> str:
+        """The kind of start, in a few words."""
+
+    def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
+        """Fit the start loosely; return the candidate."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +85,22 @@ class StartFitter:
     def fit_starts(
         self,
         name: str,
-        work: Callable[[StartFitter, Any], Candidate],
-        items: Sequence[Any],
-        parallel_map: ParallelMap | None = None,
+        proposals: Sequence[Proposal],
+        rank: int,
+        rngs: Sequence[np.random.Generator],
+        parallel_map: ParallelMap,
     ) -> list[Candidate]:
-        """The candidates of some starts, each recorded in a section of the search log."""
-        tasks = [
-            (replace(self, search_log=self.search_log.section(f"{name}, start {k + 1}")), item)
-            for k, item in enumerate(items)
-        ]
+        """The candidates of some proposals, each recorded in a section of the search log."""
 
-        def fit_start(task: tuple[StartFitter, Any]) -> Candidate:
-            candidate = work(*task)
+        def fit(number: int) -> Candidate:
+            proposal, begin = proposals[number], time.perf_counter()
+            log = self.search_log.section(f"{name}, start {number + 1}")
+            candidate = proposal.fit(replace(self, search_log=log), rank, rngs[number])
             self.search_log.finish_start()
-            return candidate
+            seconds = time.perf_counter() - begin
+            return replace(candidate, family=proposal.family, seconds=seconds)
 
-        return (parallel_map or serial_map)(fit_start, tasks)
+        return parallel_map(fit, range(len(proposals)))
 
     @property
     def _lowest_loss(self) -> L1:
@@ -109,6 +127,11 @@ class StartFitter:
     def fit_cauchy(self, factors: Factors) -> Factors:
         """Factors after minimising Cauchy's loss."""
         return self.run_stages([self.cauchy_stage], factors)
+
+    def fit_narrow(self, factors: Factors) -> Factors:
+        """Factors after minimising a narrow Welsch loss: for a majority of outliers."""
+        stage = self.stage(NarrowWelsch(self.problem.resolution), 2)
+        return self.run_stages([replace(stage, tol=1e-4, level_sweeps=30)], factors, max_sweeps=300)
 
     def fit_standardized_l1(self, factors: Factors, fibres: Fibres | None = None) -> Factors:
         """Factors after minimising the standardized 1-norm, if it suits the data."""
@@ -169,43 +192,41 @@ class StartFitter:
         factors = tuple(
             engine.xp.stack([A[:, r] for r in remaining], axis=1) for A in candidate.factors
         )
-        return find_outlying_fibres(
-            engine, factors, estimate_rough_noise(engine, factors, self.problem.resolution)
-        )
+        return self.find_outlying_fibres(factors)
 
-    def replace_redundant_component(self, candidate: Candidate) -> Candidate:
-        """The candidate with a redundant component replaced by a new one, if that lowers the cost.
-        This finds localised components, whose entries look like outliers given the others.
+    def find_outlying_fibres(self, factors: Factors) -> Fibres | None:
+        """The outlying fibres given a model; None if there is none."""
+        engine = self.problem.engine
+        noise = estimate_rough_noise(engine, factors, self.problem.resolution)
+        return find_outlying_fibres(engine, factors, noise)
+
+    def exchange_component(self, factors: Factors, kind: str, rng: np.random.Generator) -> Factors:
+        """The model after a new component is added, and the one of least effect removed.
+
+        The new component is random, positive, or the leading singular vectors of the residuals.
         """
-        if candidate.factors[0].shape[1] == 1:
-            return candidate
-        pruned = self.prune_component(candidate.factors)
-        if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
-            if not has_split_component(candidate.factors, self.settings):
-                return candidate
-            pruned = self._best_candidate(
-                map(self.fit_cauchy, self.leave_one_out(candidate.factors))
-            )
-            if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
-                return candidate
-        xp = self.problem.engine.xp
-        new_component = Initialization("clipped")(
-            self.problem, 1, np.random.default_rng(0), self.constraints
-        ).factors
+        problem, xp = self.problem, self.problem.engine.xp
+        size = median_magnitude(problem.engine.sample(factors).values)
+        if size == 0:
+            return factors
+        if kind == "residuals":
+            residuals = as_engine(problem.engine.map_residuals(lambda r: r, factors))
+            limit = size * rng.uniform(*self.settings.residual_limits)
+            problem, kind = Problem.of(residuals.clipped(limit)), "nvecs"
+        new = Initialization(kind)(problem, 1, rng, self.constraints).factors
         initial_factors = tuple(
             xp.concat([A, self.settings.new_component_size * B], axis=1)
-            for A, B in zip(pruned.factors, new_component, strict=True)
+            for A, B in zip(factors, problem.units.factors_of_data(new), strict=True)
         )
-        factors = self.run_stages(
-            [self.cauchy_stage],
-            self.fit_l1(initial_factors, self.settings.large_epsilon_share, 1e-4, 100),
-        )
-        refitted = Candidate(factors, self.criterion.entropy(factors))
-        return (
-            refitted
-            if refitted.cost < candidate.cost + self.settings.negligible_entropy_rise / 2
-            else candidate
-        )
+        refine = self.fit_cauchy
+        if most_are_outliers(self.problem.engine, factors, self.problem.resolution):
+            refine = self.fit_narrow
+        else:
+            min_epsilon = max((self.problem.resolution.step / 2) ** 2, self.problem.min_epsilon)
+            epsilons = (max(share * size**2, min_epsilon) for share in (1.0, 0.01))
+            stage = self.stage(Continuation(*epsilons), 1)
+            initial_factors = self.run_stages([stage], initial_factors, max_sweeps=30)
+        return refine(self.prune_component(refine(initial_factors)).factors)
 
     def eliminate_components(self, candidate: Candidate) -> Factors:
         """The model of a candidate without its redundant components: backward elimination."""

@@ -5,23 +5,25 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from robustcp._util.interrupts import stop_requested
 from robustcp.constraints import Constraints
 from robustcp.model.kruskal import KruskalTensor
-from robustcp.model.metrics import factor_match_score
 from robustcp.noise import estimate_rough_noise, find_outlying_fibres
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, Starts, multistart
-from robustcp.starts.choice_of_starts import L1Proposal, Proposal, QuantileProposal, l1_proposals
+from robustcp.starts.choice_of_starts import (
+    ExchangeProposal,
+    L1Proposal,
+    QuantileProposal,
+    l1_proposals,
+)
 from robustcp.starts.component_search import search_components
-from robustcp.starts.criterion import localised_components
 from robustcp.starts.initial_factors import Initialization
-from robustcp.starts.loose_fits import ParallelMap, StartFitter, serial_map
+from robustcp.starts.loose_fits import ParallelMap, Proposal, StartFitter, serial_map
 from robustcp.starts.search_log import SearchLog, transfer_factors
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 from robustcp.starts.start import Start, StartingPoint
@@ -80,6 +82,24 @@ def make_fitter(
     return StartFitter(problem.with_engine(engine.in_memory), constraints, search_log, settings)
 
 
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """The candidates of a search.
+
+    Attributes
+    ----------
+    candidates : Candidates
+    agree : bool
+        Whether enough candidates have the best model.
+    limited : bool
+        Whether the search ended at its price limit.
+    """
+
+    candidates: Candidates[Candidate]
+    agree: bool
+    limited: bool
+
+
 @dataclass(frozen=True)
 class Multistart(Start):
     """The best of several starts, each fitted just far enough to compare them.
@@ -108,19 +128,21 @@ class Multistart(Start):
         engine, settings = problem.engine, self.settings
         if engine.max_abs == 0:
             return Initialization(self.kind)(problem, rank, rng, constraints)
-        subsample, agree = None, False
+        final_price = engine.count * rank * engine.order * settings.final_fit_sweeps
+        max_price = max(settings.max_price_ratio * final_price, settings.min_price_limit)
+        subsample, result = None, None
         if self.count is None:
             subsample = draw_first_subsample(engine, rank, rng, settings)
         if subsample is not None:
             log = search_log.section("first look")
             fitter = make_fitter(problem, constraints, subsample, log, settings)
-            sizes = settings.block_sizes[: settings.fallback_after_block + 1]
-            candidates, agree = self._search(fitter, rank, rng, sizes)
-        if not agree:
+            result = _Search(self, fitter, rank, rng, max_price).run(settings.first_look_blocks)
+        if result is None or not result.agree:
             subsample = draw_subsample(engine, rank, rng, settings)
             fitter = make_fitter(problem, constraints, subsample, search_log, settings)
-            sizes = settings.block_sizes if self.count is None else (self.count,)
-            candidates, agree = self._search(fitter, rank, rng, sizes)
+            block_sizes = settings.block_sizes if self.count is None else (self.count,)
+            result = _Search(self, fitter, rank, rng, max_price).run(block_sizes)
+        candidates = result.candidates
         max_final_fits = max(
             settings.min_final_fits, int(settings.max_final_fit_entries / engine.count)
         )
@@ -141,40 +163,52 @@ class Multistart(Start):
             starts=_starts_of_candidates(problem, candidates),
             alternatives=tuple(alternatives),
             sufficient_rank=sufficient_rank,
-            reliable=agree and not many and first.reliable,
+            reliable=result.agree and not many,
+            search_limited=result.limited,
         )
-
-    def _search(
-        self, fitter: StartFitter, rank: int, rng: np.random.Generator, sizes: Sequence[int]
-    ) -> tuple[Candidates[Candidate], bool]:
-        """The candidates, and whether they agree."""
-        search = _Search(self, fitter, rank, rng)
-        if not fitter.criterion.needs_row_prior(rank):
-            return multistart(
-                lambda candidates: search.add_rounds(candidates, sizes), search.agree, self.settings
-            )
-        candidates, agree = multistart(
-            search.add_thin_row_round,
-            lambda candidates: self.count is None and search.agree(candidates),
-            self.settings,
-        )
-        if not agree and not stop_requested():
-            search.add_components_of_thin_rows(candidates)
-        return candidates, agree
 
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """The rounds of proposals of one search, and its rule of agreement."""
+    """The steps of one search, and its rule of agreement.
+
+    Attributes
+    ----------
+    start : Multistart
+    fitter : StartFitter
+        For the data of the search, which may be a subsample.
+    rank : int
+    rng : Generator
+    max_price : float
+        The search ends when its fits have cost more than this (see `SearchLog.price`).
+    exchanged : list of Candidate
+        The candidates whose components were exchanged, and the results.
+    """
 
     start: Multistart
     fitter: StartFitter
     rank: int
     rng: np.random.Generator
+    max_price: float
+    exchanged: list[Candidate] = field(default_factory=list)
 
     @property
     def settings(self) -> SearchSettings:
         return self.start.settings
+
+    def run(self, block_sizes: Sequence[int]) -> SearchResult:
+        """The candidates, and how the search ended."""
+        thin = self.fitter.criterion.needs_row_prior(self.rank)
+        steps = self.steps_for_thin_rows if thin else self.steps
+        candidates, agree = multistart(
+            lambda candidates: steps(candidates, block_sizes), self.agree, self.settings
+        )
+        return SearchResult(candidates, agree, self.is_too_expensive and not agree)
+
+    @property
+    def is_too_expensive(self) -> bool:
+        """Whether the search has reached its price limit; it has none for a given count."""
+        return self.start.count is None and self.fitter.search_log.price > self.max_price
 
     @property
     def parallel_map(self) -> ParallelMap:
@@ -182,55 +216,99 @@ class _Search:
         parallel = engine.count >= self.settings.min_parallel_entries
         return engine.executor.map_tasks if parallel else serial_map
 
-    def proposals(self) -> Iterator[L1Proposal]:
+    def l1_proposals(self) -> Iterator[L1Proposal]:
         """Starts that minimise the 1-norm, most promising first."""
         engine, reorder = self.fitter.problem.engine, self.start.count is None
         return l1_proposals(engine, self.start.kind, reorder, self.settings)
 
-    def fit(
-        self, name: str, proposals: Iterable[Proposal], count: int, parallel_map: ParallelMap
-    ) -> list[Candidate]:
-        """The candidates of the first `count` proposals."""
-        items = list(zip(proposals, self.rng.spawn(count), strict=False))
-        return self.fitter.fit_starts(
-            name, lambda fitter, item: item[0].fit(fitter, self.rank, item[1]), items, parallel_map
+    def steps(
+        self, candidates: Candidates[Candidate], block_sizes: Sequence[int]
+    ) -> Iterator[None]:
+        """Add blocks of starts that minimise the 1-norm, and starts of other families where the
+        candidates indicate them. Yields whenever agreement is to be tested."""
+        proposals, tried_quantiles = self.l1_proposals(), False
+        for size in block_sizes:
+            if self.is_too_expensive:
+                return
+            self.add(candidates, list(itertools.islice(proposals, size)))
+            self.add_starts_without_artifacts(candidates)
+            yield
+            if len(candidates) < self.settings.min_starts_before_exchange:
+                continue
+            self.add_exchanges(candidates)
+            yield
+            if not tried_quantiles:
+                tried_quantiles = True
+                quantile_starts = [QuantileProposal(*k) for k in self.settings.quantile_starts]
+                self.add(candidates, quantile_starts, "most entries may be outliers")
+                yield
+                self.add_exchanges(candidates)
+                yield
+
+    def steps_for_thin_rows(
+        self, candidates: Candidates[Candidate], block_sizes: Sequence[int]
+    ) -> Iterator[None]:
+        """As `steps`, for data whose rows have few entries: with component searches."""
+        count, searches = self.start.count, self.settings.component_searches
+        if count is not None:
+            searches = max(1, count - 2)
+        plain = 4 if count is None else min(2, count - searches)
+        self.add(candidates, list(itertools.islice(self.l1_proposals(), plain)))
+        if count is None:
+            yield
+        LOG.info("rows have few entries: component searches until two agree")
+        max_additions = min(
+            self.settings.max_additions,
+            int(self.settings.max_addition_entries / self.fitter.problem.engine.count),
+        )
+        rngs = self.rng.spawn(searches)
+        candidates.add(
+            search_components(self.fitter, self.rank, rngs, max_additions, self.parallel_map)
         )
 
-    def add_rounds(self, candidates: Candidates[Candidate], sizes: Sequence[int]) -> Iterator[None]:
-        """Add blocks of starts of these sizes, and after block `fallback_after_block` also quantile
-        starts and component searches. Yields whenever agreement is to be tested."""
-        settings, proposals = self.settings, iter(self.proposals())
-        for block, size in enumerate(sizes):
-            last = block + 1 == len(sizes)
-            self.add_block(candidates, itertools.islice(proposals, size), size)
-            if not last:
-                self.add_starts_without_artifacts(candidates)
-            yield
-            if block == settings.fallback_after_block and not last:
-                LOG.info("starts disagree; trying starts for a majority of outliers")
-                kinds = settings.quantile_starts
-                quantile_proposals = [QuantileProposal(*kind) for kind in kinds]
-                candidates.add(
-                    self.fit("quantile starts", quantile_proposals, len(kinds), self.parallel_map)
-                )
-                yield
-                if self.rank <= settings.max_component_search_rank:
-                    LOG.info("starts disagree; running component searches")
-                    rngs = self.rng.spawn(settings.component_searches)
-                    additions = settings.max_fallback_additions
-                    candidates.add(
-                        search_components(
-                            self.fitter, self.rank, rngs, additions, self.parallel_map
-                        )
-                    )
-                    yield
-            LOG.info("%d starts, no agreement yet", len(candidates))
-
-    def add_block(
-        self, candidates: Candidates[Candidate], proposals: Iterable[Proposal], count: int
+    def add(
+        self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str = ""
     ) -> None:
-        name = f"block {len(candidates.rounds) + 1}"
-        candidates.add(self.fit(name, proposals, count, self.parallel_map))
+        """Fit some proposals and add the candidates."""
+        candidates.add(self.fit(candidates, proposals, reason))
+
+    def fit(
+        self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str
+    ) -> list[Candidate]:
+        """The candidates of some proposals; none if the search has cost too much."""
+        if not proposals or self.is_too_expensive:
+            return []
+        if reason:
+            seconds = sum(candidate.seconds for candidate in candidates) / len(candidates)
+            LOG.info(
+                "%d of %d starts agree; %s: %s, about %.2g s",
+                candidates.count_same(),
+                len(candidates),
+                reason,
+                proposals[0].family,
+                len(proposals) * seconds,
+            )
+        return self.fitter.fit_starts(
+            f"round {len(candidates.rounds) + 1}",
+            proposals,
+            self.rank,
+            self.rng.spawn(len(proposals)),
+            self.parallel_map,
+        )
+
+    def add_exchanges(self, candidates: Candidates[Candidate]) -> None:
+        """Exchange components of the best candidates; if enough agree, of the best one only."""
+        best, reason = (
+            candidates.distinct()[: self.settings.exchanged_candidates],
+            "starts disagree",
+        )
+        if candidates.count_same() >= self.settings.sufficient_same_starts:
+            best, reason = best[:1], "the residuals of the best model are not noise"
+        best = [candidate for candidate in best if candidate not in self.exchanged]
+        proposals = [ExchangeProposal(candidate, self.settings) for candidate in best]
+        fitted = self.fit(candidates, proposals, reason)
+        self.exchanged.extend([*best, *fitted])
+        candidates.add(new for new, old in zip(fitted, best, strict=False) if new.cost < old.cost)
 
     def add_starts_without_artifacts(self, candidates: Candidates[Candidate]) -> None:
         """Add two starts without outlying fibres, if a localised component of the best candidate
@@ -239,61 +317,33 @@ class _Search:
         if fibres is None:
             return
         description = fibres.describe(self.fitter.problem.engine.view.axes)
-        LOG.info("a component is localised on a few slabs; starting without %s", description)
-        proposals = (replace(proposal, excluded=fibres) for proposal in self.proposals())
-        self.add_block(candidates, proposals, 2)
-
-    def add_thin_row_round(self, candidates: Candidates[Candidate]) -> Iterator[None]:
-        """Add starts that minimise the 1-norm, for data whose rows have few entries."""
-        count = self.start.count
-        plain = 4 if count is None else min(2, count - self.component_search_count)
-        candidates.add(self.fit("plain", self.proposals(), plain, serial_map))
-        yield
-
-    def add_components_of_thin_rows(self, candidates: Candidates[Candidate]) -> None:
-        """Add component searches, for data whose rows have few entries."""
-        LOG.info("rows with few entries; running component searches until two agree")
-        settings, count = self.settings, self.fitter.problem.engine.count
-        max_additions = min(settings.max_additions, int(settings.max_addition_entries / count))
-        rngs = self.rng.spawn(self.component_search_count)
-        candidates.add(
-            search_components(self.fitter, self.rank, rngs, max_additions, self.parallel_map)
-        )
-
-    @property
-    def component_search_count(self) -> int:
-        count = self.start.count
-        return self.settings.component_searches if count is None else max(1, count - 2)
+        proposals = [
+            replace(proposal, excluded=fibres)
+            for proposal in itertools.islice(self.l1_proposals(), 2)
+        ]
+        reason = f"a component is localised on a few slabs, and {description} look outlying"
+        self.add(candidates, proposals, reason)
 
     def agree(self, candidates: Candidates[Candidate]) -> bool:
-        """Whether the search may stop: enough candidates have the best model; or at least two do,
-        and its residuals are noise, no component of it is localised and, with few starts, its
-        entropy is far below the entropy of the data.
-        """
-        best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
-        many, same_count = len(candidates) >= settings.many_starts, candidates.count_same()
-        if same_count == 1 and many:
-            same_count = self._count_same_reduced_model(candidates)
-        if same_count >= settings.sufficient_same_starts:
-            return True
-        if not many and criterion.null_entropy - best.cost < settings.large_entropy_drop:
-            return False  # most of the data may be outliers
-        return (
-            same_count > 1
-            and not localised_components(best.factors, settings)
-            and criterion.is_noise(best.factors, best.fibres)
-        )
+        """Whether the search may stop.
 
-    def _count_same_reduced_model(self, candidates: Candidates[Candidate]) -> int:
-        """How many candidates have the model of the best one without its redundant components."""
-        best = candidates.best
-        factors = self.fitter.eliminate_components(best)
-        if factors[0].shape[1] == best.factors[0].shape[1]:
-            return 1
-        model = KruskalTensor.from_factors(factors)
-        models = [other.model for other in candidates if other.model.shape == model.shape]
-        scores = [factor_match_score(other, model, weights=False) for other in models]
-        return sum(score > self.settings.same_model_score for score in scores)
+        It may if the best model was reached twice, its residuals are noise, and each of its
+        components is needed; or if it was reached three times and exchanges of its components did
+        not lower the cost. With few starts its entropy must also be far below that of the data:
+        else most of the data may be outliers.
+        """
+        if self.start.count is not None:
+            return False
+        best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
+        same_count, few = candidates.count_same(), len(candidates) < settings.many_starts
+        drop = criterion.null_entropy - criterion.entropy(best.factors)
+        if same_count == 1 or (few and drop < settings.large_entropy_drop):
+            return False
+        if best in self.exchanged and same_count >= settings.sufficient_same_starts:
+            return True
+        if best not in self.exchanged and criterion.has_odd_component(best.factors):
+            return False
+        return criterion.is_noise(best.factors, best.fibres)
 
 
 def _starting_point(
@@ -305,10 +355,6 @@ def _starting_point(
 ) -> StartingPoint:
     """The starting point of the fit of all data, from a candidate that may be of a subsample."""
     factors, fibres, engine = candidate.factors, candidate.fibres, problem.engine
-    reliable = False
-    if not fitter.criterion.needs_row_prior(factors[0].shape[1]):
-        refitted = fitter.replace_redundant_component(candidate)
-        factors, reliable = refitted.factors, refitted is candidate
     if subsample is not None:
         if engine.count > fitter.settings.max_full_search_entries:
             factors = fitter.fit_standardized_l1(factors, fibres)  # its cost is small
@@ -319,7 +365,7 @@ def _starting_point(
             noise = estimate_rough_noise(engine, factors, problem.resolution)
             fibres = find_outlying_fibres(engine, factors, noise)
     factors = transfer_factors(engine, factors)
-    return StartingPoint(factors, warm_start=True, fibres=fibres, reliable=reliable)
+    return StartingPoint(factors, warm_start=True, fibres=fibres)
 
 
 def _starts_of_candidates(problem: Problem, candidates: Candidates[Candidate]) -> Starts:
@@ -330,4 +376,9 @@ def _starts_of_candidates(problem: Problem, candidates: Candidates[Candidate]) -
         for candidate in candidates
     )
     costs = [candidate.cost + math.log(units.factor) for candidate in candidates]
-    return Starts(costs, models=models)
+    return Starts(
+        costs,
+        models=models,
+        families=[candidate.family for candidate in candidates],
+        seconds=[candidate.seconds for candidate in candidates],
+    )

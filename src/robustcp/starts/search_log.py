@@ -22,10 +22,14 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class LoggedRun:
-    """A run of the solver: its final factors, or the state of a run that is not finished."""
+    """A run of the solver: its final factors, or the state of a run that is not finished.
+
+    The price is that of all sweeps so far: entries x rank x passes.
+    """
 
     factors: Factors
     state: State | None = None
+    price: int = 0
 
 
 class SearchRuns:
@@ -45,7 +49,7 @@ class SearchRuns:
         on_change: Callable[[], object] | None = None,
     ) -> None:
         self.runs, self._on_change, self.throughput = runs, on_change, Throughput()
-        self.finished_starts = 0
+        self.finished_starts, self.prices = 0, dict[str, int]()
 
     def get(self, name: str) -> LoggedRun | None:
         """The run of this name, or None."""
@@ -65,6 +69,14 @@ class SearchLog:
     def __init__(self, runs: SearchRuns | None = None, name: str = "search") -> None:
         self.runs, self.name, self._run_count = runs or SearchRuns(), name, 0
 
+    @property
+    def price(self) -> int:
+        """The price of all runs of the search: entries x rank x passes.
+
+        Seconds would make the choices of a search depend on the speed of the machine.
+        """
+        return sum(self.runs.prices.values())
+
     def section(self, name: str) -> SearchLog:
         """A section of this section."""
         return SearchLog(self.runs, f"{self.name}, {name}")
@@ -75,6 +87,7 @@ class SearchLog:
         name, engine = f"{self.name}, run {self._run_count}", solver.problem.engine
         logged = self.runs.get(name)
         if logged is not None and logged.state is None:
+            self.runs.prices[name] = logged.price
             return transfer_factors(engine, logged.factors)
         state = (
             make_state() if logged is None else solver.resume(_transfer_state(logged.state, engine))
@@ -89,8 +102,10 @@ class SearchLog:
             return stop_requested()
 
         state, outcome = solver.run(state, max_sweeps, after_sweep)
+        rank, passes = state.factors[0].shape[1], state.sweep * len(solver.modes)
+        price = self.runs.prices[name] = engine.count * rank * passes
         if outcome != STOPPED:
-            self.runs.put(name, LoggedRun(state.factors))
+            self.runs.put(name, LoggedRun(state.factors, price=price))
         return state.factors
 
     def finish_start(self) -> None:

@@ -12,8 +12,10 @@ class SearchSettings:
     # Rounds of starts
     #: Numbers of starts in each block; a block is fitted only if those before do not agree.
     block_sizes: tuple[int, ...] = (2, 2, 2, 6, 8)
-    #: The block after which quantile starts and component searches are added.
-    fallback_after_block: int = 1
+    #: The same, for the first look at a subsample of data of middle size.
+    first_look_blocks: tuple[int, ...] = (2, 2)
+    #: Components are exchanged, and quantile starts fitted, after at least this many starts.
+    min_starts_before_exchange: int = 4
     #: First epsilon of a start, as a multiple of the squared magnitude of ordinary entries: a small
     #: one, for data with strong artifacts.
     small_epsilon_share: float = 0.03
@@ -41,7 +43,7 @@ class SearchSettings:
     #: Relative difference below which two objectives are the same.
     same_objective_tol: float = 5e-3
     #: Number of agreeing starts that ends the search, whatever the residuals.
-    sufficient_same_starts: int = 6
+    sufficient_same_starts: int = 3
     #: Number of starts from which models are compared without redundant components.
     many_starts: int = 8
     #: A component is redundant if leaving it out raises the cost, summed over entries, by less
@@ -49,8 +51,8 @@ class SearchSettings:
     cost_per_parameter: float = 2.0
     #: A model of few starts is plausible if it lowers the entropy of the data by this much.
     large_entropy_drop: float = 1.0
-    #: A component of a candidate is replaced if the entropy without it rises by no more than this.
-    negligible_entropy_rise: float = 0.005
+    #: Component searches for matrices agree if their costs per entry differ by less than this.
+    same_search_cost: float = 0.005
     #: A component is localised if few rows hold most of its squares: this share of the rows ...
     localised_row_share: float = 0.05
     #: ... holds this share of the squares.
@@ -58,13 +60,31 @@ class SearchSettings:
     #: Two columns are alike above this cosine.
     similar_cosine: float = 0.8
     #: Multiplier of each factor of a new component.
-    new_component_size: float = 0.1
+    new_component_size: float = 0.3
+    #: The kinds of initial factors of new components, in turn.
+    exchange_kinds: tuple[str, ...] = ("residuals", "random", "positive")
+    #: Residuals are clipped between these multiples of their median magnitude, at random.
+    residual_limits: tuple[float, float] = (0.5, 3.0)
+    #: Number of exchanges without improvement that ends them.
+    exchange_patience: int = 6
+    #: Largest number of exchanges of a candidate.
+    max_exchanges: int = 18
+    #: Number of best candidates whose components are exchanged.
+    exchanged_candidates: int = 2
+
+    # Price: entries x rank x passes
+    #: The search ends when it has cost this many times as much as the final fit of all data, ...
+    max_price_ratio: float = 10.0
+    #: ... whose number of sweeps is taken to be this.
+    final_fit_sweeps: int = 100
+    #: A search that costs less than this, about a second, is not limited.
+    min_price_limit: float = 5e8
 
     # What is fitted to the end
     #: Candidates whose cost per entry exceeds the lowest by more than this are dropped.
     max_cost_gap: float = 0.05
     #: Largest product of entries and candidates that are fitted to convergence.
-    max_final_fit_entries: int = 1 << 20
+    max_final_fit_entries: int = 1 << 17
     #: Smallest number of candidates that are fitted to convergence.
     min_final_fits: int = 3
 
@@ -87,16 +107,8 @@ class SearchSettings:
     addition_patience: int = 32
     #: Largest number of proposals of a search.
     max_additions: int = 80
-    #: Largest number of proposals of a search that is a fallback: rows have many entries.
-    max_fallback_additions: int = 8
     #: Largest product of entries and proposals, where rows have few entries.
     max_addition_entries: int = 80 << 13
-    #: A fallback search of more entries than this runs on a subsample.
-    max_component_search_entries: int = 1 << 16
-    #: Number of entries of that subsample.
-    component_search_subsample: int = 1 << 14
-    #: Largest rank of a fallback search.
-    max_component_search_rank: int = 8
     #: Fewest entries per parameter from which a prior of rows can be estimated.
     min_entries_per_parameter: int = 2
     #: Probability to replace an active component while there are pruned ones.

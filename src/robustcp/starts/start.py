@@ -38,7 +38,9 @@ class StartingPoint:
     sufficient_rank : int, optional
         The number of components that are not redundant, where the search counted them.
     reliable : bool
-        Whether the first starts agreed, and each component is needed and explains much.
+        Whether the first starts agreed.
+    search_limited : bool
+        Whether the search ended at its price limit before starts agreed.
     """
 
     factors: Factors
@@ -50,6 +52,7 @@ class StartingPoint:
     bad_samples: np.ndarray | None = None
     sufficient_rank: int | None = None
     reliable: bool = False
+    search_limited: bool = False
 
 
 class Start(ABC):
