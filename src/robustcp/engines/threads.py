@@ -15,6 +15,7 @@ interrupt the code that restores the number of BLAS threads.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import sys
@@ -76,8 +77,11 @@ def _blas_library(controller: Any) -> _BlasLibrary:
             if "get_num_threads" in name
         ]
         for getter, setter in names:
-            if hasattr(controller.dynlib, getter) and hasattr(controller.dynlib, setter):
-                get, set_ = getattr(controller.dynlib, getter), getattr(controller.dynlib, setter)
+            library = controller.dynlib
+            if hasattr(library, getter) and hasattr(library, setter):
+                # PyDLL does not release Python's lock, for which other threads may be waiting.
+                quick = ctypes.PyDLL(library._name, handle=library._handle)
+                get, set_ = getattr(quick, getter), getattr(library, setter)
                 break
     return _BlasLibrary(controller.filepath, get, set_, per_thread)
 

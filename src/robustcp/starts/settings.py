@@ -93,8 +93,10 @@ class SearchSettings:
     max_full_search_entries: int = 1 << 20
     #: Number of entries of such a subsample.
     subsample_entries: int = 1 << 17
-    #: The first starts of tensors with more entries than this are fitted to a quarter of them.
+    #: The first starts of tensors with more entries than this are fitted to a part of them, ...
     min_first_subsample_entries: int = 1 << 16
+    #: ... of at most a quarter, and of at most this many entries.
+    first_subsample_entries: int = 1 << 15
 
     # Component search
     #: Number of component searches that run until two of them agree.

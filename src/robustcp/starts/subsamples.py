@@ -50,14 +50,15 @@ def draw_first_subsample(
     rng: np.random.Generator,
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Indices | None:
-    """Indices of a quarter of a tensor of middle size, which may be enough; else None."""
-    count = math.prod(engine.shape)
-    if not (
-        settings.min_first_subsample_entries < count <= settings.max_full_search_entries
-        and engine.complete
+    """Indices of a small part of a tensor of middle size, which may be enough; else None."""
+    count, share = math.prod(engine.shape), observed_share(engine)
+    if (
+        not settings.min_first_subsample_entries < engine.count <= settings.max_full_search_entries
+        or share <= 0.4
     ):
         return None
-    return draw_indices(engine.shape, count // 4, rank, rng)
+    limit = min(count // 4, round(settings.first_subsample_entries / share))
+    return draw_indices(engine.shape, limit, rank, rng)
 
 
 def draw_subsample(
