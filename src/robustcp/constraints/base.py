@@ -90,6 +90,13 @@ class Constraint:
         """Whether a row depends on others, so that `solve` must be given all of them."""
         return False
 
+    @property
+    def row_solver(self) -> str | None:
+        """The method of `Algebra` that `solve` calls, if it does nothing else; then compiled code
+        may call the same solver directly.
+        """
+        return None
+
     def bound(self, size: int, labels: Sequence[Any] | None) -> Constraint:
         """This constraint for a mode of some size, with labels where its indices have them."""
         return self
@@ -111,6 +118,10 @@ class Free(Constraint):
     @property
     def symmetric(self) -> bool:
         return True
+
+    @property
+    def row_solver(self) -> str | None:
+        return "solve_rows"
 
 
 @dataclass(frozen=True)
