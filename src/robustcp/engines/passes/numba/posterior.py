@@ -31,7 +31,6 @@ from robustcp.engines.passes.numba.runtime import (
     integer_fields,
     internal_jit,
 )
-from robustcp.engines.passes.numba.solves import factorize, substitute
 
 
 class PosteriorEntries(Struct):
@@ -152,20 +151,31 @@ def _add_prior(equations, first, last, rank, prior_variances, means, gram, gradi
 
 
 @internal_jit
-def _invert(gram, first, last, rank, inverses, L):
-    """The inverses of packed matrices; L has room for one."""
-    q = first * (rank * (rank + 1) // 2)
+def _invert(gram, first, last, rank, inverses, A):
+    """The inverses of packed positive definite matrices; A has room for one and a column.
+
+    By Gauss-Jordan elimination; rows are divided by their pivots in the end.
+    """
+    width, q = _whole_vectors(rank), first * (rank * (rank + 1) // 2)
+    inverse_pivots = shift(A, rank * width)
     for i in range(first, last):
         for r in range(rank):
             for s in range(r, rank):
-                L[s * rank + r] = gram[q]
+                A[r * width + s] = A[s * width + r] = gram[q]
                 q += 1
-        factorize(L, rank)
+        for k in range(rank):
+            pivot_row = shift(A, k * width)
+            inverse_pivots[k] = 1.0 / pivot_row[k]
+            pivot_row[k] = 1.0
+            for r in range(rank):
+                if r != k:
+                    multiplier = -A[r * width + k] * inverse_pivots[k]
+                    A[r * width + k] = 0.0
+                    add_multiple(shift(A, r * width), multiplier, pivot_row, width)
+        inverse = shift(inverses, i * rank * rank)
         for r in range(rank):
-            column = shift(inverses, (i * rank + r) * rank)
             for s in range(rank):
-                column[s] = 1.0 if s == r else 0.0
-            substitute(L, column, rank)
+                inverse[r * rank + s] = A[r * width + s] * inverse_pivots[r]
 
 
 @internal_jit
@@ -211,13 +221,13 @@ def posterior_sweeps(
     pairs = rank * (rank + 1) // 2
     width, rows = _whole_vectors(pairs) + _whole_vectors(rank), offsets[order]
     solvers = pointer(entries.solvers, offsets)
-    work = np.zeros(rows * (3 * width + pairs + rank) + rank * rank)
+    work = np.zeros(rows * (3 * width + pairs + rank) + (rank + 1) * _whole_vectors(rank))
     moments = pointer(address(work), means)
     own_moments = shift(moments, rows * width)
     equations = shift(own_moments, rows * width)
     gram = shift(equations, rows * width)
     gradient = shift(gram, rows * pairs)
-    L = shift(gradient, rows * rank)
+    A = shift(gradient, rows * rank)
     for k in range(turns.sweeps):
         _compute_moments(means, covariances, 0, rows, rank, 1.0, moments)
         for n in range(turns.first, turns.last):
@@ -232,7 +242,7 @@ def posterior_sweeps(
             _add_prior(equations, first, last, rank, tau, means, gram, gradient)
             inputs = gram, gradient, means, parameters
             call(solvers[n], (*inputs, 0, first, last, rank, means))
-            _invert(gram, first, last, rank, covariances, L)
+            _invert(gram, first, last, rank, covariances, A)
             _compute_moments(means, covariances, first, last, rank, 1.0, moments)
             if turns.fixed_noise == 0:
                 if n == 0:

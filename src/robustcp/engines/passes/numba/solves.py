@@ -12,7 +12,7 @@ from robustcp.losses.numba_helpers import INLINE
 
 
 @njit(**INLINE)
-def factorize(L, rank):
+def _factorize(L, rank):
     """Replace the lower triangle by its Cholesky factor, with the diagonal inverted.
 
     Where rounding makes a pivot negative, its inverse is replaced by 0.
@@ -29,8 +29,8 @@ def factorize(L, rank):
 
 
 @njit(**INLINE)
-def substitute(L, b, rank):
-    """(L L')^-1 b in place, see `factorize`."""
+def _substitute(L, b, rank):
+    """(L L')^-1 b in place, see `_factorize`."""
     for j in range(rank):
         for k in range(j):
             b[j] -= L[j * rank + k] * b[k]
@@ -68,11 +68,11 @@ def solve_rows(gram, gradient, rows, parameters, shared, first, last, rank, new)
                     L[k * rank + j] = gram[p]
                     p += 1
                 L[j * rank + j] += lift * L[j * rank + j] + mu
-            factorize(L, rank)
+            _factorize(L, rank)
             next_factorization = last if shared else i + 1
         for j in range(rank):
             b[j] = has_data * (gradient[i * rank + j] - mu * rows[i * rank + j])
-        substitute(L, b, rank)
+        _substitute(L, b, rank)
         for j in range(rank):
             new[i * rank + j] = rows[i * rank + j] + b[j]
     keep_alive(work)
@@ -123,8 +123,8 @@ def solve_nonnegative_rows(gram, gradient, rows, parameters, shared, first, last
                 for k in range(rank):
                     within = positive[j] and positive[k]
                     L[j * rank + k] = G[j * rank + k] if within else mu * 0 + (j == k)
-            factorize(L, rank)
-            substitute(L, u, rank)
+            _factorize(L, rank)
+            _substitute(L, u, rank)
             violations, last_violated = 0, 0
             for j in range(rank):
                 y = -b[j]
