@@ -148,12 +148,12 @@ class TestCompiledSweeps:
 
 @pytest.mark.skipif(numba_kernels() is None, reason="needs Numba")
 def test_other_constraints_have_no_compiled_sweeps(rng):
-    class Least(robustcp.Constraint):
+    class Bounded(Nonnegative):
         def solve(self, equations, rows, mu, algebra):
             return np.maximum(algebra.solve_rows(equations, rows, mu), -0.1)
 
     entries = as_engine(some_data(rng)[0]).entries()
-    null = Posterior.null_model(entries, (Free(), Free(), Least()), RANK, 0.0)
+    null = Posterior.null_model(entries, (Free(), Free(), Bounded()), RANK, 0.0)
     found = null.with_random_components(range(RANK), rng).sweep(3, fixed_noise=True)
     assert found.means[2].min() == -0.1
 

@@ -92,10 +92,11 @@ class Constraint:
 
     @property
     def row_solver(self) -> str | None:
-        """The method of `Algebra` that `solve` calls, if it does nothing else; then compiled code
-        may call the same solver directly.
+        """The name of the method of `Algebra` that does all that `solve` does, or None.
+
+        Compiled sweeps call the same solver directly.
         """
-        return None
+        return "solve_rows" if type(self).solve is Constraint.solve else None
 
     def bound(self, size: int, labels: Sequence[Any] | None) -> Constraint:
         """This constraint for a mode of some size, with labels where its indices have them."""
@@ -118,10 +119,6 @@ class Free(Constraint):
     @property
     def symmetric(self) -> bool:
         return True
-
-    @property
-    def row_solver(self) -> str | None:
-        return "solve_rows"
 
 
 @dataclass(frozen=True)

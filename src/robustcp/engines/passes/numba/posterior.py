@@ -68,17 +68,25 @@ def _whole_vectors(size):
 
 
 @internal_jit
-def _compute_moments(means, covariances, first, last, rank, multiplicity, moments):
-    """The moments of rows first to last, with a multiplicity of entries beside the diagonal."""
+def _compute_moments(
+    means, covariances, first, last, rank, multiplicity, least_prior_variance, moments
+):
+    """The moments of rows first to last, with a multiplicity of entries beside the diagonal.
+
+    Tiny ones of pruned components count as 0: arithmetic with subnormal products is slow.
+    """
+    negligible = 1e-30 * least_prior_variance
     packed = _whole_vectors(rank * (rank + 1) // 2)
     width = packed + _whole_vectors(rank)
     for i in range(first, last):
         q = i * width
         for r in range(rank):
-            moments[i * width + packed + r] = means[i * rank + r]
+            mean = means[i * rank + r]
+            moments[i * width + packed + r] = mean if mean * mean > negligible else 0.0
             for s in range(r, rank):
-                second = means[i * rank + r] * means[i * rank + s]
-                second += covariances[(i * rank + r) * rank + s]
+                second = mean * means[i * rank + s] + covariances[(i * rank + r) * rank + s]
+                if abs(second) <= negligible:
+                    second = 0.0
                 moments[q] = second if s == r else multiplicity * second
                 q += 1
 
@@ -217,7 +225,7 @@ def posterior_sweeps(
         the least one; the degrees of freedom; the least prior variance
     squares : gets the expected squares of the residuals before the last update of a mode
     """
-    order, rank = entries.order, entries.rank
+    order, rank, least = entries.order, entries.rank, parameters[5]
     pairs = rank * (rank + 1) // 2
     width, rows = _whole_vectors(pairs) + _whole_vectors(rank), offsets[order]
     solvers = pointer(entries.solvers, offsets)
@@ -229,10 +237,10 @@ def posterior_sweeps(
     gradient = shift(gram, rows * pairs)
     A = shift(gradient, rows * rank)
     for k in range(turns.sweeps):
-        _compute_moments(means, covariances, 0, rows, rank, 1.0, moments)
+        _compute_moments(means, covariances, 0, rows, rank, 1.0, least, moments)
         for n in range(turns.first, turns.last):
             first, last, tau = offsets[n], offsets[n + 1], shift(prior_variances, n * rank)
-            _compute_moments(means, covariances, first, last, rank, 2.0, own_moments)
+            _compute_moments(means, covariances, first, last, rank, 2.0, least, own_moments)
             for q in range(first * width, last * width):
                 equations[q] = 0.0
             is_last = k + 1 == turns.sweeps and n + 1 == turns.last
@@ -243,12 +251,12 @@ def posterior_sweeps(
             inputs = gram, gradient, means, parameters
             call(solvers[n], (*inputs, 0, first, last, rank, means))
             _invert(gram, first, last, rank, covariances, A)
-            _compute_moments(means, covariances, first, last, rank, 1.0, moments)
+            _compute_moments(means, covariances, first, last, rank, 1.0, least, moments)
             if turns.fixed_noise == 0:
                 if n == 0:
                     estimate = parameters[2] * total / max(entries.used, 1)
                     parameters[2] = max(estimate, parameters[3])
-                _update_prior(means, covariances, first, last, rank, parameters[5], tau)
+                _update_prior(means, covariances, first, last, rank, least, tau)
         if turns.balance != 0:
             _balance(means, covariances, offsets, order, rank, prior_variances)
     keep_alive(work)
