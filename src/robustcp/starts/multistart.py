@@ -12,6 +12,7 @@ import numpy as np
 
 from robustcp._util.interrupts import stop_requested
 from robustcp.constraints import Constraints
+from robustcp.engines.installed import numba_kernels
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.metrics import factor_match_score
 from robustcp.noise import estimate_rough_noise, find_outlying_fibres
@@ -253,11 +254,15 @@ class _Search:
     def add_components_of_thin_rows(self, candidates: Candidates[Candidate]) -> None:
         """Add component searches, for data whose rows have few entries."""
         LOG.info("rows with few entries; running component searches until two agree")
-        settings, count = self.settings, self.fitter.problem.engine.count
-        max_additions = min(settings.max_additions, int(settings.max_addition_entries / count))
+        settings, engine = self.settings, self.fitter.problem.engine
+        limit = int(settings.max_addition_entries / engine.count)
         rngs = self.rng.spawn(self.component_search_count)
+        compiled = numba_kernels() is not None  # then threads pay for small data too
+        parallel_map = engine.executor.map_tasks if compiled else self.parallel_map
         candidates.add(
-            search_components(self.fitter, self.rank, rngs, max_additions, self.parallel_map)
+            search_components(
+                self.fitter, self.rank, rngs, min(settings.max_additions, limit), parallel_map
+            )
         )
 
     @property
