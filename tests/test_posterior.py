@@ -12,12 +12,8 @@ import robustcp
 from robustcp.constraints import Free, Nonnegative
 from robustcp.engines import Scales, as_engine, as_weights
 from robustcp.engines.installed import numba_kernels
-from robustcp.engines.normal_equations import pack_indices
 from robustcp.losses import LeastSquares
-from robustcp.optimize.posterior import (
-    Posterior,
-    _plain_expected_equations,
-)
+from robustcp.optimize.posterior import Posterior
 from robustcp.optimize.posterior_means import posterior_means
 from robustcp.starts.component_search import ComponentSearch, flag_fibres_of_posterior
 
@@ -96,31 +92,70 @@ class TestEquations:
         assert np.allclose(after.means[0][row], np.linalg.solve(G, h))
         assert np.allclose(after.covariances[0][row], np.linalg.inv(G))
 
-    @pytest.mark.skipif(numba_kernels() is None, reason="needs Numba")
-    def test_compiled_and_plain_are_the_same(self, rng):
-        found = some_posterior(rng)
-        i, j = pack_indices(RANK)
-        means = np.concatenate(found.means)
-        pairs = zip(found.means, found.covariances, strict=True)
-        seconds = np.concatenate([A[:, i] * A[:, j] + V[:, i, j] for A, V in pairs])
-        precisions = rng.integers(0, 3, found.entries.values.size).astype(float)
-        results = []
-        for run in (_plain_expected_equations, numba_kernels().expected_equations):
-            out = np.zeros_like(seconds), np.zeros_like(means), np.zeros(precisions.size)
-            run(
-                found.entries.values,
-                precisions,
-                found.entries.row_numbers,
-                1,
-                means,
-                seconds,
-                0.5,
-                1.0,
-                *out,
-            )
-            results.append(out)
-        for one, other in zip(*results, strict=True):
-            assert np.allclose(one, other)
+
+@pytest.mark.skipif(numba_kernels() is None, reason="needs Numba")
+@pytest.mark.parametrize("shape", [(9, 8), (7, 6, 5), (6, 5, 4, 3)])
+@pytest.mark.parametrize("constraint", [Free(), Nonnegative()])
+@pytest.mark.parametrize("rank", [1, 3, 5])
+@pytest.mark.parametrize("weighted", [False, True])
+class TestCompiledSweeps:
+    """By compiled code and without it, posteriors are the same."""
+
+    @pytest.fixture
+    def posterior(self, rng, shape, constraint, rank, weighted):
+        X = rng.standard_normal(shape)
+        X[rng.random(shape) < 0.3] = np.nan
+        X[0] = np.nan  # a row without data
+        engine = as_engine(X)
+        if weighted:
+            engine = engine.weighted(rng.integers(0, 3, shape).astype(float))
+        entries = engine.entries()
+        mask = rng.integers(0, 2, entries.values.size).astype(float) if weighted else None
+        null = Posterior.null_model(entries, (constraint,) * len(shape), rank, 0.01)
+        return replace(null.with_random_components(range(rank), rng), entry_mask=mask)
+
+    @pytest.fixture
+    def plainly(self, monkeypatch):
+        def run(function):
+            with monkeypatch.context() as patch:
+                patch.setattr(Posterior, "_compiled_solvers", [0] * 4)
+                return function()
+
+        return run
+
+    def assert_same(self, one, other):
+        assert one.squared_scale == pytest.approx(other.squared_scale)
+        assert np.allclose(one.squared_residuals, other.squared_residuals)
+        for name in ("means", "covariances", "prior_variances"):
+            for A, B in zip(getattr(one, name), getattr(other, name), strict=True):
+                assert np.allclose(A, B, rtol=1e-6, atol=1e-9)
+
+    @pytest.mark.parametrize("fixed_noise", [False, True])
+    def test_sweeps(self, posterior, plainly, fixed_noise):
+        def sweeps():
+            return posterior.sweep(4, fixed_noise=fixed_noise)
+
+        self.assert_same(sweeps(), plainly(sweeps))
+
+    def test_one_mode(self, posterior, plainly):
+        for mode in range(len(posterior.means)):
+
+            def solve(mode=mode):
+                return posterior.solve_mode(mode)
+
+            self.assert_same(solve(), plainly(solve))
+
+
+@pytest.mark.skipif(numba_kernels() is None, reason="needs Numba")
+def test_other_constraints_have_no_compiled_sweeps(rng):
+    class Bounded(Nonnegative):
+        def solve(self, equations, rows, mu, algebra):
+            return np.maximum(algebra.solve_rows(equations, rows, mu), -0.1)
+
+    entries = as_engine(some_data(rng)[0]).entries()
+    null = Posterior.null_model(entries, (Free(), Free(), Bounded()), RANK, 0.0)
+    found = null.with_random_components(range(RANK), rng).sweep(3, fixed_noise=True)
+    assert found.means[2].min() == -0.1
 
 
 class TestPosterior:

@@ -90,6 +90,14 @@ class Constraint:
         """Whether a row depends on others, so that `solve` must be given all of them."""
         return False
 
+    @property
+    def row_solver(self) -> str | None:
+        """The name of the method of `Algebra` that does all that `solve` does, or None.
+
+        Compiled sweeps call the same solver directly.
+        """
+        return "solve_rows" if type(self).solve is Constraint.solve else None
+
     def bound(self, size: int, labels: Sequence[Any] | None) -> Constraint:
         """This constraint for a mode of some size, with labels where its indices have them."""
         return self

@@ -30,6 +30,10 @@ class Nonnegative(Constraint):
     def signed(self) -> bool:
         return False
 
+    @property
+    def row_solver(self) -> str | None:
+        return "solve_nonnegative_rows" if type(self).solve is Nonnegative.solve else None
+
     def project(self, factor: Array) -> Array:
         return array_namespace(factor).clip(factor, min=0.0)
 

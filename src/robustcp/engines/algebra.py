@@ -80,6 +80,13 @@ class Algebra:
         u = xp.clip(u, min=0.0)
         return u if has_data is None else rows + (u - rows) * has_data
 
+    def solver_address(self, name: str | None, dtype: Any) -> int:
+        """The address of a compiled function that does what a method does: one of those above.
+
+        0 if there is none.
+        """
+        return 0
+
     def grams(
         self, equations: NormalEquations, rows: Array, mu: float
     ) -> tuple[Array, Array | None]:
@@ -177,6 +184,9 @@ class CompiledAlgebra(Algebra):
         return self._run_solver(
             numba_kernels().solve_nonnegative_rows(rows.dtype).run, equations, rows, mu
         )
+
+    def solver_address(self, name: str | None, dtype: Any) -> int:
+        return getattr(numba_kernels(), name)(dtype).address if name else 0
 
     def _run_solver(self, run: Any, equations: NormalEquations, rows: Array, mu: float) -> Array:
         real, (count, rank), new = rows.dtype, rows.shape, np.empty(rows.shape, rows.dtype)

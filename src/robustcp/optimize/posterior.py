@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraint, Constraints
 from robustcp.engines import Entries, to_host
-from robustcp.engines.algebra import algebra_for
+from robustcp.engines.algebra import algebra_for, diagonal_shift
 from robustcp.engines.installed import numba_kernels
 from robustcp.engines.normal_equations import NormalEquations, pack_indices, unpack_indices
 
@@ -37,13 +38,15 @@ class PosteriorSettings:
     fixed_noise_sweeps: int = 30
     #: The most sweeps of a fit.
     max_sweeps: int = 60
-    #: A fit ends when its cost per entry falls by less than this in five sweeps.
+    #: Sweeps between two evaluations of the cost.
+    cost_interval: int = 5
+    #: A fit ends when its cost per entry falls by less than this in so many sweeps.
     cost_tolerance: float = 1e-4
     #: Degrees of freedom at which the t distribution is a Gaussian, for posterior means.
     gaussian_degrees_of_freedom: float = 1e9
     #: The most sweeps for the posterior means of a fit.
     means_sweeps: int = 100
-    #: The fall of the cost per entry in five sweeps below which these end.
+    #: The fall of the cost per entry between two evaluations below which these end.
     means_tolerance: float = 1e-7
     #: How often the entries are reweighted by the loss for posterior means.
     reweightings: int = 2
@@ -177,31 +180,39 @@ class Posterior:
 
     def sweep_with_fixed_noise(self, sweeps: int = POSTERIOR.fixed_noise_sweeps) -> Posterior:
         """After some sweeps with fixed noise and priors."""
-        posterior = self
-        for _ in range(sweeps):
-            posterior = posterior.sweep(fixed_noise=True)
-        return posterior
+        return self.sweep(sweeps, fixed_noise=True)
 
     def fit(
-        self, max_sweeps: int = POSTERIOR.max_sweeps, tol: float = POSTERIOR.cost_tolerance
+        self,
+        max_sweeps: int = POSTERIOR.max_sweeps,
+        tol: float = POSTERIOR.cost_tolerance,
     ) -> Posterior:
         """After sweeps that estimate noise and priors too, until the cost falls by less than tol.
 
         These are not sweeps of `Solver`: see docs/architecture.md.
         """
-        posterior, before = self, math.inf
-        for k in range(max_sweeps):
-            posterior = posterior.sweep()
-            if k % 5 == 4:
-                cost = posterior.cost
-                if before - cost < tol:
-                    break
-                before = cost
+        posterior, before, interval = self, math.inf, POSTERIOR.cost_interval
+        for done in range(0, max_sweeps, interval):
+            posterior = posterior.sweep(min(interval, max_sweeps - done))
+            cost = posterior.cost
+            if before - cost < tol:
+                break
+            before = cost
         return posterior
 
-    def sweep(self, *, fixed_noise: bool = False) -> Posterior:
-        """After a sweep over the modes, which may leave noise and priors as they are."""
-        posterior = replace(self, squared_residuals=np.zeros(self.entries.values.size))
+    def sweep(self, count: int = 1, *, fixed_noise: bool = False) -> Posterior:
+        """After some sweeps over the modes, which may leave noise and priors as they are."""
+        solvers = self._compiled_solvers
+        if all(solvers):
+            modes = range(len(self.means))
+            return self._compiled_sweeps(solvers, modes, count, fixed_noise, balance=True)
+        posterior = self
+        for _ in range(count):
+            posterior = posterior._plain_sweep(fixed_noise)
+        return posterior
+
+    def _plain_sweep(self, fixed_noise: bool) -> Posterior:
+        posterior = self
         for mode in range(len(self.means)):
             posterior = posterior.solve_mode(mode)
             if not fixed_noise:
@@ -212,6 +223,10 @@ class Posterior:
 
     def solve_mode(self, mode: int) -> Posterior:
         """With new rows of one mode."""
+        solvers = self._compiled_solvers
+        if solvers[mode]:
+            modes = range(mode, mode + 1)
+            return self._compiled_sweeps(solvers, modes, 1, True, balance=False)
         rank, means = self.rank, self.means[mode]
         gram, h, squared_residuals = self._expected_equations(mode)
         G = gram[:, unpack_indices(rank)].reshape(-1, rank, rank)
@@ -223,45 +238,93 @@ class Posterior:
             covariances=_replace_mode(self.covariances, mode, np.linalg.inv(G)),
         )
 
+    @property
+    def _compiled_solvers(self) -> list[int]:
+        """For each mode the address of the compiled function that solves for its rows, or 0."""
+        algebra, real = algebra_for(np), self.means[0].dtype
+        return [algebra.solver_address(c.row_solver, real) for c in self.constraints]
+
+    def _compiled_sweeps(
+        self, solvers: list[int], modes: range, sweeps: int, fixed_noise: bool, *, balance: bool
+    ) -> Posterior:
+        """As `sweep`, or as `solve_mode` for each of some modes, by compiled code."""
+        code, data, (order, rank) = numba_kernels(), self.entries, (len(self.means), self.rank)
+        precisions = np.ascontiguousarray(self._entry_precisions, float)
+        offsets = np.cumsum((0, *data.shape), dtype=np.intp)
+        means, covariances = np.concatenate(self.means), np.concatenate(self.covariances)
+        prior_variances = np.stack(self.prior_variances)
+        noise = self.squared_scale, self.min_squared_scale, self.degrees_of_freedom
+        parameters = np.array((0.0, diagonal_shift(means), *noise, self._least_prior_variance))
+        squared_residuals = np.empty(data.values.size)
+        arrays = (
+            np.ascontiguousarray(data.values, float),
+            precisions,
+            np.ascontiguousarray(data.row_numbers, np.intp),
+            np.array(solvers, np.intp),
+        )
+        counts = data.values.size, np.count_nonzero(precisions), order, rank
+        code.posterior_sweeps().run(
+            code.PosteriorEntries(*map(code.address, arrays), *counts),
+            code.PosteriorTurns(sweeps, modes.start, modes.stop, fixed_noise, balance),
+            *map(
+                code.address,
+                (offsets, means, covariances, prior_variances, parameters, squared_residuals),
+            ),
+        )
+        slices = [slice(*ends) for ends in pairwise(offsets)]
+        return replace(
+            self,
+            means=tuple(means[rows] for rows in slices),
+            covariances=tuple(covariances[rows] for rows in slices),
+            prior_variances=tuple(prior_variances),
+            squared_scale=float(parameters[2]),
+            squared_residuals=squared_residuals,
+        )
+
     def _expected_equations(self, mode: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The expected normal equations of the rows of a mode, and expected squared residuals.
 
-        Gram matrices are packed; the right-hand sides follow.
+        Gram matrices are packed; the right-hand sides follow. Each entry has the weight of a t
+        distribution, given the expectation of its squared residual.
         """
-        entries, (i, j) = self.entries, pack_indices(self.rank)
-        second_moments = np.concatenate(
-            [
-                A[:, i] * A[:, j] + V[:, i, j]
-                for A, V in zip(self.means, self.covariances, strict=True)
-            ]
-        )
-        first_moments = np.concatenate(self.means)
-        gram, h = np.zeros_like(second_moments), np.zeros_like(first_moments)
-        squared_residuals, code = np.zeros(entries.values.size), numba_kernels()
-        compute = _plain_expected_equations if code is None else code.expected_equations
-        compute(
-            entries.values,
-            self._entry_precisions,
-            entries.row_numbers,
-            mode,
-            first_moments,
-            second_moments,
-            self.squared_scale,
-            self.degrees_of_freedom,
-            gram,
-            h,
-            squared_residuals,
-        )
-        begin = sum(entries.shape[:mode])
-        mode_rows = slice(begin, begin + entries.shape[mode])
-        return gram[mode_rows], h[mode_rows], squared_residuals
+        entries, nu, count = self.entries, self.degrees_of_freedom, len(self.means[mode])
+        i, j = pack_indices(self.rank)
+        multiplicity = np.where(i == j, 1.0, 2.0)
+        second_moments = [
+            A[:, i] * A[:, j] + V[:, i, j]
+            for A, V in zip(self.means, self.covariances, strict=True)
+        ]
+        gram, h = np.zeros((count, i.size)), np.zeros((count, self.rank))
+        squared_residuals, all_precisions = np.zeros(entries.values.size), self._entry_precisions
+        for begin in range(0, entries.values.size, POSTERIOR.block_entries):
+            block = slice(begin, begin + POSTERIOR.block_entries)
+            x, p = entries.values[block], all_precisions[block]
+            rows = [index[block] for index in entries.indices]
+            others = [m for m in range(len(rows)) if m != mode]
+            row, second_products = rows[mode], math.prod(second_moments[m][rows[m]] for m in others)
+            mean_products = math.prod(self.means[m][rows[m]] for m in others)
+            mean = np.sum(mean_products * self.means[mode][row], axis=1)
+            second = np.sum(multiplicity * second_products * second_moments[mode][row], axis=1)
+            squares = np.maximum(x**2 - 2 * x * mean + second, 0.0)
+            weights = p * (nu + 1) / (nu * self.squared_scale + squares * p)
+            squared_residuals[block] = squares
+            for q in range(i.size):
+                gram[:, q] += np.bincount(row, weights * second_products[:, q], count)
+            for r in range(self.rank):
+                h[:, r] += np.bincount(row, weights * x * mean_products[:, r], count)
+        return gram, h, squared_residuals
 
     def _update_prior(self, mode: int) -> Posterior:
         """With the prior variances of a mode estimated from its rows (a step of EM)."""
-        floor = 1e-6 * self.entries.typical_magnitude ** (2 / len(self.means))
         variances = np.diagonal(self.covariances[mode], axis1=1, axis2=2)
-        tau = np.maximum(np.mean(self.means[mode] ** 2 + variances, axis=0), floor)
+        tau = np.maximum(
+            np.mean(self.means[mode] ** 2 + variances, axis=0), self._least_prior_variance
+        )
         return replace(self, prior_variances=_replace_mode(self.prior_variances, mode, tau))
+
+    @property
+    def _least_prior_variance(self) -> float:
+        return float(1e-6 * self.entries.typical_magnitude ** (2 / len(self.means)))
 
     @property
     def _entry_precisions(self) -> np.ndarray:
@@ -327,47 +390,3 @@ def _solve_rows(
     gradient = h - np.einsum("irs,is->ir", G, rows)
     equations = NormalEquations(np.ascontiguousarray(G[:, i, j]), gradient, 0.0)
     return np.asarray(constraint.solve(equations, rows, 0.0, algebra_for(np)))
-
-
-def _plain_expected_equations(
-    x: np.ndarray,
-    precisions: np.ndarray,
-    row_numbers: np.ndarray,
-    mode: int,
-    first_moments: np.ndarray,
-    second_moments: np.ndarray,
-    squared_scale: float,
-    degrees_of_freedom: float,
-    gram: np.ndarray,
-    gradient: np.ndarray,
-    squared_residuals: np.ndarray,
-) -> None:
-    """As the compiled `expected_equations`, without Numba."""
-    i, j = pack_indices(first_moments.shape[1])
-    multiplicity = np.where(i == j, 1.0, 2.0)
-    for begin in range(0, x.size, POSTERIOR.block_entries):
-        block = slice(begin, begin + POSTERIOR.block_entries)
-        rows, values, p = row_numbers[block], x[block], precisions[block]
-        others = [rows[:, m] for m in range(row_numbers.shape[1]) if m != mode]
-        second_products = math.prod(second_moments[row] for row in others)
-        mean_products = math.prod(first_moments[row] for row in others)
-        row = rows[:, mode]
-        mean = np.sum(mean_products * first_moments[row], axis=1)
-        square = (
-            values**2
-            - 2 * values * mean
-            + np.sum(multiplicity * second_products * second_moments[row], axis=1)
-        )
-        squared_residuals[block] = np.maximum(square, 0.0)
-        weight = (
-            p
-            * (degrees_of_freedom + 1)
-            / (degrees_of_freedom * squared_scale + squared_residuals[block] * p)
-        )
-        low, count = int(row.min(initial=0)), int(row.max(initial=0)) + 1
-        for q in range(i.size):
-            sums = np.bincount(row - low, weight * second_products[:, q], count - low)
-            gram[low:count, q] += sums
-        for r in range(first_moments.shape[1]):
-            sums = np.bincount(row - low, weight * values * mean_products[:, r], count - low)
-            gradient[low:count, r] += sums

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from robustcp.constraints import Constraints
+from robustcp.engines.installed import numba_kernels
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import estimate_rough_noise, find_outlying_fibres
 from robustcp.optimize.problem import Problem
@@ -262,9 +263,10 @@ class _Search:
             int(self.settings.max_addition_entries / self.fitter.problem.engine.count),
         )
         rngs = self.rng.spawn(searches)
-        candidates.add(
-            search_components(self.fitter, self.rank, rngs, max_additions, self.parallel_map)
-        )
+        compiled = numba_kernels() is not None  # then threads pay for small data too
+        executor = self.fitter.problem.engine.executor
+        parallel_map = executor.map_tasks if compiled else self.parallel_map
+        candidates.add(search_components(self.fitter, self.rank, rngs, max_additions, parallel_map))
 
     def add(
         self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str = ""

@@ -26,7 +26,11 @@ from robustcp.engines.passes.numba.lines import (
     residuals,
 )
 from robustcp.engines.passes.numba.noise import contaminated_scale_rounds, main_effects
-from robustcp.engines.passes.numba.posterior import expected_equations
+from robustcp.engines.passes.numba.posterior import (
+    PosteriorEntries,
+    PosteriorTurns,
+    posterior_sweeps,
+)
 from robustcp.engines.passes.numba.runtime import (
     C_FUNCTIONS,
     COMPILED_NAMES,

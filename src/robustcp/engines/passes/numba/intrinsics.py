@@ -5,6 +5,8 @@ An array of which only the address is used must be given to `keep_alive` after t
 before. Matrices are in row order, without gaps.
 """
 
+from functools import reduce
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -93,6 +95,70 @@ def call(typing_context, function, arguments):
         return builder.call(builder.inttoptr(values[0], kind.as_pointer()), integers)
 
     return types.float64(types.intp, arguments), code
+
+
+#: How many numbers the functions of vectors below take at once; sizes are multiples of it.
+VECTOR = 4
+_VECTOR_TYPE = ir.VectorType(ir.DoubleType(), VECTOR)
+_CONTRACT = ("contract",)
+
+
+def _vectors(builder, size, pointers):
+    """For each vector of some arrays: where it is in each of them."""
+    step = size.type(VECTOR)
+    with cgutils.for_range_slice(builder, size.type(0), size, step, inc=True) as (k, _):
+        yield [builder.bitcast(builder.gep(p, [k]), _VECTOR_TYPE.as_pointer()) for p in pointers]
+
+
+@intrinsic
+def multiply(typing_context, product, a, b, size):
+    """The elementwise product of two arrays, by vectors."""
+
+    def code(context, builder, signature, arguments):
+        *pointers, count = arguments
+        for target, left, right in _vectors(builder, count, pointers):
+            values = [builder.load(source, align=8) for source in (left, right)]
+            builder.store(builder.fmul(*values), target, align=8)
+        return context.get_dummy_value()
+
+    return types.void(product, a, b, types.intp), code
+
+
+@intrinsic
+def add_multiple(typing_context, target, multiplier, source, size):
+    """Add a multiple of an array to another one, by vectors."""
+
+    def code(context, builder, signature, arguments):
+        total, number, added, count = arguments
+        multipliers = ir.Constant(_VECTOR_TYPE, ir.Undefined)
+        for k in range(VECTOR):
+            multipliers = builder.insert_element(multipliers, number, ir.IntType(32)(k))
+        for place, other in _vectors(builder, count, [total, added]):
+            multiple = builder.fmul(multipliers, builder.load(other, align=8), flags=_CONTRACT)
+            value = builder.fadd(builder.load(place, align=8), multiple, flags=_CONTRACT)
+            builder.store(value, place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(target, types.float64, source, types.intp), code
+
+
+@intrinsic
+def inner_product(typing_context, a, b, size):
+    """The inner product of two arrays, by vectors."""
+
+    def code(context, builder, signature, arguments):
+        *pointers, count = arguments
+        sums = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR_TYPE, [0.0] * VECTOR))
+        for places in _vectors(builder, count, pointers):
+            values = [builder.load(place, align=8) for place in places]
+            product = builder.fmul(*values, flags=_CONTRACT)
+            builder.store(builder.fadd(builder.load(sums), product, flags=_CONTRACT), sums)
+        parts = [
+            builder.extract_element(builder.load(sums), ir.IntType(32)(k)) for k in range(VECTOR)
+        ]
+        return reduce(builder.fadd, parts)
+
+    return types.float64(a, b, types.intp), code
 
 
 def _matrix_product(turn_left, turn_right):
