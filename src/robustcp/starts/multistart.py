@@ -257,6 +257,8 @@ class _Search:
         self.add(candidates, list(itertools.islice(self.l1_proposals(), plain)))
         if count is None:
             yield
+            self.add_exchanges(candidates)
+            yield
         LOG.info("rows have few entries: component searches until two agree")
         max_additions = min(
             self.settings.max_additions,
@@ -267,6 +269,7 @@ class _Search:
         executor = self.fitter.problem.engine.executor
         parallel_map = executor.map_tasks if compiled else self.parallel_map
         candidates.add(search_components(self.fitter, self.rank, rngs, max_additions, parallel_map))
+        self.add_exchanges(candidates)
 
     def add(
         self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str = ""
