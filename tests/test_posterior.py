@@ -205,19 +205,6 @@ class TestPosterior:
         ]
         assert cost[0] < cost[1]
 
-    def test_extended_from_a_part(self, rng):
-        X, factors = some_data(rng, (16, 15, 14), 2, 0.01, 0.0)
-        part = [np.arange(10)] * 3
-        engine = as_engine(X)
-        small = engine.subtensor(part).entries()
-        rows = tuple(A[:10] for A in factors)
-        found = Posterior.from_factors(small, (Free(),) * 3, rows, 0.0)
-        slabs = [[None if m == n else at for m, at in enumerate(part)] for n in range(3)]
-        whole = found.extend([engine.subtensor(s).entries() for s in slabs], engine.entries())
-        model = robustcp.KruskalTensor.from_factors(whole.means)
-        truth = robustcp.KruskalTensor.from_factors(factors)
-        assert robustcp.factor_match_score(model, truth) > 0.99
-
 
 class TestChains:
     def test_only_become_better(self, rng):

@@ -491,7 +491,9 @@ def _costs(runs: Sequence[_Run]) -> list[float]:
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
     """Warnings if few starts reached the model, or another model fits as well."""
     warnings = []
-    if starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
+    if runs[0].starting_point.search_limited:
+        warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
+    elif starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
     best_model, costs = KruskalTensor.from_factors(best.state.factors), _costs(runs)
     best_cost = costs[list(runs).index(best)]

@@ -45,8 +45,9 @@ class FitWarning:
     Attributes
     ----------
     code : str
-        For programs: "one_start", "ambiguous", "structured", "narrow", "prior", "rejected",
-        "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined", "unsolved".
+        For programs: "one_start", "search_limit", "ambiguous", "structured", "narrow", "prior",
+        "rejected", "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined",
+        "unsolved".
     sentence : str
         The finding, and what to try.
     numbers : dict
@@ -194,6 +195,15 @@ def single_start_warnings(reached: int, count: int) -> list[FitWarning]:
     """The warning that no other start led to the model."""
     sentence = f"only {reached} of {count} starts reached this model: try starts={3 * count}"
     return [FitWarning("one_start", sentence, {"reached": reached, "starts": count})]
+
+
+def search_limit_warnings(reached: int, count: int) -> list[FitWarning]:
+    """The warning that the search for starts ended at its price limit."""
+    sentence = (
+        f"the search ended at ten times the cost of a fit, when {reached} of {count} starts had "
+        f"reached this model: try starts={3 * count}"
+    )
+    return [FitWarning("search_limit", sentence, {"reached": reached, "starts": count})]
 
 
 def ambiguity_warnings(score: float) -> list[FitWarning]:

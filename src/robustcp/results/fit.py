@@ -286,7 +286,7 @@ class Fit:
             constraints=arrangement.reorder(self.constraints),
             noise=self.noise.reorder(arrangement),
             cases=None if self.cases is None else self.cases.reorder(arrangement),
-            starts=Starts(self.starts, self.starts.reached, self.starts.final),
+            starts=self.starts.without_models(),
         )
 
     def save(self, path: str | Path) -> None:

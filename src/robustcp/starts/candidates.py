@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from robustcp._util.interrupts import stop_requested
+from robustcp._util.optional import import_optional
 from robustcp._util.typing import Factors
 from robustcp.engines import Fibres
 from robustcp.model.kruskal import KruskalTensor
@@ -69,6 +71,29 @@ class Starts(tuple[float, ...]):
         best = f"{min(final_values or self):.6g}"
         return f"Starts({self.reached} of {len(self)} reached the best, {best})"
 
+    def table(self) -> pandas.DataFrame:
+        """The starts as a table, the best first: its family, cost after the loose fit and at
+        convergence, and the seconds of the loose fit.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> sim = robustcp.simulate((20, 20, 20), 3, eta=0.1, gamma=2.0, rng=0)
+        >>> table = robustcp.cp(sim.data, 3, rng=0).starts.table()
+        >>> list(table.columns)
+        ['family', 'cost', 'final cost', 'seconds']
+        """
+        pandas = import_optional("pandas", "Starts.table")
+        count = len(self)
+        columns = {
+            "family": list(self.families or [""] * count),
+            "cost": list(self),
+            "final cost": [math.nan if value is None else value for value in self.final],
+            "seconds": list(self.seconds or [math.nan] * count),
+        }
+        index = pandas.RangeIndex(1, count + 1, name="start")
+        return pandas.DataFrame(columns, index=index).sort_values("cost", kind="stable")
+
     def with_final(self, number: int, value: float, model: KruskalTensor) -> Starts:
         """A copy with the cost and model at convergence of one start."""
         final = (*self.final[:number], value, *self.final[number + 1 :])
@@ -76,6 +101,10 @@ class Starts(tuple[float, ...]):
         if models and models[number].shape == model.shape:
             models = (*models[:number], model, *models[number + 1 :])
         return Starts(self, self.reached, final, models, self.families, self.seconds)
+
+    def without_models(self) -> Starts:
+        """A copy without the models."""
+        return Starts(self, self.reached, self.final, (), self.families, self.seconds)
 
     def recount_reached(self, number: int) -> Starts:
         """A copy in which `reached` counts the starts whose model is that of start `number`."""
@@ -105,6 +134,9 @@ class Solution(Protocol):
     @property
     def model(self) -> KruskalTensor: ...
 
+
+if TYPE_CHECKING:
+    import pandas
 
 C = TypeVar("C", bound=Solution)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -141,8 +142,7 @@ class Multistart(Start):
         if result is None or not result.agree:
             subsample = draw_subsample(engine, rank, rng, settings)
             fitter = make_fitter(problem, constraints, subsample, search_log, settings)
-            block_sizes = settings.block_sizes if self.count is None else (self.count,)
-            result = _Search(self, fitter, rank, rng, max_price).run(block_sizes)
+            result = _Search(self, fitter, rank, rng, max_price).run(settings.block_sizes)
         candidates = result.candidates
         max_final_fits = max(
             settings.min_final_fits, int(settings.max_final_fit_entries / engine.count)
@@ -198,7 +198,7 @@ class _Search:
         return self.start.settings
 
     def run(self, block_sizes: Sequence[int]) -> SearchResult:
-        """The candidates, and how the search ended."""
+        """The candidates, and how the search ended; blocks have at most these sizes."""
         thin = self.fitter.criterion.needs_row_prior(self.rank)
         steps = self.steps_for_thin_rows if thin else self.steps
         candidates, agree = multistart(
@@ -211,6 +211,12 @@ class _Search:
         """Whether the search has reached its price limit; it has none for a given count."""
         return self.start.count is None and self.fitter.search_log.price > self.max_price
 
+    def remaining_starts(self, candidates: Candidates[Candidate]) -> int:
+        """How many more starts may be fitted."""
+        if self.start.count is None:
+            return 0 if self.is_too_expensive else sys.maxsize
+        return self.start.count - len(candidates)
+
     @property
     def parallel_map(self) -> ParallelMap:
         engine = self.fitter.problem.engine
@@ -219,17 +225,19 @@ class _Search:
 
     def l1_proposals(self) -> Iterator[L1Proposal]:
         """Starts that minimise the 1-norm, most promising first."""
-        engine, reorder = self.fitter.problem.engine, self.start.count is None
-        return l1_proposals(engine, self.start.kind, reorder, self.settings)
+        return l1_proposals(self.fitter.problem.engine, self.start.kind, self.settings)
 
     def steps(
         self, candidates: Candidates[Candidate], block_sizes: Sequence[int]
     ) -> Iterator[None]:
         """Add blocks of starts that minimise the 1-norm, and starts of other families where the
         candidates indicate them. Yields whenever agreement is to be tested."""
-        proposals, tried_quantiles = self.l1_proposals(), False
-        for size in block_sizes:
-            if self.is_too_expensive:
+        proposals, quantile_starts = self.l1_proposals(), self.settings.quantile_starts
+        sizes: Iterable[int] = block_sizes
+        if self.start.count is not None:
+            sizes = itertools.chain(block_sizes, itertools.repeat(block_sizes[-1]))
+        for size in sizes:
+            if self.remaining_starts(candidates) <= 0:
                 return
             self.add(candidates, list(itertools.islice(proposals, size)))
             self.add_starts_without_artifacts(candidates)
@@ -238,10 +246,10 @@ class _Search:
                 continue
             self.add_exchanges(candidates)
             yield
-            if not tried_quantiles:
-                tried_quantiles = True
-                quantile_starts = [QuantileProposal(*k) for k in self.settings.quantile_starts]
-                self.add(candidates, quantile_starts, "most entries may be outliers")
+            if quantile_starts:
+                quantile_proposals = [QuantileProposal(*kind) for kind in quantile_starts]
+                self.add(candidates, quantile_proposals, "most entries may be outliers")
+                quantile_starts = ()
                 yield
                 self.add_exchanges(candidates)
                 yield
@@ -250,26 +258,30 @@ class _Search:
         self, candidates: Candidates[Candidate], block_sizes: Sequence[int]
     ) -> Iterator[None]:
         """As `steps`, for data whose rows have few entries: with component searches."""
-        count, searches = self.start.count, self.settings.component_searches
-        if count is not None:
-            searches = max(1, count - 2)
-        plain = 4 if count is None else min(2, count - searches)
-        self.add(candidates, list(itertools.islice(self.l1_proposals(), plain)))
-        if count is None:
-            yield
+        count, settings = self.start.count, self.settings
+        first = settings.min_starts_before_exchange if count is None else min(4, count - 1)
+        self.add(candidates, list(itertools.islice(self.l1_proposals(), first)))
+        yield
+        if self.remaining_starts(candidates) > 1:
             self.add_exchanges(candidates)
             yield
         LOG.info("rows have few entries: component searches until two agree")
-        max_additions = min(
-            self.settings.max_additions,
-            int(self.settings.max_addition_entries / self.fitter.problem.engine.count),
-        )
-        rngs = self.rng.spawn(searches)
+        engine, searches = self.fitter.problem.engine, settings.component_searches
+        if count is not None:
+            searches = max(1, count - len(candidates))
+        max_additions = int(settings.max_addition_entries / engine.count)
         compiled = numba_kernels() is not None  # then threads pay for small data too
-        executor = self.fitter.problem.engine.executor
-        parallel_map = executor.map_tasks if compiled else self.parallel_map
-        candidates.add(search_components(self.fitter, self.rank, rngs, max_additions, parallel_map))
-        self.add_exchanges(candidates)
+        candidates.add(
+            search_components(
+                self.fitter,
+                self.rank,
+                self.rng.spawn(searches),
+                min(settings.max_additions, max_additions),
+                engine.executor.map_tasks if compiled else self.parallel_map,
+            )
+        )
+        if self.remaining_starts(candidates) > 0:
+            self.add_exchanges(candidates)
 
     def add(
         self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str = ""
@@ -280,8 +292,9 @@ class _Search:
     def fit(
         self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str
     ) -> list[Candidate]:
-        """The candidates of some proposals; none if the search has cost too much."""
-        if not proposals or self.is_too_expensive:
+        """The candidates of some proposals, as many as remain."""
+        proposals = proposals[: max(0, self.remaining_starts(candidates))]
+        if not proposals:
             return []
         if reason:
             seconds = sum(candidate.seconds for candidate in candidates) / len(candidates)

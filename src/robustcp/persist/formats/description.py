@@ -104,6 +104,8 @@ def fit_metadata(fit: Fit) -> dict[str, Any]:
         "starts": [float(value) for value in fit.starts],
         "reached": int(fit.starts.reached),
         "final": [None if value is None else float(value) for value in fit.starts.final],
+        "families": list(fit.starts.families),
+        "start_seconds": [float(value) for value in fit.starts.seconds],
         "scale": float(fit.scale),
         "noise": {
             key: _as_plain_numbers(getattr(fit.noise, name)) for key, name in NOISE_FIELDS.items()
