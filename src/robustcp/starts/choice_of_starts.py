@@ -118,22 +118,28 @@ class ExchangeProposal:
     """A candidate whose components are exchanged for new ones, as long as that lowers the cost.
 
     Most local minima have all components right but one or two.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    patience : int
+        The number of exchanges without improvement that ends them.
     """
 
     candidate: Candidate
-    settings: SearchSettings = SEARCH_SETTINGS
+    patience: int
 
     @property
     def family(self) -> str:
         return "exchanged components"
 
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
-        settings, kinds = self.settings, self.settings.exchange_kinds
+        settings, kinds = fitter.settings, fitter.settings.exchange_kinds
         if observed_share(fitter.problem.engine) <= 0.4:
             kinds = tuple(kind for kind in kinds if kind != "residuals")
         best, failures = self.candidate, 0
         fibres = best.fibres or fitter.find_outlying_fibres(best.factors)
-        for number in range(settings.max_exchanges):
+        for number in range(settings.max_exchange_ratio * self.patience):
             data = fitter if fibres is None else fitter.without_fibres(fibres)
             factors = data.exchange_component(best.factors, kinds[number % len(kinds)], rng)
             new = Candidate(factors, fitter.criterion.cost(factors), fibres)
@@ -142,7 +148,7 @@ class ExchangeProposal:
                 fibres = fitter.find_outlying_fibres(best.factors)
                 continue
             failures += 1
-            if failures == settings.exchange_patience:
+            if failures == self.patience:
                 break
         return best
 

@@ -280,8 +280,7 @@ class _Search:
                 engine.executor.map_tasks if compiled else self.parallel_map,
             )
         )
-        if self.remaining_starts(candidates) > 0:
-            self.add_exchanges(candidates)
+        self.add_exchanges(candidates)
 
     def add(
         self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str = ""
@@ -316,14 +315,14 @@ class _Search:
 
     def add_exchanges(self, candidates: Candidates[Candidate]) -> None:
         """Exchange components of the best candidates; if enough agree, of the best one only."""
-        best, reason = (
-            candidates.distinct()[: self.settings.exchanged_candidates],
-            "starts disagree",
-        )
-        if candidates.count_same() >= self.settings.sufficient_same_starts:
+        settings, count = self.settings, max(self.fitter.problem.engine.count, 1)
+        size = np.clip(settings.max_exchanged_entries // count, *settings.exchanged_candidates)
+        patience = np.clip(settings.max_exchange_entries // count, *settings.exchange_patience)
+        best, reason = candidates.distinct()[: int(size)], "starts disagree"
+        if candidates.count_same() >= settings.sufficient_same_starts:
             best, reason = best[:1], "the residuals of the best model are not noise"
         best = [candidate for candidate in best if candidate not in self.exchanged]
-        proposals = [ExchangeProposal(candidate, self.settings) for candidate in best]
+        proposals = [ExchangeProposal(candidate, int(patience)) for candidate in best]
         fitted = self.fit(candidates, proposals, reason)
         self.exchanged.extend([*best, *fitted])
         candidates.add(new for new, old in zip(fitted, best, strict=False) if new.cost < old.cost)

@@ -65,12 +65,16 @@ class SearchSettings:
     exchange_kinds: tuple[str, ...] = ("residuals", "random", "positive")
     #: Residuals are clipped between these multiples of their median magnitude, at random.
     residual_limits: tuple[float, float] = (0.5, 3.0)
-    #: Number of exchanges without improvement that ends them.
-    exchange_patience: int = 6
-    #: Largest number of exchanges of a candidate.
-    max_exchanges: int = 18
-    #: Number of best candidates whose components are exchanged.
-    exchanged_candidates: int = 2
+    #: Fewest and most exchanges without improvement that end them, ...
+    exchange_patience: tuple[int, int] = (6, 12)
+    #: ... within which their product with the entries is at most this.
+    max_exchange_entries: int = 1 << 17
+    #: Fewest and most candidates whose components are exchanged, ...
+    exchanged_candidates: tuple[int, int] = (2, 4)
+    #: ... within which their product with the entries is at most this.
+    max_exchanged_entries: int = 1 << 16
+    #: Largest number of exchanges of a candidate, as a multiple of the patience.
+    max_exchange_ratio: int = 3
 
     # Price: entries x rank x passes
     #: The search ends when it has cost this many times as much as the final fit of all data, ...
