@@ -138,11 +138,14 @@ class Multistart(Start):
         if subsample is not None:
             log = search_log.section("first look")
             fitter = make_fitter(problem, constraints, subsample, log, settings)
-            result = _Search(self, fitter, rank, rng, max_price).run(settings.first_look_blocks)
+            result = _Search(self, fitter, rank, rng, max_price).run(())
         if result is None or not result.agree:
             subsample = draw_subsample(engine, rank, rng, settings)
             fitter = make_fitter(problem, constraints, subsample, search_log, settings)
-            result = _Search(self, fitter, rank, rng, max_price).run(settings.block_sizes)
+            blocks: Iterable[int] = settings.further_blocks
+            if self.count is not None:
+                blocks = itertools.chain(blocks, itertools.repeat(settings.further_blocks[-1]))
+            result = _Search(self, fitter, rank, rng, max_price).run(blocks)
         candidates = result.candidates
         max_final_fits = max(
             settings.min_final_fits, int(settings.max_final_fit_entries / engine.count)
@@ -197,12 +200,13 @@ class _Search:
     def settings(self) -> SearchSettings:
         return self.start.settings
 
-    def run(self, block_sizes: Sequence[int]) -> SearchResult:
-        """The candidates, and how the search ended; blocks have at most these sizes."""
+    def run(self, further_blocks: Iterable[int]) -> SearchResult:
+        """The candidates, and how the search ended; after the first blocks come further ones."""
         thin = self.fitter.criterion.needs_row_prior(self.rank)
-        steps = self.steps_for_thin_rows if thin else self.steps
         candidates, agree = multistart(
-            lambda candidates: steps(candidates, block_sizes), self.agree, self.settings
+            self.steps_for_thin_rows if thin else lambda found: self.steps(found, further_blocks),
+            self.agree,
+            self.settings,
         )
         return SearchResult(candidates, agree, self.is_too_expensive and not agree)
 
@@ -228,38 +232,54 @@ class _Search:
         return l1_proposals(self.fitter.problem.engine, self.start.kind, self.settings)
 
     def steps(
-        self, candidates: Candidates[Candidate], block_sizes: Sequence[int]
+        self, candidates: Candidates[Candidate], further_blocks: Iterable[int]
     ) -> Iterator[None]:
         """Add blocks of starts that minimise the 1-norm, and starts of other families where the
         candidates indicate them. Yields whenever agreement is to be tested."""
-        proposals, quantile_starts = self.l1_proposals(), self.settings.quantile_starts
-        sizes: Iterable[int] = block_sizes
-        if self.start.count is not None:
-            sizes = itertools.chain(block_sizes, itertools.repeat(block_sizes[-1]))
-        for size in sizes:
-            if self.remaining_starts(candidates) <= 0:
-                return
-            self.add(candidates, list(itertools.islice(proposals, size)))
-            self.add_starts_without_artifacts(candidates)
+        settings, proposals = self.settings, self.l1_proposals()
+        for size in settings.first_blocks:
+            yield from self.add_block(candidates, proposals, size)
+        quantile_starts = [QuantileProposal(*kind) for kind in settings.quantile_starts]
+        reason = "most entries may be outliers"
+        if self.explains_little(candidates.best):
+            self.add(candidates, quantile_starts, reason)
             yield
-            if len(candidates) < self.settings.min_starts_before_exchange:
-                continue
             self.add_exchanges(candidates)
             yield
-            if quantile_starts:
-                quantile_proposals = [QuantileProposal(*kind) for kind in quantile_starts]
-                self.add(candidates, quantile_proposals, "most entries may be outliers")
-                quantile_starts = ()
-                yield
-                self.add_exchanges(candidates)
-                yield
+        else:
+            self.add_exchanges(candidates)
+            yield
+            self.add(candidates, quantile_starts, reason)
+            yield
+            self.add_exchanges(candidates)
+            yield
+        for size in further_blocks:
+            if self.remaining_starts(candidates) <= 0:
+                return
+            yield from self.add_block(candidates, proposals, size)
+            self.add_exchanges(candidates)
+            yield
 
-    def steps_for_thin_rows(
-        self, candidates: Candidates[Candidate], block_sizes: Sequence[int]
+    def add_block(
+        self, candidates: Candidates[Candidate], proposals: Iterator[L1Proposal], size: int
     ) -> Iterator[None]:
+        """Add the next starts that minimise the 1-norm; and two starts without outlying fibres, if
+        a localised component of the best candidate may have fitted such fibres."""
+        self.add(candidates, list(itertools.islice(proposals, size)))
+        fibres = self.fitter.find_artifact_fibres(candidates.best)
+        if fibres is not None:
+            first_two = itertools.islice(self.l1_proposals(), 2)
+            description = fibres.describe(self.fitter.problem.engine.view.axes)
+            reason = f"a component is localised on a few slabs, and {description} look outlying"
+            self.add(candidates, [replace(start, excluded=fibres) for start in first_two], reason)
+        yield
+
+    def steps_for_thin_rows(self, candidates: Candidates[Candidate]) -> Iterator[None]:
         """As `steps`, for data whose rows have few entries: with component searches."""
         count, settings = self.start.count, self.settings
-        first = settings.min_starts_before_exchange if count is None else min(4, count - 1)
+        first = sum(settings.first_blocks)
+        if count is not None:
+            first = min(first, count - 1)
         self.add(candidates, list(itertools.islice(self.l1_proposals(), first)))
         yield
         if self.remaining_starts(candidates) > 1:
@@ -327,38 +347,31 @@ class _Search:
         self.exchanged.extend([*best, *fitted])
         candidates.add(new for new, old in zip(fitted, best, strict=False) if new.cost < old.cost)
 
-    def add_starts_without_artifacts(self, candidates: Candidates[Candidate]) -> None:
-        """Add two starts without outlying fibres, if a localised component of the best candidate
-        may have fitted such fibres."""
-        fibres = self.fitter.find_artifact_fibres(candidates.best)
-        if fibres is None:
-            return
-        description = fibres.describe(self.fitter.problem.engine.view.axes)
-        proposals = [
-            replace(proposal, excluded=fibres)
-            for proposal in itertools.islice(self.l1_proposals(), 2)
-        ]
-        reason = f"a component is localised on a few slabs, and {description} look outlying"
-        self.add(candidates, proposals, reason)
+    def explains_little(self, candidate: Candidate) -> bool:
+        """Whether the entropy of the residuals is hardly lower than that of the data: then most of
+        the data may be outliers."""
+        criterion = self.fitter.criterion
+        drop = criterion.null_entropy - criterion.entropy(candidate.factors)
+        return drop < self.settings.large_entropy_drop
 
     def agree(self, candidates: Candidates[Candidate]) -> bool:
         """Whether the search may stop.
 
         It may if the best model was reached twice, its residuals are noise, and each of its
         components is needed; or if it was reached three times and exchanges of its components did
-        not lower the cost. With few starts its entropy must also be far below that of the data:
-        else most of the data may be outliers.
+        not lower the cost. If it explains little, quantile starts and exchanges must have been
+        tried.
         """
         if self.start.count is not None:
             return False
         best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
         same_count, few = candidates.count_same(), len(candidates) < settings.many_starts
-        drop = criterion.null_entropy - criterion.entropy(best.factors)
-        if same_count == 1 or (few and drop < settings.large_entropy_drop):
+        exchanged = best in self.exchanged
+        if same_count == 1 or ((few or not exchanged) and self.explains_little(best)):
             return False
-        if best in self.exchanged and same_count >= settings.sufficient_same_starts:
+        if exchanged and same_count >= settings.sufficient_same_starts:
             return True
-        if best not in self.exchanged and criterion.has_odd_component(best.factors):
+        if not exchanged and criterion.has_odd_component(best.factors):
             return False
         return criterion.is_noise(best.factors, best.fibres)
 

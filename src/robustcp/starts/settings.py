@@ -10,12 +10,10 @@ class SearchSettings:
     """The constants of the search for starts."""
 
     # Rounds of starts
-    #: Numbers of starts in each block; a block is fitted only if those before do not agree.
-    block_sizes: tuple[int, ...] = (2, 2, 2, 6, 8)
-    #: The same, for the first look at a subsample of data of middle size.
-    first_look_blocks: tuple[int, ...] = (2, 2)
-    #: Components are exchanged, and quantile starts fitted, after at least this many starts.
-    min_starts_before_exchange: int = 4
+    #: Numbers of starts in the first blocks; a block is fitted only if those before disagree.
+    first_blocks: tuple[int, ...] = (2, 2)
+    #: The same of further blocks, which follow on exchanges and quantile starts.
+    further_blocks: tuple[int, ...] = (2, 6, 8)
     #: First epsilon of a start, as a multiple of the squared magnitude of ordinary entries: a small
     #: one, for data with strong artifacts.
     small_epsilon_share: float = 0.03
