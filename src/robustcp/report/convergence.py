@@ -103,7 +103,22 @@ def starts(report: ReportData) -> Markup:
         "one of many did, a better one may have been missed; if two levels of cost are close to "
         "each other, there may be two answers."
     )
-    return figure(join([legend(*ax.get_legend_handles_labels()), svg]), caption)
+    parts = [legend(*ax.get_legend_handles_labels()), svg, *_starts_table(report, order)]
+    return figure(join(parts), caption)
+
+
+def _starts_table(report: ReportData, order: np.ndarray) -> list[Markup]:
+    """The family, costs and seconds of each start; nothing if families are not known."""
+    all_starts = report.fit.starts
+    if not all_starts.families:
+        return []
+    rows = []
+    for k in order:
+        final, seconds = all_starts.final[k], all_starts.seconds[k]
+        final_text = "" if final is None else number(float(final), 6)
+        cost = number(float(all_starts[k]), 6)
+        rows.append([all_starts.families[k], k + 1, cost, final_text, f"{seconds:.2g}"])
+    return [table(["kind of start", "start", "cost", "followed to the end", "seconds"], rows)]
 
 
 def _start_tip(report: ReportData, k: int) -> str:

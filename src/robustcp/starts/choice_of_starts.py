@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class ExchangeProposal:
         for number in range(settings.max_exchange_ratio * self.patience):
             data = fitter if fibres is None else fitter.without_fibres(fibres)
             factors = data.exchange_component(best.factors, kinds[number % len(kinds)], rng)
-            new = Candidate(factors, fitter.criterion.cost(factors), fibres)
+            new = replace(best, factors=factors, cost=fitter.criterion.cost(factors))
             if new.cost < best.cost - settings.min_improvement:
                 best, failures = new, 0
                 fibres = fitter.find_outlying_fibres(best.factors)

@@ -221,7 +221,7 @@ class StartFitter:
         refine = self.fit_cauchy
         if most_are_outliers(self.problem.engine, factors, self.problem.resolution):
             refine = self.fit_narrow
-        else:
+        elif not self.problem.resolution.small_counts:
             min_epsilon = max((self.problem.resolution.step / 2) ** 2, self.problem.min_epsilon)
             epsilons = (max(share * size**2, min_epsilon) for share in (1.0, 0.01))
             stage = self.stage(Continuation(*epsilons), 1)

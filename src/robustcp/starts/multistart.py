@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from robustcp._util.progress import ProgressReport
 from robustcp.constraints import Constraints
 from robustcp.engines.installed import numba_kernels
 from robustcp.model.kruskal import KruskalTensor
@@ -317,14 +318,13 @@ class _Search:
             return []
         if reason:
             seconds = sum(candidate.seconds for candidate in candidates) / len(candidates)
-            LOG.info(
-                "%d of %d starts agree; %s: %s, about %.2g s",
-                candidates.count_same(),
-                len(candidates),
-                reason,
-                proposals[0].family,
-                len(proposals) * seconds,
+            progress = ProgressReport(
+                f"search: {reason}: {len(proposals)} x {proposals[0].family}",
+                f"{candidates.count_same()} of {len(candidates)} starts agree",
+                seconds_left=len(proposals) * seconds,
+                estimate_scope=" for these starts",
             )
+            LOG.info("%s", progress, extra={"step": progress})
         return self.fitter.fit_starts(
             f"round {len(candidates.rounds) + 1}",
             proposals,
