@@ -6,8 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from robustcp.constraints import Constraints
 from robustcp.engines import (
     Axes,
     Engine,
-    Fibres,
     align_to_axes,
     as_engine,
     single_blas_thread,
@@ -95,13 +93,7 @@ class _Run:
     @cached_property
     def cost(self) -> float:
         """The cost by which starts are compared, in the units of the data."""
-        return self.cost_without(None)
-
-    def cost_without(self, fibres: Fibres | None) -> float:
-        """The cost on the data without some fibres."""
         problem, state = self.solver.problem, self.state
-        if fibres is not None:
-            problem = problem.with_engine(problem.engine.without_fibres(fibres))
         criterion = Criterion(problem, self.solver.constraints)
         return criterion.cost(state.factors, state.noise) + math.log(problem.units.factor)
 
@@ -461,31 +453,22 @@ def _notes(run: _Run) -> list[str]:
 def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     """The run of lowest cost, and what became of all starts.
 
-    Runs are compared without the fibres that any of them leaves out, so that a component fitted to
-    such fibres does not lower the cost. Ties go to the run that most starts agree with.
+    Ties go to the run that most starts agree with.
     """
     starts = runs[0].starting_point.starts
     assert starts is not None
-    costs = _costs(runs)
+    lowest_cost = min(run.cost for run in runs)
     for run in runs:
         factors = run.solver.problem.units.factors_of_data(run.state.factors)
         model = KruskalTensor.from_factors(factors).normalized()
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     equal_runs = [
-        (starts.recount_reached(run.starting_point.start_number), run, cost)
-        for run, cost in zip(runs, costs, strict=True)
-        if cost <= min(costs) + SAME_COST_TOL
+        (starts.recount_reached(run.starting_point.start_number), run)
+        for run in runs
+        if run.cost <= lowest_cost + SAME_COST_TOL
     ]
-    starts, best, _ = max(equal_runs, key=lambda item: (item[0].reached, -item[2]))
+    starts, best = max(equal_runs, key=lambda item: (item[0].reached, -item[1].cost))
     return best, starts
-
-
-def _costs(runs: Sequence[_Run]) -> list[float]:
-    """The costs of runs, without the fibres that any of them leaves out."""
-    excluded_fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
-    if not excluded_fibres:
-        return [run.cost for run in runs]
-    return [run.cost_without(reduce(or_, excluded_fibres)) for run in runs]
 
 
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
@@ -495,10 +478,13 @@ def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[Fi
         warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
     elif starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
-    best_model, costs = KruskalTensor.from_factors(best.state.factors), _costs(runs)
-    best_cost = costs[list(runs).index(best)]
-    for run, cost in zip(runs, costs, strict=True):
-        if cost > best_cost + EQUAL_FIT_TOL or run is best or best.solver.problem.units.order == 2:
+    best_model = KruskalTensor.from_factors(best.state.factors)
+    for run in runs:
+        if (
+            run is best
+            or run.cost > best.cost + EQUAL_FIT_TOL
+            or best.solver.problem.units.order == 2
+        ):
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, best_model, weights=False)

@@ -138,12 +138,13 @@ class ExchangeProposal:
         if observed_share(fitter.problem.engine) <= 0.4:
             kinds = tuple(kind for kind in kinds if kind != "residuals")
         best, failures = self.candidate, 0
+        min_improvement = max(settings.min_improvement, fitter.criterion.component_cost / 2)
         fibres = best.fibres or fitter.find_outlying_fibres(best.factors)
         for number in range(settings.max_exchange_ratio * self.patience):
             data = fitter if fibres is None else fitter.without_fibres(fibres)
             factors = data.exchange_component(best.factors, kinds[number % len(kinds)], rng)
             new = replace(best, factors=factors, cost=fitter.criterion.cost(factors))
-            if new.cost < best.cost - settings.min_improvement:
+            if new.cost < best.cost - min_improvement:
                 best, failures = new, 0
                 fibres = fitter.find_outlying_fibres(best.factors)
                 continue

@@ -28,6 +28,7 @@ from robustcp.optimize.solver import Solver, Stage
 from robustcp.starts.candidates import Candidate
 from robustcp.starts.criterion import (
     Criterion,
+    has_split_component,
     leave_one_component_out,
     localised_components,
 )
@@ -218,15 +219,50 @@ class StartFitter:
             xp.concat([A, self.settings.new_component_size * B], axis=1)
             for A, B in zip(factors, problem.units.factors_of_data(new), strict=True)
         )
-        refine = self.fit_cauchy
-        if most_are_outliers(self.problem.engine, factors, self.problem.resolution):
+        refine, resolution = self.fit_cauchy, self.problem.resolution
+        thin = self.criterion.needs_row_prior(factors[0].shape[1])
+        if not thin and most_are_outliers(self.problem.engine, factors, resolution):
             refine = self.fit_narrow
-        elif not self.problem.resolution.small_counts:
-            min_epsilon = max((self.problem.resolution.step / 2) ** 2, self.problem.min_epsilon)
+        elif not resolution.small_counts:
+            min_epsilon = max((resolution.step / 2) ** 2, self.problem.min_epsilon)
             epsilons = (max(share * size**2, min_epsilon) for share in (1.0, 0.01))
             stage = self.stage(Continuation(*epsilons), 1)
             initial_factors = self.run_stages([stage], initial_factors, max_sweeps=30)
         return refine(self.prune_component(refine(initial_factors)).factors)
+
+    def replace_redundant_component(self, candidate: Candidate) -> Candidate:
+        """The candidate with a redundant component, such as half of a split one, replaced by a new
+        one, if that hardly raises the cost.
+        """
+        if candidate.factors[0].shape[1] == 1:
+            return candidate
+        pruned = self.prune_component(candidate.factors)
+        if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
+            if not has_split_component(candidate.factors, self.settings):
+                return candidate
+            pruned = self._best_candidate(
+                map(self.fit_cauchy, self.leave_one_out(candidate.factors))
+            )
+            if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
+                return candidate
+        xp = self.problem.engine.xp
+        new_component = Initialization("clipped")(
+            self.problem, 1, np.random.default_rng(0), self.constraints
+        ).factors
+        initial_factors = tuple(
+            xp.concat([A, self.settings.replacement_size * B], axis=1)
+            for A, B in zip(pruned.factors, new_component, strict=True)
+        )
+        factors = self.run_stages(
+            [self.cauchy_stage],
+            self.fit_l1(initial_factors, self.settings.large_epsilon_share, 1e-4, 100),
+        )
+        refitted = replace(candidate, factors=factors, cost=self.criterion.entropy(factors))
+        return (
+            refitted
+            if refitted.cost < candidate.cost + self.settings.negligible_entropy_rise / 2
+            else candidate
+        )
 
     def eliminate_components(self, candidate: Candidate) -> Factors:
         """The model of a candidate without its redundant components: backward elimination."""

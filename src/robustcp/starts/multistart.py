@@ -283,9 +283,6 @@ class _Search:
             first = min(first, count - 1)
         self.add(candidates, list(itertools.islice(self.l1_proposals(), first)))
         yield
-        if self.remaining_starts(candidates) > 1:
-            self.add_exchanges(candidates)
-            yield
         LOG.info("rows have few entries: component searches until two agree")
         engine, searches = self.fitter.problem.engine, settings.component_searches
         if count is not None:
@@ -301,6 +298,7 @@ class _Search:
                 engine.executor.map_tasks if compiled else self.parallel_map,
             )
         )
+        yield
         self.add_exchanges(candidates)
 
     def add(
@@ -359,17 +357,19 @@ class _Search:
 
         It may if the best model was reached twice, its residuals are noise, and each of its
         components is needed; or if it was reached three times and exchanges of its components did
-        not lower the cost. If it explains little, quantile starts and exchanges must have been
-        tried.
+        not lower the cost. If it explains little, quantile starts must have been tried too, and
+        it must have been reached three times or exchanged.
         """
         if self.start.count is not None:
             return False
         best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
         same_count, few = candidates.count_same(), len(candidates) < settings.many_starts
-        exchanged = best in self.exchanged
-        if same_count == 1 or ((few or not exchanged) and self.explains_little(best)):
+        exchanged, enough = best in self.exchanged, same_count >= settings.sufficient_same_starts
+        if same_count == 1:
             return False
-        if exchanged and same_count >= settings.sufficient_same_starts:
+        if self.explains_little(best) and (few or not (enough or exchanged)):
+            return False
+        if enough and exchanged:
             return True
         if not exchanged and criterion.has_odd_component(best.factors):
             return False
@@ -384,6 +384,8 @@ def _starting_point(
     constraints: Constraints,
 ) -> StartingPoint:
     """The starting point of the fit of all data, from a candidate that may be of a subsample."""
+    if not fitter.criterion.needs_row_prior(candidate.factors[0].shape[1]):
+        candidate = fitter.replace_redundant_component(candidate)
     factors, fibres, engine = candidate.factors, candidate.fibres, problem.engine
     if subsample is not None:
         if engine.count > fitter.settings.max_full_search_entries:

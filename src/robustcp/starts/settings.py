@@ -49,6 +49,10 @@ class SearchSettings:
     cost_per_parameter: float = 2.0
     #: A model of few starts is plausible if it lowers the entropy of the data by this much.
     large_entropy_drop: float = 1.0
+    #: A component of a candidate is replaced if the entropy without it rises by no more than this.
+    negligible_entropy_rise: float = 0.005
+    #: Multiplier of each factor of the component that replaces it.
+    replacement_size: float = 0.1
     #: Component searches for matrices agree if their costs per entry differ by less than this.
     same_search_cost: float = 0.005
     #: A component is localised if few rows hold most of its squares: this share of the rows ...
