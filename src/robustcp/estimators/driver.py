@@ -40,7 +40,7 @@ from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
-from robustcp.starts.criterion import Criterion
+from robustcp.starts.criterion import Criterion, has_split_component
 from robustcp.starts.fit_plan import Plan
 from robustcp.starts.initial_factors import zero_unobserved_rows
 from robustcp.starts.settings import CASE_SETTINGS
@@ -453,7 +453,7 @@ def _notes(run: _Run) -> list[str]:
 def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     """The run of lowest cost, and what became of all starts.
 
-    Ties go to the run that most starts agree with.
+    Ties go to runs in which no component is split, then to the one that most starts agree with.
     """
     starts = runs[0].starting_point.starts
     assert starts is not None
@@ -467,7 +467,14 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         for run in runs
         if run.cost <= lowest_cost + SAME_COST_TOL
     ]
-    starts, best = max(equal_runs, key=lambda item: (item[0].reached, -item[1].cost))
+    starts, best = max(
+        equal_runs,
+        key=lambda item: (
+            not has_split_component(item[1].state.factors),
+            item[0].reached,
+            -item[1].cost,
+        ),
+    )
     return best, starts
 
 
