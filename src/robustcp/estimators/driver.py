@@ -6,7 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from robustcp.constraints import Constraints
 from robustcp.engines import (
     Axes,
     Engine,
+    Fibres,
     align_to_axes,
     as_engine,
     single_blas_thread,
@@ -91,10 +93,21 @@ class _Run:
         return float(engine.xp.max(sizes)) > DIVERGENCE_RATIO * engine.max_abs
 
     @cached_property
+    def criterion(self) -> Criterion:
+        """The criterion by which starts are compared."""
+        return Criterion(self.solver.problem, self.solver.constraints)
+
+    @cached_property
     def cost(self) -> float:
         """The cost by which starts are compared, in the units of the data."""
-        problem, state = self.solver.problem, self.state
-        criterion = Criterion(problem, self.solver.constraints)
+        return self.cost_without(None)
+
+    def cost_without(self, fibres: Fibres | None) -> float:
+        """The cost on the data without some fibres."""
+        problem, state, criterion = self.solver.problem, self.state, self.criterion
+        if fibres is not None:
+            part = problem.with_engine(problem.engine.without_fibres(fibres))
+            criterion = replace(criterion, problem=part)
         return criterion.cost(state.factors, state.noise) + math.log(problem.units.factor)
 
 
@@ -453,18 +466,28 @@ def _notes(run: _Run) -> list[str]:
 def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     """The run of lowest cost, and what became of all starts.
 
-    Ties go to runs in which no component is split, then to the one that most starts agree with.
+    Runs are compared without the fibres that any of them leaves out first, so that a component
+    fitted to outlying fibres does not lower the cost. But if a model explains such fibres and is as
+    good elsewhere, they are not outlying: runs that differ by less than a component are compared
+    with all fibres. Ties go to runs in which no component is split, then to the one that most
+    starts agree with.
     """
     starts = runs[0].starting_point.starts
     assert starts is not None
-    lowest_cost = min(run.cost for run in runs)
     for run in runs:
         factors = run.solver.problem.units.factors_of_data(run.state.factors)
         model = KruskalTensor.from_factors(factors).normalized()
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
+    close_runs = list(runs)
+    fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
+    if fibres:
+        costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
+        limit = min(costs) + runs[0].criterion.component_cost
+        close_runs = [run for run, cost in zip(runs, costs, strict=True) if cost <= limit]
+    lowest_cost = min(run.cost for run in close_runs)
     equal_runs = [
         (starts.recount_reached(run.starting_point.start_number), run)
-        for run in runs
+        for run in close_runs
         if run.cost <= lowest_cost + SAME_COST_TOL
     ]
     starts, best = max(

@@ -17,6 +17,9 @@ from robustcp.starts.candidates import Candidate, is_same_model
 from robustcp.starts.loose_fits import ParallelMap, StartFitter
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 
+#: The family of the candidates of component searches.
+COMPONENT_SEARCH = "component search"
+
 
 @dataclass(frozen=True, eq=False)
 class ComponentSearch:
@@ -113,6 +116,8 @@ def search_components(
         if min(stalled) >= settings.addition_patience:
             break
         searches = parallel_map(lambda search: search.run(settings.additions_per_round), searches)
+    sweeps = settings.addition_sweeps * sum(search.proposals + 1 for search in searches)
+    fitter.search_log.charge(entries.values.size * rank * sweeps * len(entries.shape))
     return [_candidate_from_posterior(fitter, search.best) for search in searches]
 
 
@@ -121,7 +126,7 @@ def _candidate_from_posterior(fitter: StartFitter, posterior: Posterior) -> Cand
     engine = fitter.problem.engine
     factors = tuple(engine.asarray(A) for A in posterior.means)
     fibres = flag_fibres_of_posterior(posterior) or None
-    return Candidate(factors, fitter.criterion.cost(factors), fibres, "component search")
+    return Candidate(factors, fitter.criterion.cost(factors), fibres, COMPONENT_SEARCH)
 
 
 def _have_converged(searches: Sequence[ComponentSearch], settings: SearchSettings) -> bool:

@@ -6,8 +6,10 @@ import itertools
 import logging
 import math
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from robustcp.starts.choice_of_starts import (
     QuantileProposal,
     l1_proposals,
 )
-from robustcp.starts.component_search import search_components
+from robustcp.starts.component_search import COMPONENT_SEARCH, search_components
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import ParallelMap, Proposal, StartFitter, serial_map
 from robustcp.starts.search_log import SearchLog, transfer_factors
@@ -33,8 +35,10 @@ from robustcp.starts.start import Start, StartingPoint
 from robustcp.starts.subsamples import (
     Indices,
     draw_first_subsample,
+    draw_indices,
     draw_subsample,
     extend_factors,
+    observed_share,
     restrict_constraints,
 )
 
@@ -203,13 +207,16 @@ class _Search:
 
     def run(self, further_blocks: Iterable[int]) -> SearchResult:
         """The candidates, and how the search ended; after the first blocks come further ones."""
-        thin = self.fitter.criterion.needs_row_prior(self.rank)
+        steps = self.steps_for_thin_rows if self.is_thin else self.steps
         candidates, agree = multistart(
-            self.steps_for_thin_rows if thin else lambda found: self.steps(found, further_blocks),
-            self.agree,
-            self.settings,
+            lambda candidates: steps(candidates, further_blocks), self.agree, self.settings
         )
         return SearchResult(candidates, agree, self.is_too_expensive and not agree)
+
+    @cached_property
+    def is_thin(self) -> bool:
+        """Whether some rows have few entries."""
+        return self.fitter.criterion.needs_row_prior(self.rank)
 
     @property
     def is_too_expensive(self) -> bool:
@@ -240,6 +247,10 @@ class _Search:
         settings, proposals = self.settings, self.l1_proposals()
         for size in settings.first_blocks:
             yield from self.add_block(candidates, proposals, size)
+        if not self.fitter.problem.engine.complete:
+            additions = settings.max_fallback_additions
+            self.add_component_searches(candidates, additions, "starts disagree")
+            yield
         quantile_starts = [QuantileProposal(*kind) for kind in settings.quantile_starts]
         reason = "most entries may be outliers"
         if self.explains_little(candidates.best):
@@ -275,31 +286,67 @@ class _Search:
             self.add(candidates, [replace(start, excluded=fibres) for start in first_two], reason)
         yield
 
-    def steps_for_thin_rows(self, candidates: Candidates[Candidate]) -> Iterator[None]:
-        """As `steps`, for data whose rows have few entries: with component searches."""
+    def steps_for_thin_rows(
+        self, candidates: Candidates[Candidate], further_blocks: Iterable[int]
+    ) -> Iterator[None]:
+        """As `steps`, for data whose rows have few entries: component searches, no blocks."""
         count, settings = self.start.count, self.settings
         first = sum(settings.first_blocks)
         if count is not None:
             first = min(first, count - 1)
         self.add(candidates, list(itertools.islice(self.l1_proposals(), first)))
         yield
-        LOG.info("rows have few entries: component searches until two agree")
-        engine, searches = self.fitter.problem.engine, settings.component_searches
-        if count is not None:
-            searches = max(1, count - len(candidates))
-        max_additions = int(settings.max_addition_entries / engine.count)
-        compiled = numba_kernels() is not None  # then threads pay for small data too
-        candidates.add(
-            search_components(
-                self.fitter,
-                self.rank,
-                self.rng.spawn(searches),
-                min(settings.max_additions, max_additions),
-                engine.executor.map_tasks if compiled else self.parallel_map,
-            )
-        )
+        max_additions = int(settings.max_addition_entries / self.fitter.problem.engine.count)
+        max_additions = min(settings.max_additions, max_additions)
+        self.add_component_searches(candidates, max_additions, "rows have few entries")
         yield
         self.add_exchanges(candidates)
+
+    def add_component_searches(
+        self, candidates: Candidates[Candidate], max_additions: int, reason: str
+    ) -> None:
+        """Add component searches; those of large data search a subsample."""
+        remaining, settings, fitter = self.remaining_starts(candidates), self.settings, self.fitter
+        if remaining <= 0:
+            return
+        LOG.info("%s: component searches", reason)
+        engine, count = fitter.problem.engine, settings.component_searches
+        if self.start.count is not None:
+            count = max(remaining, 1) if self.is_thin else min(count, remaining)
+        subsample = None
+        if not self.is_thin and engine.count > settings.max_component_search_entries:
+            entries = round(settings.max_component_search_entries / observed_share(engine))
+            subsample = draw_indices(engine.shape, entries, self.rank, self.rng)
+            fitter = make_fitter(
+                fitter.problem, fitter.constraints, subsample, fitter.search_log, settings
+            )
+        begin = time.perf_counter()
+        compiled = numba_kernels() is not None  # then threads pay for small data too
+        new = search_components(
+            fitter,
+            self.rank,
+            self.rng.spawn(count),
+            max_additions,
+            engine.executor.map_tasks if compiled else self.parallel_map,
+        )
+        if subsample is not None:
+            new = [self._extend(candidate, subsample) for candidate in new]
+        seconds = (time.perf_counter() - begin) / max(len(new), 1)
+        candidates.add(replace(candidate, seconds=seconds) for candidate in new)
+
+    def _extend(self, candidate: Candidate, subsample: Indices) -> Candidate:
+        """A candidate for all data, from one of a subsample."""
+        fitter = self.fitter
+        factors = extend_factors(
+            fitter.problem,
+            subsample,
+            candidate.factors,
+            fitter.constraints,
+            fitter.search_log,
+            self.settings,
+        )
+        factors = fitter.fit_cauchy(factors)
+        return replace(candidate, factors=factors, cost=fitter.criterion.cost(factors), fibres=None)
 
     def add(
         self, candidates: Candidates[Candidate], proposals: Sequence[Proposal], reason: str = ""
@@ -355,10 +402,14 @@ class _Search:
     def agree(self, candidates: Candidates[Candidate]) -> bool:
         """Whether the search may stop.
 
-        It may if the best model was reached twice, its residuals are noise, and each of its
-        components is needed; or if it was reached three times and exchanges of its components did
-        not lower the cost. If it explains little, quantile starts must have been tried too, and
-        it must have been reached three times or exchanged.
+        It may if one of these holds for the best model, which at least two starts must have reached:
+
+        - its residuals are noise, and each of its components is needed, or was exchanged in vain;
+        - three starts reached it, and exchanges of its components did not lower the cost;
+        - component searches reached it, and rows have enough entries.
+
+        If it explains little, quantile starts must have been tried too, and exchanges, unless three
+        starts reached it.
         """
         if self.start.count is not None:
             return False
@@ -367,6 +418,8 @@ class _Search:
         exchanged, enough = best in self.exchanged, same_count >= settings.sufficient_same_starts
         if same_count == 1:
             return False
+        if best.family == COMPONENT_SEARCH and not self.is_thin:
+            return True
         if self.explains_little(best) and (few or not (enough or exchanged)):
             return False
         if enough and exchanged:

@@ -77,6 +77,11 @@ class SearchLog:
         """
         return sum(self.runs.prices.values())
 
+    def charge(self, price: int) -> None:
+        """Add the price of work that is not a run of the solver."""
+        self._run_count += 1
+        self.runs.prices[f"{self.name}, work {self._run_count}"] = price
+
     def section(self, name: str) -> SearchLog:
         """A section of this section."""
         return SearchLog(self.runs, f"{self.name}, {name}")

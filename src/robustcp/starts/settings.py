@@ -82,7 +82,7 @@ class SearchSettings:
     #: The search ends when it has cost this many times as much as the final fit of all data, ...
     max_price_ratio: float = 10.0
     #: ... whose number of sweeps is taken to be this.
-    final_fit_sweeps: int = 100
+    final_fit_sweeps: int = 200
     #: A search that costs less than this, about a second, is not limited.
     min_price_limit: float = 5e8
 
@@ -115,6 +115,12 @@ class SearchSettings:
     addition_patience: int = 32
     #: Largest number of proposals of a search.
     max_additions: int = 80
+    #: The same where rows have many entries.
+    max_fallback_additions: int = 8
+    #: Sweeps of an addition, for its price.
+    addition_sweeps: int = 50
+    #: Where rows have many entries, larger data is searched on a subsample of so many entries.
+    max_component_search_entries: int = 1 << 16
     #: Largest product of entries and proposals, where rows have few entries.
     max_addition_entries: int = 80 << 13
     #: Fewest entries per parameter from which a prior of rows can be estimated.
