@@ -402,7 +402,7 @@ class _Search:
     def agree(self, candidates: Candidates[Candidate]) -> bool:
         """Whether the search may stop.
 
-        It may if one of these holds for the best model, which at least two starts must have reached:
+        At least two starts must have reached the best model, and one of these must hold:
 
         - its residuals are noise, and each of its components is needed, or was exchanged in vain;
         - three starts reached it, and exchanges of its components did not lower the cost;

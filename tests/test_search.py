@@ -1,0 +1,169 @@
+"""The search for starts: families of starts, when they are tried, what they cost, and its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from robustcp import Checkpoint, as_engine, cp, factor_match_score, load, save, simulate
+from robustcp.constraints import Free
+from robustcp.engines import single_blas_thread
+from robustcp.estimators import cp as estimator
+from robustcp.optimize.problem import Problem
+from robustcp.starts.candidates import Candidate
+from robustcp.starts.choice_of_starts import ExchangeProposal, L1Proposal
+from robustcp.starts.loose_fits import StartFitter, serial_map
+from robustcp.starts.multistart import Multistart
+from robustcp.starts.search_log import SearchLog
+from robustcp.starts.settings import SEARCH_SETTINGS
+
+CONSTRAINTS = (Free(),) * 3
+
+
+def hard_problem(seed=0):
+    """Data on which starts disagree: most of a small tensor of high rank are outliers."""
+    return simulate((12, 11, 10), 4, eta=0.45, gamma=1.5, rng=seed).data
+
+
+class TestExchange:
+    sim = simulate((15, 14, 13), 4, eta=0.1, gamma=1.0, rng=3)
+
+    def candidate(self, fitter, factors):
+        return Candidate(factors, fitter.criterion.cost(factors))
+
+    def test_a_wrong_component_is_replaced(self):
+        fitter = StartFitter(Problem.of(as_engine(self.sim.data)), CONSTRAINTS)
+        rng = np.random.default_rng(0)
+        wrong = [np.asarray(A).copy() for A in self.sim.truth.absorbed()]
+        for A in wrong:
+            A[:, 3] = 0.1 * rng.standard_normal(len(A))
+        with single_blas_thread:
+            before = self.candidate(fitter, tuple(wrong))
+            after = ExchangeProposal(before, 6).fit(fitter, 4, rng)
+        assert factor_match_score(before.model, self.sim.truth, weights=False) < 0.9
+        assert factor_match_score(after.model, self.sim.truth, weights=False) > 0.97
+        assert after.cost < before.cost
+
+    def test_the_right_model_stays(self):
+        fitter = StartFitter(Problem.of(as_engine(self.sim.data)), CONSTRAINTS)
+        truth = tuple(map(np.asarray, self.sim.truth.absorbed()))
+        with single_blas_thread:
+            start = self.candidate(fitter, fitter.fit_cauchy(truth))
+            after = ExchangeProposal(start, 4).fit(fitter, 4, np.random.default_rng(2))
+        assert factor_match_score(after.model, start.model, weights=False) > 0.98
+
+    def test_a_model_without_residuals_stays(self):
+        exact = np.einsum("i,j,k->ijk", *(np.arange(1.0, n) for n in (6, 7, 8)))
+        fitter = StartFitter(Problem.of(as_engine(exact)), CONSTRAINTS)
+        factors = tuple(np.arange(1.0, n)[:, None] for n in (6, 7, 8))
+        with single_blas_thread:
+            same = fitter.exchange_component(factors, "residuals", np.random.default_rng(0))
+        assert same is factors
+
+
+class TestPrice:
+    def fitter(self):
+        return StartFitter(Problem.of(as_engine(hard_problem())), CONSTRAINTS, SearchLog())
+
+    def test_is_entries_times_rank_times_passes(self):
+        fitter = self.fitter()
+        initial = fitter.initialize("random", 3, np.random.default_rng(0))
+        with single_blas_thread:
+            fitter.fit_l1(initial, 0.03, 0.0, 7)
+        assert fitter.search_log.price == 12 * 11 * 10 * 3 * 3 * 7
+
+    def test_sums_up_the_sections_of_a_search(self):
+        fitter = self.fitter()
+        proposals = [L1Proposal("clipped", 0.03), L1Proposal("nvecs", 1.0)]
+        rngs = np.random.default_rng(0).spawn(2)
+        with single_blas_thread:
+            one, both = SearchLog(), SearchLog()
+            replace(fitter, search_log=one).fit_starts("a", proposals[:1], 3, rngs, serial_map)
+            rngs = np.random.default_rng(0).spawn(2)
+            replace(fitter, search_log=both).fit_starts("a", proposals, 3, rngs, serial_map)
+        assert 0 < one.price < both.price
+
+    def cheap(self, monkeypatch, **settings):
+        changed = replace(SEARCH_SETTINGS, **settings)
+        monkeypatch.setattr(
+            estimator, "Multistart", partial(Multistart, settings=changed), raising=True
+        )
+
+    def test_a_search_that_reaches_its_limit_says_so(self, monkeypatch):
+        X = hard_problem()
+        free = cp(X, 4, rng=0)
+        self.cheap(monkeypatch, max_price_ratio=0.0, min_price_limit=1.0)
+        limited = cp(X, 4, rng=0)
+        assert len(limited.starts) < len(free.starts)
+        (warning,) = [w for w in limited.warnings if w.code == "search_limit"]
+        assert warning.numbers["starts"] == len(limited.starts)
+        assert f"starts={3 * len(limited.starts)}" in warning.sentence
+        assert "search_limit" not in [w.code for w in free.warnings]
+        # A number of starts that is asked for is not limited.
+        assert len(cp(X, 4, rng=0, starts=6).starts) == 6
+
+
+class TestStartsAskedFor:
+    @pytest.mark.parametrize("count", [1, 2, 5, 9, 13, 25])
+    def test_are_as_many(self, count):
+        assert len(cp(hard_problem(), 3, starts=count, rng=0).starts) == count
+
+    @pytest.mark.parametrize("count", [1, 2, 7])
+    def test_also_where_rows_have_few_entries(self, count):
+        X = hard_problem()
+        X[np.random.default_rng(0).random(X.shape) < 0.9] = np.nan
+        assert len(cp(X, 2, starts=count, rng=0).starts) == count
+
+
+class TestTable:
+    def test_has_the_family_and_price_of_each_start(self, tmp_path):
+        fit = cp(hard_problem(), 4, rng=0)
+        table = fit.starts.table()
+        assert len(table) == len(fit.starts)
+        assert table["cost"].is_monotonic_increasing
+        assert (table["seconds"] > 0).all()
+        assert "quantile 0.2 from positive factors" in set(table["family"])
+        assert table["final cost"].notna().sum() == sum(c is not None for c in fit.starts.final)
+        save(fit, tmp_path / "fit.npz")
+        back = load(tmp_path / "fit.npz").starts
+        assert back.families == fit.starts.families
+        assert back.seconds == fit.starts.seconds
+
+    def test_of_estimators_with_one_kind_of_start(self):
+        from robustcp import cpals
+
+        table = cpals(hard_problem(), 2, starts=3).starts.table()
+        assert list(table.index) == sorted(table.index, key=lambda k: table["cost"][k])
+        assert set(table["family"]) == {""}
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stops", [20, 90])
+def test_a_search_that_is_interrupted_goes_on_with_the_same_bits(tmp_path, monkeypatch, stops):
+    X, path = hard_problem(1), tmp_path / "fit.checkpoint"
+    whole = cp(X, 4, rng=0)
+    put, count = SearchLog.run, 0
+
+    def interrupted(self, *arguments):
+        nonlocal count
+        count += 1
+        if count == stops:
+            raise StopError
+        return put(self, *arguments)
+
+    monkeypatch.setattr(SearchLog, "run", interrupted)
+    try:
+        cp(X, 4, rng=0, checkpoint=Checkpoint(path, every=0.05))
+    except StopError:
+        monkeypatch.setattr(SearchLog, "run", put)
+    fit = cp(X, 4, rng=0, checkpoint=path)
+    assert tuple(fit.starts) == tuple(whole.starts)
+    assert fit.starts.families == whole.starts.families
+    assert all(map(np.array_equal, fit.factors, whole.factors))
+    assert fit.warnings == whole.warnings
