@@ -49,8 +49,6 @@ class RefinementSettings:
     heteroscedastic_noise_tol: float = 0.005
     #: The same for starts, which only have to be compared.
     start_noise_tol: float = 0.02
-    #: The kind of noise is selected before each of this many levels, and kept from then on.
-    noise_kind_levels: int = 2
 
 
 REFINEMENT = RefinementSettings()
@@ -233,9 +231,7 @@ class Refinement(Schedule):
             before = replace(before, noise=None)
         residuals, posterior = self._estimate_residuals(engine, factors, before)
         old = None if before is None else before.noise
-        noise = self.noise.estimate(
-            residuals, old if level >= REFINEMENT.noise_kind_levels else None
-        )
+        noise = self.noise.estimate(residuals, old)  # of the kind that is selected at level 0
         self._check_noise(noise, old)
         frozen_noise = noise.with_signal(factors) if noise.kind.signal else noise
         fibres = find_outlying_fibres(engine, factors, frozen_noise)

@@ -90,7 +90,7 @@ class SearchSettings:
     #: Candidates whose cost per entry exceeds the lowest by more than this are dropped.
     max_cost_gap: float = 0.05
     #: Largest product of entries and candidates that are fitted to convergence.
-    max_final_fit_entries: int = 1 << 17
+    max_final_fit_entries: int = 1 << 16
     #: Smallest number of candidates that are fitted to convergence.
     min_final_fits: int = 3
 
