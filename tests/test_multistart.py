@@ -98,15 +98,17 @@ class TestOrder:
         rng = np.random.default_rng(0)
         X = rng.standard_normal((12, 11, 10))
         mixed, positive = (
-            list(map(str, islice(l1_proposals(as_engine(Y), "auto"), 12))) for Y in (X, np.abs(X))
+            list(map(str, islice(l1_proposals(as_engine(Y), "auto", True), 12)))
+            for Y in (X, np.abs(X))
         )
         assert sorted(mixed) == sorted(positive)  # none is missed
-        assert mixed != positive
-        for proposal in islice(l1_proposals(as_engine(np.abs(X)), "auto"), 2):
+        in_order = list(map(str, islice(l1_proposals(as_engine(np.abs(X)), "auto", False), 12)))
+        assert mixed == in_order != positive
+        for proposal in islice(l1_proposals(as_engine(np.abs(X)), "auto", True), 2):
             assert proposal.kind == "positive"
             assert not proposal.standardized
         few = np.where(rng.random(X.shape) < 0.7, np.nan, np.abs(X))  # too few to tell
-        assert next(l1_proposals(as_engine(few), "auto")).kind == "spectral"
+        assert next(l1_proposals(as_engine(few), "auto", True)).kind == "spectral"
 
 
 class TestMultistart:

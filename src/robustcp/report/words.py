@@ -38,6 +38,10 @@ WARNING_MEANINGS: dict[str, tuple[str, str]] = {
         "Only one of many starts led to this model, so that a better one may have been missed.",
         "Fit again with more starts.",
     ),
+    "search_limit": (
+        "The search for starts ended at its price limit, before enough starts agreed.",
+        "Fit again with starts= and the number that the warning names.",
+    ),
     "outlying": (
         "Some slabs are far noisier than the others, or far from the model. They have little say "
         "in the fit.",

@@ -155,16 +155,16 @@ class ExchangeProposal:
 
 
 def l1_proposals(
-    engine: Engine, init: str, settings: SearchSettings = SEARCH_SETTINGS
+    engine: Engine, init: str, reorder: bool, settings: SearchSettings = SEARCH_SETTINGS
 ) -> Iterator[L1Proposal]:
     """An endless sequence of proposals for some data, most promising first.
 
-    With `init="auto"`, for mostly positive data the starts with positive factors and the plain
-    1-norm come first: of all kinds of starts they agree most often.
+    With `init="auto"` and `reorder`, for mostly positive data the starts with positive factors and
+    the plain 1-norm come first: of all kinds of starts they agree most often.
     """
     kinds = _initializations(engine, init, settings)
     proposals = (L1Proposal.from_number(number, *kind) for number, kind in enumerate(kinds))
-    if init == "auto" and _is_mostly_positive(engine, settings):
+    if init == "auto" and reorder and _is_mostly_positive(engine, settings):
         order = settings.positive_data_order
         first = list(itertools.islice(proposals, len(order)))
         yield from (first[number] for number in order)

@@ -237,7 +237,8 @@ class _Search:
 
     def l1_proposals(self) -> Iterator[L1Proposal]:
         """Starts that minimise the 1-norm, most promising first."""
-        return l1_proposals(self.fitter.problem.engine, self.start.kind, self.settings)
+        engine, reorder = self.fitter.problem.engine, self.start.count is None
+        return l1_proposals(engine, self.start.kind, reorder, self.settings)
 
     def steps(
         self, candidates: Candidates[Candidate], further_blocks: Iterable[int]
