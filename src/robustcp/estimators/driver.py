@@ -54,6 +54,8 @@ LOG = logging.getLogger(__name__)
 DIVERGENCE_RATIO = 100.0
 #: Costs per entry that differ by less are taken as equal.
 SAME_COST_TOL = 1e-3
+#: The standard error of costs per entry, which are estimated from a sample of the entries.
+COST_STANDARD_ERROR = 5e-3
 #: Models fit equally well if their costs per entry differ by less than this.
 EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
@@ -468,8 +470,8 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
 
     Runs are compared without the fibres that any of them leaves out first, so that a component
     fitted to outlying fibres does not lower the cost. But if a model explains such fibres and is as
-    good elsewhere, they are not outlying: runs that differ by less than a component are compared
-    with all fibres. Ties go to runs in which no component is split, then to the one that most
+    good elsewhere, they are not outlying: runs that differ by less than a component, or a standard
+    error, are compared with all fibres. Ties go to runs in which no component is split, then to the one that most
     starts agree with.
     """
     starts = runs[0].starting_point.starts
@@ -482,7 +484,7 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
     if fibres:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
-        limit = min(costs) + runs[0].criterion.component_cost
+        limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)
         close_runs = [run for run, cost in zip(runs, costs, strict=True) if cost <= limit]
     lowest_cost = min(run.cost for run in close_runs)
     equal_runs = [

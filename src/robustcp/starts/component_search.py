@@ -17,9 +17,6 @@ from robustcp.starts.candidates import Candidate, is_same_model
 from robustcp.starts.loose_fits import ParallelMap, StartFitter
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 
-#: The family of the candidates of component searches.
-COMPONENT_SEARCH = "component search"
-
 
 @dataclass(frozen=True, eq=False)
 class ComponentSearch:
@@ -126,7 +123,7 @@ def _candidate_from_posterior(fitter: StartFitter, posterior: Posterior) -> Cand
     engine = fitter.problem.engine
     factors = tuple(engine.asarray(A) for A in posterior.means)
     fibres = flag_fibres_of_posterior(posterior) or None
-    return Candidate(factors, fitter.criterion.cost(factors), fibres, COMPONENT_SEARCH)
+    return Candidate(factors, fitter.criterion.cost(factors), fibres, "component search")
 
 
 def _have_converged(searches: Sequence[ComponentSearch], settings: SearchSettings) -> bool:

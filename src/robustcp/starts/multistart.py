@@ -26,7 +26,7 @@ from robustcp.starts.choice_of_starts import (
     QuantileProposal,
     l1_proposals,
 )
-from robustcp.starts.component_search import COMPONENT_SEARCH, search_components
+from robustcp.starts.component_search import search_components
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import ParallelMap, Proposal, StartFitter, serial_map
 from robustcp.starts.search_log import SearchLog, transfer_factors
@@ -406,8 +406,7 @@ class _Search:
         At least two starts must have reached the best model, and one of these must hold:
 
         - its residuals are noise, and each of its components is needed, or was exchanged in vain;
-        - three starts reached it, and exchanges of its components did not lower the cost;
-        - component searches reached it, and rows have enough entries.
+        - three starts reached it, and exchanges of its components did not lower the cost.
 
         If it explains little, quantile starts must have been tried too, and exchanges, unless three
         starts reached it.
@@ -419,8 +418,6 @@ class _Search:
         exchanged, enough = best in self.exchanged, same_count >= settings.sufficient_same_starts
         if same_count == 1:
             return False
-        if best.family == COMPONENT_SEARCH and not self.is_thin:
-            return True
         if self.explains_little(best) and (few or not (enough or exchanged)):
             return False
         if enough and exchanged:
