@@ -40,6 +40,7 @@ LAYERS = (
     ("starts.start", "starts.random", "starts.svd", "starts.spectral", "starts.initial_factors"),
     ("starts.loose_fits",),
     ("starts.choice_of_starts", "starts.component_search"),
+    ("starts.search",),
     ("starts.multistart", "starts.cases"),
     ("starts.fit_plan",),
     ("inference.parallel",),

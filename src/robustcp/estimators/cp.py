@@ -105,9 +105,10 @@ def cp(
         not, and goes on with random factors.
     starts : int or "auto"
         How many starts to try. "auto" tries a few at a time, until two agree with the best and its
-        residuals look like noise, or until many agree. Failing that, it tries starts for data in
-        which most entries, or whole fibres, are outliers; this takes up to ten times as long, and
-        the logger "robustcp.search" says why, at level INFO. `fit.starts` tells how they ended.
+        residuals are noise, or until three agree; where they do not, also starts for data in which
+        most entries are outliers, exchanges of components, and more starts. It ends at ten times
+        the price of a fit, with the warning "search_limit"; the logger "robustcp.search" says why
+        it goes on, at level INFO. `fit.starts.table()` has them all.
     tol, max_sweeps, rng, callback, checkpoint
         As in `cpal1`.
 

@@ -471,8 +471,8 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     Runs are compared without the fibres that any of them leaves out first, so that a component
     fitted to outlying fibres does not lower the cost. But if a model explains such fibres and is as
     good elsewhere, they are not outlying: runs that differ by less than a component, or a standard
-    error, are compared with all fibres. Ties go to runs in which no component is split, then to the one that most
-    starts agree with.
+    error, are compared with all fibres. Ties go to runs in which no component is split, then to the
+    one that most starts agree with.
     """
     starts = runs[0].starting_point.starts
     assert starts is not None

@@ -2,7 +2,7 @@
 
 A proposal says which kind of initial factors is computed, and which losses are minimised from
 there. `l1_proposals` yields those that minimise the 1-norm, in the order in which they are tried.
-multistart.py decides when the other proposals are tried; the starts of `cpal1` and `cpals` are made
+search.py decides when the other proposals are tried; the starts of `cpal1` and `cpals` are made
 by `make_starts` in initial_factors.py, those of `cases` in cases.py.
 """
 

@@ -16,6 +16,7 @@ from robustcp.noise import (
     Noise,
     estimate_rough_noise,
     find_outlying_fibres,
+    fit_contaminated_normal,
     measure_structure,
     model_entropy,
 )
@@ -99,6 +100,17 @@ class Criterion:
             or has_split_component(factors, self.settings)
             or self.redundant_components(factors, self.entropy(factors))
         )
+
+    def is_exact(self, factors: Factors) -> bool:
+        """Whether most entries are fitted nearly exactly, so that the others are outliers.
+
+        Entries that are 0 do not count: in sparse data they may be most entries.
+        """
+        engine, min_sigma = self.problem.engine, self.problem.resolution.min_entry_sigma
+        residuals = engine.sample(factors).values[np.abs(engine.sample().values) > min_sigma]
+        mixture = fit_contaminated_normal(residuals, min_sigma)
+        limit = self.settings.exact_noise_share * self.problem.ordinary_magnitude
+        return mixture.clean > 0.5 and mixture.sigma < limit
 
     def is_noise(self, factors: Factors, fibres: Fibres | None = None) -> bool:
         """Whether the residuals of a model are noise, apart from outlying fibres."""

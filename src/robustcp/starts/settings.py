@@ -78,6 +78,9 @@ class SearchSettings:
     #: Largest number of exchanges of a candidate, as a multiple of the patience.
     max_exchange_ratio: int = 3
 
+    #: A model is exact if its noise is below this share of the magnitude of ordinary entries.
+    exact_noise_share: float = 1e-3
+
     # Price: entries x rank x passes
     #: The search ends when it has cost this many times as much as the final fit of all data, ...
     max_price_ratio: float = 10.0
