@@ -8,9 +8,18 @@ from functools import partial
 import numpy as np
 import pytest
 
-from robustcp import Checkpoint, as_engine, cp, factor_match_score, load, save, simulate
+from robustcp import (
+    Checkpoint,
+    Observed,
+    as_engine,
+    cp,
+    factor_match_score,
+    load,
+    save,
+    simulate,
+)
 from robustcp.constraints import Free
-from robustcp.engines import single_blas_thread
+from robustcp.engines import Fibres, single_blas_thread
 from robustcp.estimators import cp as estimator
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate
@@ -63,6 +72,35 @@ class TestExchange:
             same = fitter.exchange_component(factors, "residuals", np.random.default_rng(0))
         assert same is factors
 
+    def test_of_listed_entries(self):
+        """The residuals of listed entries are a list too."""
+        X = simulate((24, 23, 22), 6, eta=0.5, gamma=1.5, rng=1).data
+        seen = np.random.default_rng(0).random(X.shape) < 0.8
+        listed = cp(Observed(np.argwhere(seen), X[seen], X.shape), 6, rng=0)
+        dense = cp(np.where(seen, X, np.nan), 6, rng=0)
+        assert "exchanged components" in listed.starts.families
+        np.testing.assert_allclose(sorted(listed.starts), sorted(dense.starts), rtol=1e-6)
+
+    @pytest.mark.parametrize("scale", [1e-80, 1e80])
+    def test_do_not_depend_on_units(self, scale):
+        X = hard_problem(2)
+        one, other = cp(X, 3, rng=0).starts, cp(scale * X, 3, rng=0).starts
+        assert other.families == one.families
+        np.testing.assert_allclose(np.array(other) - np.log(scale), one, atol=0.02)
+
+    def test_leave_excluded_fibres_out(self):
+        X = self.sim.data.copy()
+        X[:, 3, 4] += 100
+        mask = np.zeros((1, 14, 13), dtype=bool)
+        mask[0, 3, 4] = True
+        fitter = StartFitter(Problem.of(as_engine(X)), CONSTRAINTS)
+        part = fitter.without_fibres(Fibres(X.shape, ((0, mask),)))
+        truth = tuple(map(np.asarray, self.sim.truth.absorbed()))
+        with single_blas_thread:
+            _, B, C = part._residual_component(truth, np.inf)
+        assert abs(B[3, 0]) < 0.9 * np.linalg.norm(B)
+        assert abs(C[4, 0]) < 0.9 * np.linalg.norm(C)
+
 
 class TestPrice:
     def fitter(self):
@@ -91,6 +129,12 @@ class TestPrice:
         monkeypatch.setattr(
             estimator, "Multistart", partial(Multistart, settings=changed), raising=True
         )
+
+    def test_of_the_first_look_may_reach_the_limit(self, monkeypatch):
+        X = simulate((42, 41, 40), 4, eta=0.45, gamma=1.5, rng=0).data
+        self.cheap(monkeypatch, max_price_ratio=0.0, min_price_limit=1.0)
+        fit = cp(X, 4, rng=0, max_sweeps=10)
+        assert "search_limit" in [warning.code for warning in fit.warnings]
 
     def test_a_search_that_reaches_its_limit_says_so(self, monkeypatch):
         X = hard_problem()

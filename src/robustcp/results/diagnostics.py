@@ -200,7 +200,7 @@ def single_start_warnings(reached: int, count: int) -> list[FitWarning]:
 def search_limit_warnings(reached: int, count: int) -> list[FitWarning]:
     """The warning that the search for starts ended at its price limit."""
     sentence = (
-        f"the search ended at ten times the cost of a fit, when {reached} of {count} starts had "
+        f"the search for starts ended at its price limit, when {reached} of {count} starts had "
         f"reached this model: try starts={3 * count}"
     )
     return [FitWarning("search_limit", sentence, {"reached": reached, "starts": count})]

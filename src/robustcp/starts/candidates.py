@@ -72,7 +72,9 @@ class Starts(tuple[float, ...]):
         return f"Starts({self.reached} of {len(self)} reached the best, {best})"
 
     def table(self) -> pandas.DataFrame:
-        """The starts as a table, the best first: its family, cost after the loose fit and at
+        """The starts as a table, the lowest cost first.
+
+        Of each start the family, the cost after the loose fit, the final cost if it was fitted to
         convergence, and the seconds of the loose fit.
 
         Examples

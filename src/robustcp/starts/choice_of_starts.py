@@ -1,9 +1,9 @@
 """The starts that a multistart may try, as `Proposal`s, which are not fitted yet.
 
-A proposal says which kind of initial factors is computed, and which losses are minimised from
-there. `l1_proposals` yields those that minimise the 1-norm, in the order in which they are tried.
-search.py decides when the other proposals are tried; the starts of `cpal1` and `cpals` are made
-by `make_starts` in initial_factors.py, those of `cases` in cases.py.
+A proposal says where a start begins, at initial factors of a kind or at a candidate, and which
+losses are minimised from there. `l1_proposals` yields those that minimise the 1-norm, in the order
+in which they are tried. search.py decides when the other proposals are tried; the starts of `cpal1`
+and `cpals` are made by `make_starts` in initial_factors.py, those of `cases` in cases.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from robustcp._util.interrupts import stop_requested
 from robustcp.engines import Engine, Fibres
 from robustcp.optimize.schedules import (
     Continuation,
@@ -117,7 +118,9 @@ class QuantileProposal:
 class ExchangeProposal:
     """A candidate whose components are exchanged for new ones, as long as that lowers the cost.
 
-    Most local minima have all components right but one or two.
+    Most local minima have all components right but one or two. Fits leave out the fibres that are
+    outlying given the current model; the result keeps those of the candidate, since the final fit
+    finds them anew.
 
     Attributes
     ----------
@@ -149,7 +152,7 @@ class ExchangeProposal:
                 fibres = fitter.find_outlying_fibres(best.factors)
                 continue
             failures += 1
-            if failures == self.patience:
+            if failures == self.patience or stop_requested():
                 break
         return best
 

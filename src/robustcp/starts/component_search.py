@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from robustcp._util.interrupts import stop_requested
 from robustcp.constraints import Constraints
 from robustcp.engines import Entries, Fibres
 from robustcp.model.kruskal import KruskalTensor
@@ -110,7 +111,7 @@ def search_components(
     )
     while searches[0].proposals < max_additions and not _have_converged(searches, settings):
         stalled = [search.proposals - search.last_improvement for search in searches]
-        if min(stalled) >= settings.addition_patience:
+        if min(stalled) >= settings.addition_patience or stop_requested():
             break
         searches = parallel_map(lambda search: search.run(settings.additions_per_round), searches)
     sweeps = settings.addition_sweeps * sum(search.proposals + 1 for search in searches)

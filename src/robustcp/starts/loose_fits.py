@@ -206,19 +206,16 @@ class StartFitter:
 
         The new component is random, positive, or the leading singular vectors of the residuals.
         """
-        problem, xp = self.problem, self.problem.engine.xp
-        size = median_magnitude(problem.engine.sample(factors).values)
+        size = median_magnitude(self.problem.engine.sample(factors).values)
         if size == 0:
             return factors
         if kind == "residuals":
-            residuals = as_engine(problem.engine.map_residuals(lambda r: r, factors))
-            limit = size * rng.uniform(*self.settings.residual_limits)
-            problem, kind = Problem.of(residuals.clipped(limit)), "nvecs"
-        new = Initialization(kind)(problem, 1, rng, self.constraints).factors
-        initial_factors = tuple(
-            xp.concat([A, self.settings.new_component_size * B], axis=1)
-            for A, B in zip(factors, problem.units.factors_of_data(new), strict=True)
-        )
+            new = self._residual_component(
+                factors, size * rng.uniform(*self.settings.residual_limits)
+            )
+        else:
+            new = Initialization(kind)(self.problem, 1, rng, self.constraints).factors
+        initial_factors = self._append_component(factors, new, self.settings.new_component_size)
         refine, resolution = self.fit_cauchy, self.problem.resolution
         thin = self.criterion.needs_row_prior(factors[0].shape[1])
         if not thin and most_are_outliers(self.problem.engine, factors, resolution):
@@ -229,6 +226,20 @@ class StartFitter:
             stage = self.stage(Continuation(*epsilons), 1)
             initial_factors = self.run_stages([stage], initial_factors, max_sweeps=30)
         return refine(self.prune_component(refine(initial_factors)).factors)
+
+    def _residual_component(self, factors: Factors, limit: float) -> Factors:
+        """The leading singular vectors of the residuals of a model, clipped at a limit."""
+        engine = self.problem.engine
+        entries, residuals = engine.entries(factors), np.full(engine.shape, np.nan)
+        residuals[entries.indices] = entries.values
+        problem = Problem.of(as_engine(residuals, threads=1).clipped(limit))
+        start = Initialization("nvecs")(problem, 1, np.random.default_rng(0), self.constraints)
+        return tuple(map(engine.asarray, problem.units.factors_of_data(start.factors)))
+
+    def _append_component(self, factors: Factors, new: Factors, size: float) -> Factors:
+        """A model with one more component, multiplied by `size` in each mode."""
+        concat = self.problem.engine.xp.concat
+        return tuple(concat([A, size * B], axis=1) for A, B in zip(factors, new, strict=True))
 
     def replace_redundant_component(self, candidate: Candidate) -> Candidate:
         """The candidate with a redundant component, such as half of a split one, replaced by a new
@@ -245,17 +256,14 @@ class StartFitter:
             )
             if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
                 return candidate
-        xp = self.problem.engine.xp
-        new_component = Initialization("clipped")(
+        new = Initialization("clipped")(
             self.problem, 1, np.random.default_rng(0), self.constraints
         ).factors
-        initial_factors = tuple(
-            xp.concat([A, self.settings.replacement_size * B], axis=1)
-            for A, B in zip(pruned.factors, new_component, strict=True)
+        initial_factors = self._append_component(
+            pruned.factors, new, self.settings.replacement_size
         )
-        factors = self.run_stages(
-            [self.cauchy_stage],
-            self.fit_l1(initial_factors, self.settings.large_epsilon_share, 1e-4, 100),
+        factors = self.fit_cauchy(
+            self.fit_l1(initial_factors, self.settings.large_epsilon_share, 1e-4, 100)
         )
         refitted = replace(candidate, factors=factors, cost=self.criterion.entropy(factors))
         return (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from robustcp._util.interrupts import stop_requested
 from robustcp.constraints import Constraints
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import estimate_rough_noise, find_outlying_fibres
@@ -93,7 +94,7 @@ class Multistart(Start):
             log = search_log.section("first look")
             fitter = make_fitter(problem, constraints, subsample, log, settings)
             result = Search(self.kind, self.count, fitter, rank, rng, max_price, settings).run(())
-        if result is None or not result.agree:
+        if result is None or not (result.agree or stop_requested()):
             subsample = draw_subsample(engine, rank, rng, settings)
             fitter = make_fitter(problem, constraints, subsample, search_log, settings)
             blocks: Iterable[int] = settings.further_blocks

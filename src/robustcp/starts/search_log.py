@@ -94,12 +94,15 @@ class SearchLog:
         if logged is not None and logged.state is None:
             self.runs.prices[name] = logged.price
             return transfer_factors(engine, logged.factors)
+        # A run that begins after a stop may begin at unfinished factors, so it is not recorded.
+        recorded = not stop_requested()
         state = (
             make_state() if logged is None else solver.resume(_transfer_state(logged.state, engine))
         )
 
         def after_sweep(state: State) -> bool:
-            self.runs.put(name, LoggedRun(state.factors, state))
+            if recorded:
+                self.runs.put(name, LoggedRun(state.factors, state))
             throughput = self.runs.throughput
             throughput.count_step()
             throughput.report(LOG, lambda: ProgressReport(name, f"sweep {state.sweep}"))
@@ -109,7 +112,7 @@ class SearchLog:
         state, outcome = solver.run(state, max_sweeps, after_sweep)
         rank, passes = state.factors[0].shape[1], state.sweep * len(solver.modes)
         price = self.runs.prices[name] = engine.count * rank * passes
-        if outcome != STOPPED:
+        if recorded and outcome != STOPPED:
             self.runs.put(name, LoggedRun(state.factors, price=price))
         return state.factors
 

@@ -40,14 +40,16 @@ class SearchSettings:
     same_model_score: float = 0.95
     #: Relative difference below which two objectives are the same.
     same_objective_tol: float = 5e-3
-    #: Number of agreeing starts that ends the search, whatever the residuals.
+    #: Number of agreeing starts that ends the search, whatever the residuals, if exchanges do not
+    #: lower the cost.
     sufficient_same_starts: int = 3
-    #: Number of starts from which models are compared without redundant components.
+    #: Number of starts from which quantile starts are among them; with so many a model is not taken
+    #: as reliable, and its redundant components are counted.
     many_starts: int = 8
     #: A component is redundant if leaving it out raises the cost, summed over entries, by less
     #: than this for each of its parameters.
     cost_per_parameter: float = 2.0
-    #: A model of few starts is plausible if it lowers the entropy of the data by this much.
+    #: If the best model lowers the entropy of the data by less, most entries may be outliers.
     large_entropy_drop: float = 1.0
     #: A component of a candidate is replaced if the entropy without it rises by no more than this.
     negligible_entropy_rise: float = 0.005
@@ -120,6 +122,8 @@ class SearchSettings:
     max_additions: int = 80
     #: The same where rows have many entries.
     max_fallback_additions: int = 8
+    #: Largest rank of a component search where rows have many entries.
+    max_component_search_rank: int = 8
     #: Sweeps of an addition, for its price.
     addition_sweeps: int = 50
     #: Where rows have many entries, larger data is searched on a subsample of so many entries.
@@ -134,8 +138,6 @@ class SearchSettings:
     min_improvement: float = 1e-4
     #: Largest number of times that outlying fibres are flagged anew.
     fibre_rounds: int = 3
-    #: Sweeps on all data, for a model of a subsample.
-    extension_sweeps: int = 10
 
 
 SEARCH_SETTINGS = SearchSettings()

@@ -38,7 +38,7 @@ class StartingPoint:
     sufficient_rank : int, optional
         The number of components that are not redundant, where the search counted them.
     reliable : bool
-        Whether the first starts agreed.
+        Whether enough of the first starts agreed.
     search_limited : bool
         Whether the search ended at its price limit before starts agreed.
     """
