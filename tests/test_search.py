@@ -10,6 +10,7 @@ import pytest
 
 from robustcp import (
     Checkpoint,
+    KruskalTensor,
     Observed,
     as_engine,
     cp,
@@ -211,3 +212,30 @@ def test_a_search_that_is_interrupted_goes_on_with_the_same_bits(tmp_path, monke
     assert fit.starts.families == whole.starts.families
     assert all(map(np.array_equal, fit.factors, whole.factors))
     assert fit.warnings == whole.warnings
+
+
+class TestDataWithoutNoise:
+    def data(self, seed):
+        """A model with zeros in its factors, and outliers."""
+        rng = np.random.default_rng(seed)
+        factors = [rng.standard_normal((n, 3)) * (rng.random((n, 3)) < 0.6) for n in (30, 12, 10)]
+        truth = KruskalTensor(np.ones(3), tuple(factors)).normalized()
+        X = truth.full() + 1e-6 * rng.standard_normal(truth.shape)
+        outliers = rng.choice((-1, 1), X.shape) * rng.uniform(2, 8, X.shape)
+        return np.where(rng.random(X.shape) < 0.1, X + outliers, X), truth
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_missing_component_is_found(self, seed):
+        """Without one of its components a model with zeros is exact where that one is zero."""
+        X, truth = self.data(seed)
+        fit = cp(X, 3, rng=0)
+        assert factor_match_score(fit, truth, weights=False) > 0.999
+
+    def test_an_exact_model_lacks_no_component(self):
+        X, truth = self.data(0)
+        factors = tuple(map(np.asarray, truth.absorbed()))
+        fitter = StartFitter(Problem.of(as_engine(X)), CONSTRAINTS)
+        factors = fitter.problem.units.factors_of_fit(factors)
+        with single_blas_thread:
+            assert fitter.criterion.is_exact(factors)
+            assert not any(map(fitter.criterion.is_exact, fitter.leave_one_out(factors)))

@@ -10,7 +10,7 @@ from robustcp.noise.entropy import model_entropy
 from robustcp.noise.estimation import estimate_model_noise, estimate_rough_noise, rms_log_ratio
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.outlying_fibres import find_outlying_fibres, flag_outlying_fibres
-from robustcp.noise.residual_tests import ResidualStructure, measure_structure
+from robustcp.noise.residual_tests import ResidualStructure, are_evenly_spread, measure_structure
 from robustcp.noise.residuals import Residuals
 from robustcp.noise.spec import NoiseSpec, is_kind, parse_noise
 
@@ -22,6 +22,7 @@ __all__ = [
     "NoiseSpec",
     "ResidualStructure",
     "Residuals",
+    "are_evenly_spread",
     "degrees_of_freedom_correction",
     "estimate_model_noise",
     "estimate_rough_noise",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +52,25 @@ class ResidualStructure:
                     f"neighbours along {axes.mode_name(mode)} correlate by {autocorrelation:.2f}"
                 )
         return ["residuals are structured: " + " and ".join(findings)] if findings else []
+
+
+def are_evenly_spread(outlying: np.ndarray, indices: Sequence[np.ndarray]) -> bool:
+    """Whether outlying entries, a mask, are spread over the slabs of each mode as at random.
+
+    By the sum of squared deviations of their numbers in slabs, in units of binomial variances.
+    """
+    share = float(np.mean(outlying)) if outlying.size else 0.0
+    if share in (0.0, 1.0):
+        return True
+    for index in indices:
+        counts = np.bincount(index)
+        deviations = np.bincount(index, outlying) - share * counts
+        squares = float(np.sum(deviations**2 / np.maximum(counts, 1))) / (share * (1 - share))
+        degrees_of_freedom = np.count_nonzero(counts) - 1
+        limit = STRUCTURE_SETTINGS.min_z_score * math.sqrt(2 * degrees_of_freedom)
+        if squares > degrees_of_freedom + limit:
+            return False
+    return True
 
 
 def measure_structure(

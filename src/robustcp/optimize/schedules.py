@@ -232,6 +232,9 @@ class Refinement(Schedule):
         residuals, posterior = self._estimate_residuals(engine, factors, before)
         old = None if before is None else before.noise
         noise = self.noise.estimate(residuals, old)  # of the kind that is selected at level 0
+        if level == 0 and before is not None and noise.sigma > 0:
+            # The smoothed 1-norm does not resolve smaller residuals: they are not noise yet.
+            noise = noise.inflated(max(1.0, before.loss.reach / noise.sigma))
         self._check_noise(noise, old)
         frozen_noise = noise.with_signal(factors) if noise.kind.signal else noise
         fibres = find_outlying_fibres(engine, factors, frozen_noise)

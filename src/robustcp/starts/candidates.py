@@ -195,10 +195,11 @@ class Candidates(Generic[C]):
             for candidate in self
         )
 
-    def distinct(self) -> list[C]:
-        """The candidates whose models differ, the cheapest first."""
+    def distinct(self, candidates: Iterable[C] | None = None) -> list[C]:
+        """The candidates, by default all, whose models differ, the cheapest first."""
         distinct: list[C] = []
-        for candidate in sorted(self, key=lambda candidate: candidate.cost):
+        candidates = self if candidates is None else candidates
+        for candidate in sorted(candidates, key=lambda candidate: candidate.cost):
             if not any(
                 is_same_model(candidate.model, other.model, self._settings) for other in distinct
             ):
@@ -206,23 +207,17 @@ class Candidates(Generic[C]):
         return distinct
 
     def select(self) -> list[C]:
-        """The two cheapest candidates of each round, without duplicates and without candidates
-        whose cost is far above the lowest. Two of each round, so that later rounds do not displace
-        good candidates.
+        """The two cheapest models of each round, without duplicates and without candidates whose
+        cost is far above the lowest. Two of each round, so that later rounds do not displace good
+        candidates.
         """
-        leading = [
+        max_cost = self.best.cost + self._settings.max_cost_gap
+        leading = (
             candidate
             for candidates in self.rounds
-            for candidate in sorted(candidates, key=lambda candidate: candidate.cost)[:2]
-        ]
-        max_cost = min(candidate.cost for candidate in leading) + self._settings.max_cost_gap
-        selected: list[C] = []
-        for candidate in sorted(leading, key=lambda candidate: candidate.cost):
-            if candidate.cost <= max_cost and not any(
-                is_same_model(candidate.model, other.model, self._settings) for other in selected
-            ):
-                selected.append(candidate)
-        return selected
+            for candidate in self.distinct(c for c in candidates if c.cost <= max_cost)[:2]
+        )
+        return self.distinct(leading)
 
 
 def multistart(

@@ -14,6 +14,7 @@ from robustcp.engines import Engine, Fibres, to_host
 from robustcp.model.metrics import concentration
 from robustcp.noise import (
     Noise,
+    are_evenly_spread,
     estimate_rough_noise,
     find_outlying_fibres,
     fit_contaminated_normal,
@@ -23,7 +24,11 @@ from robustcp.noise import (
 from robustcp.optimize.posterior import Posterior
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import RowPrior
+from robustcp.starts.candidates import Candidate
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
+
+#: The entropy of the residuals of a model, and the model.
+ReducedModel = tuple[float, Factors]
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,9 @@ class Criterion:
     problem: Problem
     constraints: Constraints
     settings: SearchSettings = field(default=SEARCH_SETTINGS, repr=False)
+    _reduced_models: list[tuple[Factors, list[ReducedModel]]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def needs_row_prior(self, rank: int) -> bool:
         """Whether some rows have so few entries that models need a prior of rows.
@@ -85,32 +93,54 @@ class Criterion:
         engine = self.problem.engine
         return self.settings.cost_per_parameter * sum(engine.shape) / max(engine.count, 1)
 
+    def reduced_models(self, factors: Factors) -> list[ReducedModel]:
+        """For each component the model without it, and the entropy of its residuals.
+
+        Those of the last model are kept: the same model is tested and pruned.
+        """
+        if not self._reduced_models or self._reduced_models[0][0] is not factors:
+            models = leave_one_component_out(self.problem.engine.xp, factors)
+            reduced = [(self.entropy(model), model) for model in models]
+            self._reduced_models[:] = [(factors, reduced)]
+        return self._reduced_models[0][1]
+
     def redundant_components(self, factors: Factors, entropy: float) -> list[int]:
         """Components whose removal raises the entropy by less than `component_cost`."""
         if factors[0].shape[1] == 1 or self.problem.engine.max_abs == 0:
             return []
         limit = entropy + self.component_cost
-        reduced_models = leave_one_component_out(self.problem.engine.xp, factors)
-        return [r for r, reduced in enumerate(reduced_models) if self.entropy(reduced) < limit]
+        reduced_models = self.reduced_models(factors)
+        return [r for r, (reduced, _) in enumerate(reduced_models) if reduced < limit]
 
-    def has_odd_component(self, factors: Factors) -> bool:
+    def has_odd_component(self, candidate: Candidate) -> bool:
         """Whether a component is localised, redundant, or alike another in all modes but one."""
+        factors = candidate.factors
         return bool(
             localised_components(factors, self.settings)
             or has_split_component(factors, self.settings)
-            or self.redundant_components(factors, self.entropy(factors))
+            or self.redundant_components(factors, self.candidate_entropy(candidate))
         )
 
-    def is_exact(self, factors: Factors) -> bool:
-        """Whether most entries are fitted nearly exactly, so that the others are outliers.
+    def candidate_entropy(self, candidate: Candidate) -> float:
+        """The entropy of a candidate's residuals, which is its cost but where rows have few
+        entries."""
+        thin = self.needs_row_prior(candidate.factors[0].shape[1])
+        return self.entropy(candidate.factors) if thin else candidate.cost
 
-        Entries that are 0 do not count: in sparse data they may be most entries.
+    def is_exact(self, factors: Factors) -> bool:
+        """Whether most entries are fitted nearly exactly, and the others are evenly spread.
+
+        A model that lacks a component with zeros in its factors is exact where that component is
+        zero; its other entries are concentrated on some slabs. Entries that are 0 do not count as
+        fitted exactly: in sparse data they may be most entries.
         """
         engine, min_sigma = self.problem.engine, self.problem.resolution.min_entry_sigma
-        residuals = engine.sample(factors).values[np.abs(engine.sample().values) > min_sigma]
-        mixture = fit_contaminated_normal(residuals, min_sigma)
+        residuals, nonzero = engine.sample(factors), np.abs(engine.sample().values) > min_sigma
+        mixture = fit_contaminated_normal(residuals.values[nonzero], min_sigma)
         limit = self.settings.exact_noise_share * self.problem.ordinary_magnitude
-        return mixture.clean > 0.5 and mixture.sigma < limit
+        if mixture.clean <= 0.5 or mixture.sigma >= limit:
+            return False
+        return are_evenly_spread(np.abs(residuals.values) > 5 * mixture.sigma, residuals.indices)
 
     def is_noise(self, factors: Factors, fibres: Fibres | None = None) -> bool:
         """Whether the residuals of a model are noise, apart from outlying fibres."""

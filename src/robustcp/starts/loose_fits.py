@@ -174,7 +174,8 @@ class StartFitter:
 
     def prune_component(self, factors: Factors) -> Candidate:
         """The model without the component whose removal raises the entropy least."""
-        return self._best_candidate(self.leave_one_out(factors))
+        entropy, model = min(self.criterion.reduced_models(factors), key=lambda reduced: reduced[0])
+        return Candidate(model, entropy)
 
     def _best_candidate(self, models: Iterable[Factors]) -> Candidate:
         """The model of lowest entropy."""
@@ -276,8 +277,12 @@ class StartFitter:
         """The model of a candidate without its redundant components: backward elimination."""
         factors, cost = candidate.factors, self.criterion.entropy(candidate.factors)
         while factors[0].shape[1] > 1:
-            reduced_models = sorted(self.leave_one_out(factors), key=self.criterion.entropy)[:2]
-            reduced = self._best_candidate(map(self.fit_cauchy, reduced_models))
+            reduced_models = sorted(
+                self.criterion.reduced_models(factors), key=lambda reduced: reduced[0]
+            )
+            reduced = self._best_candidate(
+                self.fit_cauchy(model) for _, model in reduced_models[:2]
+            )
             if reduced.cost > cost + self.criterion.component_cost:
                 break
             factors = reduced.factors

@@ -309,7 +309,7 @@ class Search:
         """Whether the entropy of the residuals is hardly lower than that of the data: then most of
         the data may be outliers."""
         criterion = self.fitter.criterion
-        drop = criterion.null_entropy - criterion.entropy(candidate.factors)
+        drop = criterion.null_entropy - criterion.candidate_entropy(candidate)
         return drop < self.settings.large_entropy_drop
 
     def agree(self, candidates: Candidates[Candidate]) -> bool:
@@ -327,7 +327,7 @@ class Search:
         if self.count is not None:
             return False
         best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
-        if criterion.is_exact(best.factors) and not criterion.has_odd_component(best.factors):
+        if criterion.is_exact(best.factors) and not criterion.has_odd_component(best):
             return True
         same_count, few = candidates.count_same(), len(candidates) < settings.many_starts
         exchanged, enough = best in self.exchanged, same_count >= settings.sufficient_same_starts
@@ -338,6 +338,6 @@ class Search:
             return False
         if enough and exchanged:
             return True
-        if not exchanged and criterion.has_odd_component(best.factors):
+        if not exchanged and criterion.has_odd_component(best):
             return False
         return criterion.is_noise(best.factors, best.fibres)
