@@ -226,6 +226,13 @@ class TestContract:
             if weights != "none":
                 weighed = engine.slab_sums(squares, ours, weighted=True)
                 np.testing.assert_allclose(weighed[mode], np.nansum(w * r * r, axis=others))
+        counts, fibre_squares = engine.fibre_sums((lambda e: ~xp.isnan(e), squares), ours)
+        for mode in range(3):
+            seen = (w > 0) & ~np.isnan(r)
+            assert np.array_equal(counts[mode], seen.sum(axis=mode, keepdims=True))
+            np.testing.assert_allclose(
+                fibre_squares[mode], np.nansum((w > 0) * r * r, axis=mode, keepdims=True)
+            )
         each = host(engine.map_residuals(lambda e: 2 * e, ours))
         flags = host(engine.map_residuals(lambda e: xp.abs(e) > 1.5, ours))
         expected = r[~np.isnan(r)] if kind == "Observed" else r

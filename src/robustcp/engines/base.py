@@ -256,6 +256,16 @@ class Engine(ABC):
             for index, size in zip(entries.indices, self.shape, strict=True)
         ]
 
+    def fibre_sums(self, works: Sequence[Elementwise], factors: Factors) -> list[list[np.ndarray]]:
+        """The sums of each work(x - model) over the fibres along each mode, on the host.
+
+        Arrays of the data's shape, but of size 1 in the mode. Residuals of missing entries are NaN,
+        or left out.
+        """
+        entries = self.entries(factors)
+        residuals = self.asarray(entries.values)
+        return [entries.fibre_sums(to_host(work(residuals))) for work in works]
+
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         """Some rows of the mode-n unfolding, with NaN where an entry is missing; host."""
         entries = self.entries()

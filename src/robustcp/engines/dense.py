@@ -277,6 +277,23 @@ class DenseEngine(Engine):
                 total[rows] += part
         return [totals[storage.order.index(mode)] for mode in range(self.order)]
 
+    def fibre_sums(self, works: Sequence[Elementwise], factors: Factors) -> list[list[np.ndarray]]:
+        xp, storage = self.xp, self._storage
+        shape, read, modes = storage.shape, self._tile_reader(factors), range(self.order)
+
+        def sums(tile: Tile) -> tuple[Tile, list[list[np.ndarray]]]:
+            residuals = xp.reshape(read(tile), tuple(map(slice_length, tile)))
+            boxes = [xp.astype(work(residuals), xp.float64) for work in works]
+            return tile, [[to_host(xp.sum(b, axis=n, keepdims=True)) for n in modes] for b in boxes]
+
+        totals = [[np.zeros((*shape[:n], 1, *shape[n + 1 :])) for n in modes] for _ in works]
+        for tile, parts in storage.map(sums, storage.pass_tiles()):
+            for own_totals, own_parts in zip(totals, parts, strict=True):
+                for n, (total, part) in enumerate(zip(own_totals, own_parts, strict=True)):
+                    total[(*tile[:n], slice(0, 1), *tile[n + 1 :])] += part
+        axes = [storage.order.index(mode) for mode in modes]
+        return [[own_totals[n].transpose(axes) for n in axes] for own_totals in totals]
+
     def map_residuals(self, work: Elementwise, factors: Factors) -> Array:
         read = self._tile_reader(factors, unmasked=True)
         return self._assemble_tiles(lambda tile: work(read(tile)))

@@ -12,6 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from robustcp._util.typing import Array
+from robustcp.engines.fibres import Fibres
 from robustcp.engines.tiles import split_range
 
 #: An integer array (count,) for each mode.
@@ -137,6 +138,17 @@ class Entries:
         array = np.full(self.shape, missing)
         array[self.indices] = values
         return array
+
+    def fibre_sums(self, terms: np.ndarray) -> list[np.ndarray]:
+        """For each mode the sums of some terms, one per entry, over the fibres along the mode.
+
+        Arrays of the tensor's shape, but of size 1 in the mode.
+        """
+        sums = []
+        for mode in range(len(self.shape)):
+            numbers, sizes = Fibres.fibre_numbers(self.shape, mode, self.indices)
+            sums.append(np.bincount(numbers, terms, math.prod(sizes)).reshape(sizes))
+        return sums
 
     def dense_slice(self, values: np.ndarray, fixed: Mapping[int, int]) -> np.ndarray:
         """An array as `to_dense` makes it, where some modes are fixed at an index."""

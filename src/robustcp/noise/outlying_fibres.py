@@ -8,16 +8,26 @@ together. So fibres are tested by the mean and the mean square of their standard
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from robustcp._util import checks
 from robustcp._util.quantiles import median
-from robustcp._util.typing import Factors
-from robustcp.engines import FIBRES_NOT_EXCLUDED, Engine, Fibres, fibre_length, sample_indices
+from robustcp._util.typing import Array, Factors
+from robustcp.engines import (
+    FIBRES_NOT_EXCLUDED,
+    Engine,
+    Entries,
+    Fibres,
+    fibre_length,
+    sample_indices,
+)
 from robustcp.noise.model import Noise
 from robustcp.noise.settings import FIBRE_SETTINGS
+
+#: For each of several terms and each mode, the sums over the fibres along the mode.
+FibreSums = Sequence[Sequence[np.ndarray]]
 
 
 def find_outlying_fibres(engine: Engine, factors: Factors, noise: Noise) -> Fibres | None:
@@ -46,9 +56,18 @@ def find_outlying_fibres(engine: Engine, factors: Factors, noise: Noise) -> Fibr
 def _flag_by_residuals(engine: Engine, factors: Factors, noise: Noise) -> Fibres:
     if not noise.homoscedastic:
         engine = engine.standardized(noise.scales(engine.shape))
-    residuals = engine.entries(factors)
-    z = residuals.values / noise.sigma
-    return flag_outlying_fibres(z, residuals.indices, engine.shape)
+    xp, limit = engine.xp, FIBRE_SETTINGS.clip_limit
+
+    def clipped(r: Array) -> Array:
+        z = xp.clip(r / noise.sigma, -limit, limit)
+        return xp.where(xp.isnan(z), xp.zeros_like(z), z)
+
+    terms = (lambda r: ~xp.isnan(r), clipped, lambda r: clipped(r) ** 2)
+
+    def sums_without(fibres: Fibres) -> FibreSums:
+        return engine.without_fibres(fibres).fibre_sums(terms, factors)
+
+    return _flag_by_sums(sums_without, engine.shape)
 
 
 def flag_outlying_fibres(
@@ -56,52 +75,54 @@ def flag_outlying_fibres(
     indices: Sequence[np.ndarray],
     shape: tuple[int, ...],
 ) -> Fibres:
-    """The outlying fibres, given standardised residuals of all or many entries.
+    """The outlying fibres, given standardised residuals of all or many entries."""
+    entries = Entries(
+        shape, np.clip(z, -FIBRE_SETTINGS.clip_limit, FIBRE_SETTINGS.clip_limit), indices
+    )
 
-    The mode whose fibres are most outlying comes first, and its outlying entries are left out for
-    other modes. If outlying fibres hold too large a share of the entries, none is returned.
-    """
-    clipped = np.clip(z, -FIBRE_SETTINGS.clip_limit, FIBRE_SETTINGS.clip_limit)
-    remaining = np.ones(z.size, dtype=bool)
-    flagged: dict[int, np.ndarray] = {}
-    for _ in range(len(shape)):
-        scores = [
-            _score_fibres(clipped, remaining, indices, shape, mode) for mode in range(len(shape))
+    def sums_without(fibres: Fibres) -> FibreSums:
+        used = ~fibres.contains(indices)
+        return [
+            entries.fibre_sums(used * term) for term in (1.0, entries.values, entries.values**2)
         ]
-        excess, mode = max((excess, -mode) for mode, (excess, _) in enumerate(scores))
-        hits = scores[-mode][1]
-        if excess <= 0:
+
+    return _flag_by_sums(sums_without, shape)
+
+
+def _flag_by_sums(sums_without: Callable[[Fibres], FibreSums], shape: tuple[int, ...]) -> Fibres:
+    """The outlying fibres, given a function of the fibres that are left out.
+
+    The function returns, for each fibre along each mode, the number of its remaining entries and
+    the sums of their standardised residuals and of their squares. The mode whose fibres are most
+    outlying comes first, and its outlying entries are left out for other modes. If outlying fibres
+    hold too large a share of the entries, none is returned.
+    """
+    fibres, total, remaining = Fibres(shape), 0.0, 0.0
+    for flagged_count in range(len(shape) + 1):
+        counts, sums, squares = sums_without(fibres)
+        remaining = float(np.sum(counts[0]))
+        total = total or remaining
+        if flagged_count == len(shape):
             break
-        flagged[-mode] = flagged.get(-mode, np.zeros_like(hits)) | hits
-        remaining &= ~Fibres(shape, ((-mode, hits),)).contains(indices)
-    if np.mean(remaining) < 1 - FIBRE_SETTINGS.max_outlying_share:
+        scores = list(map(_score_fibres, counts, sums, squares))
+        mode = int(np.argmax([excess for excess, _ in scores]))
+        if scores[mode][0] <= 0:
+            break
+        fibres |= Fibres(shape, ((mode, scores[mode][1]),))
+    if remaining < (1 - FIBRE_SETTINGS.max_outlying_share) * total:
         return Fibres(shape)
-    return Fibres(shape, tuple(sorted(flagged.items())))
+    return fibres
 
 
 def _score_fibres(
-    z: np.ndarray,
-    remaining: np.ndarray,
-    indices: Sequence[np.ndarray],
-    shape: tuple[int, ...],
-    mode: int,
+    count: np.ndarray, sums: np.ndarray, squares: np.ndarray
 ) -> tuple[float, np.ndarray]:
     """The sum of squares by which outlying fibres along a mode exceed the noise, and their mask."""
-    fibre_numbers, sizes = Fibres.fibre_numbers(shape, mode, indices)
-    total = math.prod(sizes)
-    if not remaining.all():
-        fibre_numbers, z = fibre_numbers[remaining], z[remaining]
-    if z.size == math.prod(shape):
-        count = np.full(total, shape[mode])
-    else:
-        count = np.bincount(fibre_numbers, minlength=total)
     long_enough = count >= FIBRE_SETTINGS.min_entries
     if int(long_enough.sum()) < FIBRE_SETTINGS.min_fibres:
-        return 0.0, np.zeros(sizes, dtype=bool)
+        return 0.0, np.zeros(count.shape, dtype=bool)
     entries = np.maximum(count, 1)
-    mean = np.bincount(fibre_numbers, z, total) / entries
-    square = np.bincount(fibre_numbers, z * z, total) / entries
-    root = np.sqrt(entries)
+    mean, square, root = sums / entries, squares / entries, np.sqrt(entries)
     shifted = _far_from_median(mean * root, long_enough, 1.0) & (
         np.abs(mean) > FIBRE_SETTINGS.min_mean
     )
@@ -111,7 +132,7 @@ def _score_fibres(
     large &= square > median(square[long_enough])
     hits = long_enough & (shifted | large)
     excess = count * np.maximum(square - 1, 0.0)
-    return float(np.sum(excess[hits])), hits.reshape(sizes)
+    return float(np.sum(excess[hits])), hits
 
 
 def _far_from_median(values: np.ndarray, valid: np.ndarray, min_spread: float) -> np.ndarray:
