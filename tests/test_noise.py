@@ -747,6 +747,22 @@ class TestOutliers:
         assert np.array_equal(noise.without_outlying_scales().slabs[0], np.ones(30))
 
 
+class TestLongModes:
+    def test_slabs_of_a_long_mode_have_scales(self):
+        """A sample of the usual size has some 13 entries of each slab."""
+        rng = np.random.default_rng(0)
+        M, _ = model((5000, 20, 15))
+        scales = along(0, spread(5000))
+        X, bad = M + 0.1 * scales * rng.standard_normal(M.shape), rng.random(M.shape) < 0.05
+        X[bad] += 20
+        fit = cp(X, 2, rng=0)
+        assert fit.noise.kind == Kind((0,))
+        flagged = fit.outliers(X).mask
+        assert 0.0005 < np.mean(flagged[~bad]) < 0.002
+        ratio = fit.noise.slabs[0] / scales.ravel()
+        assert np.std(np.log(ratio)) < 0.15
+
+
 class TestStructure:
     def test_nothing_is_said_of_noise(self, fits):
         for name, fit in fits.items():

@@ -251,7 +251,7 @@ class TestViews:
 def test_a_sample_of_many(rng, monkeypatch):
     from robustcp.engines import observed
 
-    monkeypatch.setattr(observed, "SAMPLE_ENTRIES", 200)
+    monkeypatch.setattr(observed, "sample_size", lambda shape: 200)
     at = scattered((30, 20, 10), rng, 5000)
     x = rng.standard_normal(5000)
     factors = problem((30, 20, 10))[1]

@@ -23,7 +23,13 @@ from robustcp.engines.blocks.schedulers import SchedulerError, connect
 from robustcp.engines.blocks.streamed import StreamedEngine, engine_on_device
 from robustcp.engines.blocks.tables import PartitionedTable, open_parquet
 from robustcp.engines.dense import DenseEngine
-from robustcp.engines.entries import Entries, model_at, row_products
+from robustcp.engines.entries import (
+    SAMPLE_ENTRIES,
+    Entries,
+    model_at,
+    row_products,
+    sample_size,
+)
 from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
 from robustcp.engines.labelled import (
@@ -41,6 +47,7 @@ from robustcp.engines.tiles import Tiling, khatri_rao
 
 __all__ = [
     "FIBRES_NOT_EXCLUDED",
+    "SAMPLE_ENTRIES",
     "Arrangement",
     "Axes",
     "ChunkError",
@@ -81,6 +88,7 @@ __all__ = [
     "reverse_modes",
     "row_products",
     "sample_indices",
+    "sample_size",
     "single_blas_thread",
     "to_host",
     "values_at_entries",

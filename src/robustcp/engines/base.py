@@ -15,7 +15,7 @@ from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_device, to_host
 from robustcp.engines.axes import Axes
-from robustcp.engines.entries import Entries, draw_positions
+from robustcp.engines.entries import Entries, draw_positions, sample_size
 from robustcp.engines.entry_field import EntryField, Indices, ListedField, as_weights
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
@@ -28,9 +28,6 @@ E = TypeVar("E", bound="Engine")
 
 #: A function of the values of some entries, NaN where one is missing, that returns as many values.
 Elementwise = Callable[[Array], Array]
-
-#: Entries of a sample.
-SAMPLE_ENTRIES = 1 << 16
 
 
 class WholeSweep(ABC):
@@ -224,10 +221,10 @@ class Engine(ABC):
 
     def sample(self, factors: Factors | None = None) -> Entries:
         """x, or x - model, of a fixed sample of the observed entries (all of a small tensor)."""
-        entries = self.entries(factors)
-        if entries.values.size <= SAMPLE_ENTRIES:
+        entries, size = self.entries(factors), sample_size(self.shape)
+        if entries.values.size <= size:
             return entries
-        return entries.select(draw_positions(entries.values.size, SAMPLE_ENTRIES))
+        return entries.select(draw_positions(entries.values.size, size))
 
     @cached_property
     def max_abs(self) -> float:

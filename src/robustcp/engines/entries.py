@@ -18,6 +18,12 @@ from robustcp.engines.tiles import split_range
 #: An integer array (count,) for each mode.
 Indices = Sequence[Any] | np.ndarray
 
+#: Entries of a sample.
+SAMPLE_ENTRIES = 1 << 16
+#: Entries of a sample for each slab of the longest mode, on average.
+SLAB_SAMPLE_ENTRIES = 64
+#: The most entries of a sample, however long modes are.
+MAX_SAMPLE_ENTRIES = 1 << 20
 #: Entries whose products of factor rows are held at a time.
 BLOCK_ENTRIES = 1 << 16
 
@@ -40,6 +46,13 @@ def model_at(factors: Sequence[Array], indices: Indices) -> Array:
         for block in blocks
     ]
     return parts[0] if len(parts) == 1 else xp.concat(parts)
+
+
+def sample_size(shape: Sequence[int], min_size: int = SAMPLE_ENTRIES) -> int:
+    """The number of entries of a sample: more if a long mode has slabs with few of them otherwise,
+    but not if that takes too many."""
+    by_slabs = SLAB_SAMPLE_ENTRIES * max(shape)
+    return max(min_size, by_slabs) if by_slabs <= MAX_SAMPLE_ENTRIES else min_size
 
 
 def draw_positions(count: int, sample_size: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, working_dtype
-from robustcp.engines.base import SAMPLE_ENTRIES, Elementwise, Engine, View
+from robustcp.engines.base import Elementwise, Engine, View
 from robustcp.engines.blocks.tables import PartitionedTable, open_dask_frame, open_parquet
 from robustcp.engines.coordinates import (
     CoordinateList,
@@ -23,7 +23,13 @@ from robustcp.engines.coordinates import (
     index_dtype,
     lexicographic_order,
 )
-from robustcp.engines.entries import Entries, draw_positions, subset_shape, subtensor_indices
+from robustcp.engines.entries import (
+    Entries,
+    draw_positions,
+    sample_size,
+    subset_shape,
+    subtensor_indices,
+)
 from robustcp.engines.entry_field import ListedField, as_weights, check_shape
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
@@ -244,9 +250,10 @@ class _UnmaskedEntries:
     @cached_property
     def sample(self) -> tuple[np.ndarray, CoordinateList] | None:
         """The positions and the indices of the entries of a sample; None for all."""
-        if self.values.size <= SAMPLE_ENTRIES:
+        size = sample_size(self.coordinates.shape)
+        if self.values.size <= size:
             return None
-        positions = draw_positions(self.values.size, SAMPLE_ENTRIES)
+        positions = draw_positions(self.values.size, size)
         return positions, self.coordinates.take(positions)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from robustcp.engines.entries import draw_positions
+from robustcp.engines.entries import draw_positions, sample_size
 from robustcp.engines.tiles import Tile
 
 
@@ -23,8 +23,9 @@ class SampleIndices:
         Its modes in storage order.
     tiles : function
         Returns the tiles of the stored array; a sample of all entries is in their order.
-    sample_size : int
-        The number of entries of a sample. An array of up to three times as many is its own sample.
+    min_size : int
+        The least number of entries of a sample (see `sample_size`). An array of up to three times
+        as many entries as a sample is its own sample.
     """
 
     def __init__(
@@ -32,9 +33,10 @@ class SampleIndices:
         shape: tuple[int, ...],
         order: Sequence[int],
         tiles: Callable[[], list[Tile]],
-        sample_size: int,
+        min_size: int,
     ) -> None:
-        self._shape, self._order, self._tiles, self._sample_size = shape, order, tiles, sample_size
+        self._shape, self._order, self._tiles = shape, order, tiles
+        self._sample_size = sample_size(shape, min_size)
 
     @cached_property
     def flat_indices(self) -> np.ndarray | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from robustcp._util.quantiles import quantile_of_sorted
 from robustcp._util.typing import Factors
-from robustcp.engines import Engine, Entries
+from robustcp.engines import SAMPLE_ENTRIES, Engine, Entries, sample_size
 from robustcp.noise.model import Noise
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
@@ -67,7 +67,8 @@ class Residuals:
         return cls(sample, read_data, engine.shape, resolution, engine.count, multiplier)
 
     def subsample(self, max_count: int) -> Residuals:
-        """At most `max_count` of these residuals, drawn at random."""
+        """At most `max_count` of these residuals, drawn at random; more of a larger sample."""
+        max_count = max_count * sample_size(self.shape) // SAMPLE_ENTRIES
         if self.values.size <= max_count:
             return self
         selection = _draw_indices(self.values.size, max_count)

@@ -51,7 +51,8 @@ class MixtureSettings:
 class NoiseSettings:
     """The constants of noise estimation from residuals."""
 
-    #: The most entries for a rough estimate.
+    #: The most entries for a rough estimate. Like the next two, it is for samples of the usual
+    #: size; from larger ones, of data with a long mode, proportionally more are taken.
     rough_entries: int = 1 << 14
     #: The most entries for the selection of the kind of noise.
     kind_entries: int = 1 << 15

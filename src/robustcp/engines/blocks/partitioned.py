@@ -26,7 +26,7 @@ from robustcp.engines.blocks.tasks import (
     map_block_residuals,
 )
 from robustcp.engines.coordinates import stable_order
-from robustcp.engines.entries import Entries, subset_shape, subtensor_indices
+from robustcp.engines.entries import Entries, sample_size, subset_shape, subtensor_indices
 from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.observed import Observed, ObservedEngine
 from robustcp.engines.threads import TileExecutor
@@ -39,8 +39,6 @@ START_SAMPLE_ENTRIES = 1 << 21
 ROW_BYTES = 120
 #: Bytes for a block of normal equations.
 BLOCK_BYTES = 1 << 25
-#: Entries of a sample.
-SAMPLE_ENTRIES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +172,7 @@ class PartitionedEngine(BlockEngine):
     # Samples and parts
 
     def sample(self, factors: Factors | None = None) -> Entries:
-        return self._sample_engine(SAMPLE_ENTRIES).entries(factors)
+        return self._sample_engine(sample_size(self.shape)).entries(factors)
 
     @cached_property
     def in_memory(self) -> ObservedEngine:
