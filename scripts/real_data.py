@@ -5,8 +5,10 @@
 
 DATA is a folder with aminoacids.mat, hangzhou.mat and sensor.mat; kinetic fluorescence and serology
 come with TensorLy. Each fit runs in a process of its own, which has compiled before the clock
---compare prints the factor match score between the models of two trees, and of both the mean
-absolute residual.
+starts.
+
+--compare prints the factor match score between the models of two trees, and of both the criterion
+by which starts are compared (lower is better) and the mean absolute residual.
 """
 
 from __future__ import annotations
@@ -132,8 +134,10 @@ def work(folder: Path, name: str, method: str, seed: int) -> None:
     seconds = time.perf_counter() - begin
     mean = float(np.nanmean(np.abs(X - fit.full())))
     factors = [A.tolist() for A in fit.factors]
+    final = [cost for cost in getattr(fit.starts, "final", ()) if cost is not None]
     result = {
-        "seconds": seconds, "mean": mean, "codes": [w.code for w in fit.warnings],
+        "seconds": seconds, "mean": mean, "cost": min(final, default=None),
+        "codes": [w.code for w in fit.warnings],
         "starts": len(fit.starts), "sweeps": fit.sweeps, "weights": fit.weights.tolist(),
         "factors": factors,
     }  # fmt: skip
@@ -166,9 +170,11 @@ def compare(options: argparse.Namespace, rows: dict[str, Any]) -> None:
             for r in (row, other[name])
         ]
         score = robustcp.factor_match_score(*models, weights=False)
+        before = other[name]
         print(
-            f"{name:34} score {score:.4f}  mean |residual| {row['mean']:.6g}, "
-            f"{other[name]['mean']:.6g}  seconds {row['seconds']:.2f}, {other[name]['seconds']:.2f}"
+            f"{name:34} score {score:.4f}  cost {row['cost']:.4f}, {before['cost']:.4f}  "
+            f"mean |residual| {row['mean']:.6g}, {before['mean']:.6g}  "
+            f"seconds {row['seconds']:.2f}, {before['seconds']:.2f}"
         )
 
 
