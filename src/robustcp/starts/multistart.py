@@ -15,6 +15,7 @@ from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import estimate_rough_noise, find_outlying_fibres
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, Starts
+from robustcp.starts.criterion import localised_components
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import StartFitter
 from robustcp.starts.search import Search, make_fitter
@@ -87,14 +88,20 @@ class Multistart(Start):
             return Initialization(self.kind)(problem, rank, rng, constraints)
         final_price = engine.count * rank * engine.order * settings.final_fit_sweeps
         max_price = max(settings.max_price_ratio * final_price, settings.min_price_limit)
-        subsample, result = None, None
+        subsample, result, points = None, None, list[StartingPoint]()
         if self.count is None:
             subsample = draw_first_subsample(engine, rank, rng, settings)
         if subsample is not None:
             log = search_log.section("first look")
             fitter = make_fitter(problem, constraints, subsample, log, settings)
             result = Search(self.kind, self.count, fitter, rank, rng, max_price, settings).run(())
-        if result is None or not (result.agree or stop_requested()):
+            if result.agree:
+                points = self._starting_points(
+                    fitter, subsample, result.candidates, problem, constraints
+                )
+        # A component that is localised in all data need not look so in a part of it.
+        trusted = points and not localised_components(points[0].factors, settings)
+        if result is None or not (trusted or stop_requested()):
             subsample = draw_subsample(engine, rank, rng, settings)
             fitter = make_fitter(problem, constraints, subsample, search_log, settings)
             blocks: Iterable[int] = settings.further_blocks
@@ -103,30 +110,44 @@ class Multistart(Start):
             result = Search(self.kind, self.count, fitter, rank, rng, max_price, settings).run(
                 blocks
             )
-        candidates = result.candidates
-        max_final_fits = max(
-            settings.min_final_fits, int(settings.max_final_fit_entries / engine.count)
+            points = []
+        candidates, sufficient_rank = result.candidates, rank
+        points = points or self._starting_points(
+            fitter, subsample, candidates, problem, constraints
         )
-        selected, sufficient_rank = candidates.select()[:max_final_fits], rank
         many = len(candidates) >= settings.many_starts
         if self.count is None and many:
-            sufficient_rank = fitter.eliminate_components(selected[0])[0].shape[1]
-        positions = {id(candidate): number for number, candidate in enumerate(candidates)}
-        first, *alternatives = (
-            replace(
-                _starting_point(problem, fitter, subsample, candidate, constraints),
-                start_number=positions[id(candidate)],
-            )
-            for candidate in selected
-        )
+            selected = candidates.select()[0]
+            sufficient_rank = fitter.eliminate_components(selected)[0].shape[1]
         return replace(
-            first,
+            points[0],
             starts=_starts_of_candidates(problem, candidates),
-            alternatives=tuple(alternatives),
+            alternatives=tuple(points[1:]),
             sufficient_rank=sufficient_rank,
             reliable=result.agree and not many,
             search_limited=result.limited,
         )
+
+    def _starting_points(
+        self,
+        fitter: StartFitter,
+        subsample: Indices | None,
+        candidates: Candidates[Candidate],
+        problem: Problem,
+        constraints: Constraints,
+    ) -> list[StartingPoint]:
+        """The starting points of the best candidates: of those that are fitted to convergence."""
+        settings, numbers = self.settings, {id(c): number for number, c in enumerate(candidates)}
+        max_final_fits = max(
+            settings.min_final_fits, int(settings.max_final_fit_entries / problem.engine.count)
+        )
+        return [
+            replace(
+                _starting_point(problem, fitter, subsample, candidate, constraints),
+                start_number=numbers[id(candidate)],
+            )
+            for candidate in candidates.select()[:max_final_fits]
+        ]
 
 
 def _starting_point(

@@ -151,7 +151,8 @@ def _flag_rates(kind: Kind, trial: Trial, estimate: Fit | OracleFit) -> Row:
         detected = float(mask[bad].mean()) if bad.any() else math.nan
         if trial.unrecoverable:
             mode, rows = trial.unrecoverable
-            slabs = float(np.isin(rows, [k for k, _ in outliers.worst(mode, 10)]).mean())
+            worst = [slab for slab, _ in outliers.worst(mode, 10)]
+            slabs = float(np.isin(rows, worst).mean()) if np.size(rows) else math.nan
     values = {"false_alarms": false_alarms, "detected": detected, "slabs_found": slabs}
     return {name: repr(value) for name, value in values.items()}
 
