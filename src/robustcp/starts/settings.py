@@ -100,7 +100,10 @@ class SearchSettings:
     min_final_fits: int = 3
 
     # Subsamples
-    #: Starts of tensors with more entries than this are fitted to a subsample.
+    #: Starts of complete tensors with more entries than this are fitted to a subsample, ...
+    max_complete_search_entries: int = 1 << 18
+    #: ... and of all tensors with more than this: in a part of incomplete data more rows have few
+    #: entries.
     max_full_search_entries: int = 1 << 20
     #: Number of entries of such a subsample.
     subsample_entries: int = 1 << 17

@@ -68,7 +68,10 @@ def draw_subsample(
     settings: SearchSettings = SEARCH_SETTINGS,
 ) -> Indices | None:
     """Indices of a subsample of a large tensor for the search; None for smaller tensors."""
-    if math.prod(engine.shape) <= settings.max_full_search_entries or observed_share(engine) <= 0.4:
+    limit = settings.max_full_search_entries
+    if engine.complete:
+        limit = settings.max_complete_search_entries
+    if math.prod(engine.shape) <= limit or observed_share(engine) <= 0.4:
         return None
     return draw_indices(engine.shape, settings.subsample_entries, rank, rng)
 
