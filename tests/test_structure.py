@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -317,3 +319,20 @@ def test_only_engines_look_at_types_of_data():
 )
 def test_what_counts_as_a_type_test(code, expected):
     assert any(map(is_type_test, ast.walk(ast.parse(code)))) is expected
+
+
+def test_public_names_are_imported_when_used():
+    """The names that type checkers see are those of the table, and `import robustcp` is cheap."""
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    static = {
+        alias.name: node.module
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom) and node.module not in ("robustcp", "robustcp.sklearn")
+        for alias in node.names
+    }
+    assert static == robustcp._MODULE_OF
+    assert set(static) | {"baselines", "eem", "plot", "RobustCP"} >= set(robustcp.__all__)
+    code = "import sys, robustcp; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
