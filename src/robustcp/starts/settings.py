@@ -11,7 +11,7 @@ class SearchSettings:
 
     # Rounds of starts
     #: Numbers of starts in the first blocks; a block is fitted only if those before disagree.
-    first_blocks: tuple[int, ...] = (2, 2)
+    first_blocks: tuple[int, ...] = (2, 2, 2)
     #: The same of further blocks, which follow on exchanges and quantile starts.
     further_blocks: tuple[int, ...] = (2, 6, 8)
     #: First epsilon of a start, as a multiple of the squared magnitude of ordinary entries: a small
@@ -70,11 +70,11 @@ class SearchSettings:
     #: Residuals are clipped between these multiples of their median magnitude, at random.
     residual_limits: tuple[float, float] = (0.5, 3.0)
     #: Fewest and most exchanges without improvement that end them, ...
-    exchange_patience: tuple[int, int] = (6, 12)
+    exchange_patience: tuple[int, int] = (6, 9)
     #: ... within which their product with the entries is at most this.
     max_exchange_entries: int = 1 << 17
     #: Fewest and most candidates whose components are exchanged, ...
-    exchanged_candidates: tuple[int, int] = (2, 4)
+    exchanged_candidates: tuple[int, int] = (2, 3)
     #: ... within which their product with the entries is at most this.
     max_exchanged_entries: int = 1 << 16
     #: Largest number of exchanges of a candidate, as a multiple of the patience.
