@@ -109,3 +109,21 @@ def test_fits_are_those_without_compiled_code(method):
     assert fast.scale == pytest.approx(slow.scale, rel=0.01)
     for A, B in zip(fast.factors, slow.factors, strict=True):
         np.testing.assert_allclose(A, B, atol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(9, 8, 7), (4, 30, 5), (3, 4, 5, 6)])
+@pytest.mark.parametrize("evaluated", [0, 1, 2])
+def test_a_contraction_serves_the_next_sweep_only_where_it_holds(shape, evaluated):
+    """Least squares keeps the last contraction; sweeps have the bits of those that have none."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal(shape)
+    old, new = (tuple(rng.standard_normal((n, 3)) for n in shape) for _ in range(2))
+    modes = tuple(range(len(shape)))
+    for changed in modes:  # the factors that differ from those of the contraction
+        factors = (*old[:changed], new[changed], *old[changed + 1 :])
+        sweep = as_engine(X).whole_sweep(LeastSquares())
+        sweep.normal_equations(old, evaluated)
+        after = sweep.update_factors(factors, modes, 1e-8, None)
+        fresh = as_engine(X).whole_sweep(LeastSquares()).update_factors(factors, modes, 1e-8, None)
+        for one, other in zip(after, fresh, strict=True):
+            assert np.array_equal(one, other)

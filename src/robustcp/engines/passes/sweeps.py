@@ -123,6 +123,9 @@ class LeastSquaresSweep(StackedSweep):
         assert matrix is not None
         X = np.ascontiguousarray(storage.convert(matrix, storage.dtype))
         self._arguments = numba_kernels().gemm(storage.dtype), X, storage.split, self._mode_offsets
+        self._column_begin = int(self._mode_offsets[storage.split])
+        #: The last contraction: its side, the rows of the stack that it was made with, its lines.
+        self._contraction = 0, X[:0], X[:0]
 
     def _sweep_stack(
         self, stack: np.ndarray, modes: np.ndarray, parameters: np.ndarray, equations: Equations
@@ -130,11 +133,18 @@ class LeastSquaresSweep(StackedSweep):
         gradient, gram = np.empty((2, 0, 0), stack.dtype)
         if equations is not None:
             gradient, gram = map(np.ascontiguousarray, (equations.gradient, equations.gram))
+        side, others, lines = self._contraction
+        if not np.array_equal(self._other_rows(stack, side), others):
+            side = 0
         gemm, *arguments = self._arguments
         solve = numba_kernels().solve_rows(stack.dtype).address
         numba_kernels().least_squares_sweep(
-            gemm, solve, *arguments, modes, stack, gradient, gram, parameters
+            gemm, solve, *arguments, modes, stack, gradient, gram, parameters, lines, side
         )
+
+    def _other_rows(self, stack: np.ndarray, side: int) -> np.ndarray:
+        """The factors that are contracted for the modes of the rows (1) or of the columns (2)."""
+        return stack[self._column_begin :] if side == 1 else stack[: self._column_begin]
 
     def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
         stack = self._stack_factors(factors)
@@ -142,7 +152,11 @@ class LeastSquaresSweep(StackedSweep):
         gradient = np.empty((count, rank), stack.dtype)
         gram = np.empty((1, rank * (rank + 1) // 2), stack.dtype)
         n = self._order.index(mode)
-        value = numba_kernels().least_squares_pass(*self._arguments, n, stack, gradient, gram)
+        value, lines = numba_kernels().least_squares_pass(
+            *self._arguments, n, stack, gradient, gram
+        )
+        side = 1 if n < self._arguments[2] else 2
+        self._contraction = side, self._other_rows(stack, side), lines
         stored = [factors[m] for m in self._order]
         return NormalEquations(
             gram, gradient, self._pass.complete_value(float(value), stored, self._loss)

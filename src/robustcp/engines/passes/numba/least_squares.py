@@ -92,21 +92,25 @@ def _least_squares_equations(lines, stack, begins, split, n, gradient, gram):
 def least_squares_pass(gemm, X, split, begins, n, stack, gradient, gram):
     """The normal equations of mode n for half the square, from the whole matrix X.
 
-    Returns the value without the half sum of squares of X.
+    Returns the value without the half sum of squares of X, and the contraction with the factors of
+    the other side.
     """
     lines = _contract_side(gemm, X, stack, begins, split, n < split)
-    return _least_squares_equations(lines, stack, begins, split, n, gradient, gram)
+    return _least_squares_equations(lines, stack, begins, split, n, gradient, gram), lines
 
 
 @cached_jit
-def least_squares_sweep(gemm, solve, X, split, begins, turns, stack, gradient, gram, parameters):
+def least_squares_sweep(
+    gemm, solve, X, split, begins, turns, stack, gradient, gram, parameters, lines, contracted_side
+):
     """Update the factors of some modes in turn and in place, for half the square.
 
     What is contracted over one side of the matrix serves all modes of the other side, until a
-    factor of it changes. `gradient` and `gram` are those of the first turn, or empty.
+    factor of it changes. `gradient` and `gram` are those of the first turn, or empty. `lines` are
+    contracted already for the modes of a side: 1 for those of the rows, 2 for those of the columns,
+    0 for none.
     """
-    rank, contracted_side = stack.shape[1], 0  # 1: rows' modes, 2: columns'
-    lines = stack
+    rank = stack.shape[1]
     for t in range(turns.shape[0]):
         n = turns[t]
         first, last, side = begins[n], begins[n + 1], 1 if n < split else 2
