@@ -15,7 +15,7 @@ from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import CauchyContinuation, StandardizedL1
 from robustcp.results.view import FittedView
 from robustcp.starts.candidates import Candidate, Candidates, Starts, multistart
-from robustcp.starts.choice_of_starts import l1_proposals
+from robustcp.starts.proposals import l1_proposals
 from robustcp.studies.kinds import KINDS
 
 

@@ -24,9 +24,9 @@ from robustcp.engines import Fibres, single_blas_thread
 from robustcp.estimators import cp as estimator
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate
-from robustcp.starts.choice_of_starts import ExchangeProposal, L1Proposal
 from robustcp.starts.loose_fits import StartFitter, serial_map
 from robustcp.starts.multistart import Multistart
+from robustcp.starts.proposals import ExchangeProposal, L1Proposal
 from robustcp.starts.search_log import SearchLog
 from robustcp.starts.settings import SEARCH_SETTINGS
 

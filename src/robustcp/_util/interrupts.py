@@ -5,8 +5,8 @@ that the handler raises, such as KeyboardInterrupt, may therefore be raised in t
 `__exit__`, which then restores nothing. Between `interrupts.hold()` and `interrupts.release()` a
 handler of this module only notes that Ctrl-C was pressed: it is pending. `interrupts.answer()`
 calls the previous handler if one is pending. It is called before each tile, after each sweep and
-while one thread waits for others. In callbacks of the user the previous handler is called at once,
-see `call_interruptibly`.
+while one thread waits for others. In callbacks of the user, and while Dask works, the previous
+handler is called at once, see `call_interruptibly`.
 
 `hold` and `release` are called by `single_blas_thread` (engines/threads.py) when it is entered and
 left. If a Ctrl-C has been pending for more than `PATIENCE_SECONDS`, the next one interrupts the
@@ -132,7 +132,7 @@ class _Interrupts:
             self._waiting_since = now
         elif now - waiting_since > PATIENCE_SECONDS and not _is_protected(frame):
             self._waiting_since = None
-            for _ in range(2):  # some handlers raise an exception at their second call
+            for _ in range(2):  # at its first call the handler of `robustcp fit` does not raise
                 self._previous_handler(signal_number, frame)
 
     def after_fork(self) -> None:

@@ -2,11 +2,12 @@
 
 While `robustcp fit` fits, the first Ctrl-C ends the fit after its current sweep, and the fit so far
 is written. The second one raises KeyboardInterrupt, usually before the next tile, and the fit is
-not written; `_util/interrupts.py` explains why KeyboardInterrupt waits for the next tile. In other
-commands the first Ctrl-C raises it. KeyboardInterrupt ends a command with a message and the exit
-code 130. During a fit, `fit_with_progress` (cli/progress.py) writes the message. Within a block of
-`explain_interrupt`, that function writes it. Everywhere else, `report_errors` (cli/errors.py) does.
-SIGTERM and SIGHUP raise SystemExit.
+not written (two between the same two tiles count as one); `_util/interrupts.py` explains why
+KeyboardInterrupt waits for the next tile. In other commands the first Ctrl-C raises it.
+
+KeyboardInterrupt ends a command with a message and the exit code 130. During a fit,
+`fit_with_progress` (cli/progress.py) writes the message; within a block of `explain_interrupt`,
+that function; everywhere else `report_errors` (cli/errors.py). SIGTERM and SIGHUP raise SystemExit.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from robustcp.model.kruskal import KruskalTensor
 from robustcp.optimize.posterior import Posterior
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, multistart
-from robustcp.starts.choice_of_starts import L1Proposal
 from robustcp.starts.component_search import search_components
 from robustcp.starts.loose_fits import StartFitter, serial_map
+from robustcp.starts.proposals import L1Proposal
 
 #: The kind and the first smoothing of successive starts at each rank.
 START_KINDS = (("clipped", 0.03), ("positive", 1.0), ("positive", 0.03), ("random", 1.0))

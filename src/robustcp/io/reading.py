@@ -1,11 +1,11 @@
 """Tensors from the files that people have, by content and suffix.
 
-Each format is read by the library that its field uses; those beyond NumPy and SciPy are optional
-(the extra `files`). If one is missing, an error of one line says what to install. Any problem with
-a file raises `FileError`, whose one-line message names the file.
+Each format is read by its usual library (NIfTI by nibabel); those beyond NumPy and SciPy are
+optional (the extra `files`). If one is missing, an error of one line says what to install. Any
+problem with a file raises `FileError`, whose one-line message names the file.
 
 To add a format, recognise it in `_detect_format`, name it in the error message there, and add an
-entry to `_FORMATS`.
+entry to `_FORMATS`. Name it in docs/files.md and in the docstrings too; see docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _detect_format(path: Path) -> str:
     raise FileError(
         path,
         "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .nii, .nii.gz, .tns, .csv, "
-        ".tsv, .txt, .dat, .asc, .parquet, .xlsx, and folders: .zarr, and of .csv",
+        ".tsv, .txt, .dat, .asc, .parquet, .xlsx, and folders: .zarr, and of .csv or .parquet",
     )
 
 

@@ -169,7 +169,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class RescaledLoss(Loss):
-    """A loss that does not define `rescaled`, for data multiplied by a factor.
+    """Wraps a loss without a method `rescaled`, for data multiplied by a factor.
 
     Its value is loss.value(r / factor).
     """

@@ -21,10 +21,10 @@ def estimate_main_effects(
 ) -> tuple[SlabScales, np.ndarray]:
     """Scales for the slabs of some modes, and the residuals divided by them.
 
-    The scale of a slab is the geometric mean of the magnitudes of its residuals, each raised to at
-    least `min_magnitude`, then centred and shrunk. The scale of an entry is the product of those of
-    its slabs, so log scales are main effects of an analysis of variance. A mode whose log scales
-    have a small spread has no scales: None.
+    The scale of a slab is the geometric mean of the magnitudes of its residuals, of which smaller
+    ones count as `min_magnitude`, then centred and shrunk. The scale of an entry is the product of
+    those of its slabs, so log scales are main effects of an analysis of variance. A mode whose log
+    scales have a small spread has no scales: None.
     """
     if not modes:
         return (None,) * len(residuals.shape), residuals.values

@@ -25,7 +25,7 @@ from robustcp.noise.residuals import Residuals, SlabScales, Variance
 from robustcp.noise.settings import NOISE_SETTINGS
 from robustcp.noise.variance_function import fit_variance_function
 
-#: The mixture where outliers cannot be told from noise.
+#: The mixture for residuals too few to show outliers: all count as clean.
 NO_OUTLIERS = ContaminatedNormal(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
@@ -108,7 +108,7 @@ class _MixtureFit:
             self._initialize()
 
     def _initialize(self) -> None:
-        """Set the first parameters, from medians."""
+        """Set the first parameters, from quick estimates."""
         residuals, r = self.residuals, np.abs(self.residuals.values)
         sigma = fit_contaminated_normal(r, residuals.resolution.min_sigma).sigma
         if sigma <= self.min_sigma:

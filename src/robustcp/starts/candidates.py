@@ -18,11 +18,11 @@ from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 
 
 class Starts(tuple[float, ...]):
-    """The final objective of each start, in the units of the data.
+    """A number for each start, lower for better models, in the units of the data.
 
-    Where a multistart fits starts loosely and only some of them to convergence, as in `cp`, the
-    numbers are the costs after the loose fit. If few of many starts reached the best model, there
-    may be a better one.
+    The final objective; but where a multistart fits starts loosely and only some of them to
+    convergence, as in `cp`, the cost after the loose fit. If few of many starts reached the best
+    model, there may be a better one.
 
     Attributes
     ----------
@@ -30,7 +30,8 @@ class Starts(tuple[float, ...]):
         The number of starts that ended at the best model; within 0.5% of the best objective, where
         models were not compared.
     final : tuple of (float or None), one for each start
-        The cost at convergence, on the same scale; None for starts that were not fitted that far.
+        The cost at convergence, on the same scale, of starts that were fitted loosely first; None
+        for the others.
     models : tuple of KruskalTensor, one for each start
         The model of each start; empty for a fit that was read from a file. For large data, starts
         are fitted to a subsample, and these are models of the subsample.

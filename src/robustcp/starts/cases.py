@@ -29,9 +29,9 @@ from robustcp.optimize.solver import Solver, Stage
 from robustcp.optimize.stages import cp_stages
 from robustcp.results.diagnostics import abbreviate_indices
 from robustcp.starts.candidates import Candidates, Starts
-from robustcp.starts.choice_of_starts import L1Proposal
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import StartFitter
+from robustcp.starts.proposals import L1Proposal
 from robustcp.starts.search_log import SearchLog
 from robustcp.starts.settings import CASE_SETTINGS
 from robustcp.starts.start import Start, StartingPoint

@@ -15,10 +15,10 @@ from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import estimate_rough_noise, find_outlying_fibres
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, Starts
+from robustcp.starts.choice_of_starts import Search, make_fitter
 from robustcp.starts.criterion import localised_components
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import StartFitter
-from robustcp.starts.search import Search, make_fitter
 from robustcp.starts.search_log import SearchLog, transfer_factors
 from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 from robustcp.starts.start import Start, StartingPoint
@@ -62,9 +62,10 @@ class SubsampleStart(Start):
 class Multistart(Start):
     """The best of several starts, each fitted just far enough to compare them.
 
-    A start minimises the 1-norm and then Cauchy's loss, of residuals divided by the scale of their
-    slab. Starts are compared by the entropy of their residuals, so that a component for one large
-    entry or one slab does not lower the cost.
+    Most starts minimise the 1-norm and then Cauchy's loss, every other one of residuals divided by
+    the scale of their slab; see proposals.py for all. Starts are compared by the entropy of their
+    residuals, so that a component for one large entry or one slab does not lower the cost; where
+    rows have few entries, by their evidence.
 
     For large tensors the search uses a random subsample; the rows outside of it are then fitted by
     robust regression on the factors of the subsample.
@@ -99,9 +100,9 @@ class Multistart(Start):
                 points = self._starting_points(
                     fitter, subsample, result.candidates, problem, constraints
                 )
-        # A component that is localised in all data need not look so in a part of it.
-        trusted = points and not localised_components(points[0].factors, settings)
-        if result is None or not (trusted or stop_requested()):
+        # A part of the data may hide that a component is localised: then all data is searched.
+        localised = not points or localised_components(points[0].factors, settings)
+        if result is None or (localised and not stop_requested()):
             subsample = draw_subsample(engine, rank, rng, settings)
             fitter = make_fitter(problem, constraints, subsample, search_log, settings)
             blocks: Iterable[int] = settings.further_blocks
@@ -136,7 +137,7 @@ class Multistart(Start):
         problem: Problem,
         constraints: Constraints,
     ) -> list[StartingPoint]:
-        """The starting points of the best candidates: of those that are fitted to convergence."""
+        """The starting points of the final fits: one for each selected candidate."""
         settings, numbers = self.settings, {id(c): number for number, c in enumerate(candidates)}
         max_final_fits = max(
             settings.min_final_fits, int(settings.max_final_fit_entries / problem.engine.count)
@@ -163,7 +164,7 @@ def _starting_point(
     factors, fibres, engine = candidate.factors, candidate.fibres, problem.engine
     if subsample is not None:
         if engine.count > fitter.settings.max_full_search_entries:
-            factors = fitter.fit_standardized_l1(factors, fibres)  # its cost is small
+            factors = fitter.fit_standardized_l1(factors, fibres)  # this takes little time
         factors = extend_factors(
             problem, subsample, factors, constraints, fitter.search_log, fitter.settings
         )

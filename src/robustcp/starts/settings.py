@@ -69,13 +69,15 @@ class SearchSettings:
     exchange_kinds: tuple[str, ...] = ("residuals", "random", "positive")
     #: Residuals are clipped between these multiples of their median magnitude, at random.
     residual_limits: tuple[float, float] = (0.5, 3.0)
-    #: Fewest and most exchanges without improvement that end them, ...
+    #: Exchanges of a candidate end after this many failures in a row: `max_exchange_entries` over
+    #: the number of entries, but at least and at most so many.
     exchange_patience: tuple[int, int] = (6, 9)
-    #: ... within which their product with the entries is at most this.
+    #: Largest product of entries and failures in a row.
     max_exchange_entries: int = 1 << 17
-    #: Fewest and most candidates whose components are exchanged, ...
+    #: Components are exchanged of so many candidates: `max_exchanged_entries` over the number of
+    #: entries, but at least and at most so many.
     exchanged_candidates: tuple[int, int] = (2, 3)
-    #: ... within which their product with the entries is at most this.
+    #: Largest product of entries and candidates whose components are exchanged.
     max_exchanged_entries: int = 1 << 16
     #: Largest number of exchanges of a candidate, as a multiple of the patience.
     max_exchange_ratio: int = 3
@@ -88,7 +90,7 @@ class SearchSettings:
     max_price_ratio: float = 10.0
     #: ... whose number of sweeps is taken to be this.
     final_fit_sweeps: int = 200
-    #: A search that costs less than this, about a second, is not limited.
+    #: A search of a lower price, about a second, is not limited.
     min_price_limit: float = 5e8
 
     # What is fitted to the end
@@ -96,7 +98,7 @@ class SearchSettings:
     max_cost_gap: float = 0.05
     #: Largest product of entries and candidates that are fitted to convergence.
     max_final_fit_entries: int = 1 << 16
-    #: Smallest number of candidates that are fitted to convergence.
+    #: As many selected candidates are fitted to convergence, however large the data is.
     min_final_fits: int = 3
 
     # Subsamples

@@ -48,9 +48,10 @@ FORMATS = {
 def save(fit: Fit, path: str | Path) -> None:
     """Write a fit to a file, in the format of its suffix. If that fails, no partial file is left.
 
-    `.npz`, `.nc` (NetCDF), `.json`, `.mat` and `.xlsx` hold all of a fit, and `load` brings it
-    back, exactly (from .xlsx to 15 digits); `.csv` holds weights, factors and labels. None of
-    them holds a pickle.
+    `.npz`, `.nc` (NetCDF), `.json`, `.mat` and `.xlsx` hold all of a fit but the models of its
+    starts, and `load` returns it with the same bits (from .xlsx to 15 digits). Losses and
+    constraints of your own that cannot be described by numbers are loaded as their names. `.csv`
+    holds weights, factors and labels. None of them holds a pickle.
 
     - .nc: variables `weights`, `factor_0`, ... with the names and labels of the modes.
     - .xlsx: a sheet for each mode, with labels in its first column, and one of the weights.
@@ -91,7 +92,7 @@ def list_suffixes(*, whole: bool = False) -> str:
 
 
 def check_suffix(path: str | Path) -> Path:
-    """Refuse a suffix of no format, or of a format whose library is not installed."""
+    """Raise FileError if no format has this suffix, or if the library of its format is missing."""
     path = Path(path)
     if path.suffix not in FORMATS:
         raise FileError(path, f"a fit is written as {', '.join(FORMATS)}")

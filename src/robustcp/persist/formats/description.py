@@ -1,4 +1,4 @@
-"""A fit as arrays and JSON, which files of all formats hold."""
+"""A fit as arrays and JSON, which files of all formats but .csv hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ CONSTRAINTS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Free, Nonnegative, Smooth, Unimodal)
 }
 
-#: The numbers of a noise: their keys in files, and the attributes of `Noise`.
+#: The numbers of a noise: their keys in files, and the attributes of `Noise`. Where the names
+#: differ, files keep the name that the attribute had when the format was made.
 NOISE_FIELDS = {
     "sigma": "sigma", "variance": "variance", "least": "least", "above": "above", "below": "below",
     "clean": "clean", "beyond": "rejected_share", "looked": "kind_determined",
@@ -152,4 +153,4 @@ def decode_instance(
         raise ValueError(f"{name} has other parameters than {', '.join(numbers)}")
     if issubclass(class_, Loss) and any(type(x) not in (int, float) for x in numbers.values()):
         raise ValueError(f"a parameter of the loss {name} is not a number")
-    return class_(**numbers)  # which refuses other parameters that are not what they should be
+    return class_(**numbers)  # the class checks the values

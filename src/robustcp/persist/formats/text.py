@@ -64,7 +64,7 @@ def read_json(path: Path) -> FitContent:
 
 
 def _nested_lists(array: np.ndarray) -> Any:
-    """Nested lists, None for what is not finite."""
+    """Nested lists; numbers that are not finite as texts, such as "nan"."""
     if np.isfinite(array).all():
         return array.tolist()
     return (
