@@ -10,7 +10,7 @@ import pytest
 from robustcp import KruskalTensor, as_engine, cp, cpals, factor_match_score, load, save, simulate
 from robustcp.noise import Residuals, estimate_rough_noise, model_entropy
 from robustcp.noise.entropy import residual_entropy
-from robustcp.noise.estimation import standardize_by_main_effects
+from robustcp.noise.noise_of_model import standardize_by_main_effects
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import CauchyContinuation, StandardizedL1
 from robustcp.results.view import FittedView

@@ -24,8 +24,8 @@ from robustcp.noise import (
     measure_structure,
 )
 from robustcp.noise.entropy import model_entropy
-from robustcp.noise.estimation import estimate_noise
 from robustcp.noise.kind_selection import select_kind
+from robustcp.noise.noise_of_model import estimate_noise
 from robustcp.noise.resolution import Resolution
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import Level, Refinement, Skip

@@ -45,7 +45,7 @@ def large():
     """Data of many samples, with a bad sample, a bad fibre and missing blocks."""
     X = simulate((130, 210, 3), 1, eta=0.0, gamma=1.0, rng=0).data
     X[60:63] += 50 * X.std()
-    X[:, 100:103] -= 50 * X.std()
+    X[:, 99:102] -= 50 * X.std()
     X[0:3, 0:3] = np.nan
     names = [f"patient {k}" for k in range(130)]
     X = xarray.DataArray(X, dims=("sample", "emission", "excitation"), coords={"sample": names})

@@ -7,8 +7,8 @@ from robustcp.noise.contaminated_normal import (
     median_magnitude,
 )
 from robustcp.noise.entropy import model_entropy
-from robustcp.noise.estimation import estimate_model_noise, estimate_rough_noise, rms_log_ratio
 from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.noise.noise_of_model import estimate_model_noise, estimate_rough_noise, rms_log_ratio
 from robustcp.noise.outlying_fibres import find_outlying_fibres, flag_outlying_fibres
 from robustcp.noise.residual_tests import ResidualStructure, are_evenly_spread, measure_structure
 from robustcp.noise.residuals import Residuals

@@ -10,7 +10,7 @@ from robustcp._util.quantiles import quantile
 from robustcp._util.typing import Factors
 from robustcp.engines import Engine
 from robustcp.noise.contaminated_normal import NORMAL_LOW_QUANTILE
-from robustcp.noise.estimation import standardize_by_main_effects
+from robustcp.noise.noise_of_model import standardize_by_main_effects
 from robustcp.noise.residuals import Residuals
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import MIXTURE_SETTINGS, NOISE_SETTINGS

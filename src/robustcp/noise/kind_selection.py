@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from robustcp.noise.estimation_by_slab_and_signal import fit_common_noise, fit_noise
 from robustcp.noise.model import Kind, Noise
 from robustcp.noise.residuals import Residuals
 from robustcp.noise.settings import NOISE_SETTINGS
-from robustcp.noise.slab_and_signal_noise import fit_common_noise, fit_noise
 
 
 def select_kind(residuals: Residuals) -> Noise:

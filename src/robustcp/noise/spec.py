@@ -10,10 +10,10 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp.engines import Engine, EntryField, ListedField, Scales, align_to_axes
-from robustcp.noise.estimation import estimate_noise
+from robustcp.noise.estimation_by_slab_and_signal import fit_common_noise
 from robustcp.noise.model import COMMON, Kind, Noise
+from robustcp.noise.noise_of_model import estimate_noise
 from robustcp.noise.residuals import Residuals
-from robustcp.noise.slab_and_signal_noise import fit_common_noise
 from robustcp.optimize.units import Units
 
 #: The kinds of noise that have names.

@@ -20,9 +20,8 @@ from robustcp.starts.settings import SEARCH_SETTINGS, SearchSettings
 class Starts(tuple[float, ...]):
     """A number for each start, lower for better models, in the units of the data.
 
-    The final objective; but where a multistart fits starts loosely and only some of them to
-    convergence, as in `cp`, the cost after the loose fit. If few of many starts reached the best
-    model, there may be a better one.
+    Of `cp` the cost after the loose fit (costs at convergence are in `final`); of other estimators
+    the final objective. If few of many starts reached the best model, there may be a better one.
 
     Attributes
     ----------

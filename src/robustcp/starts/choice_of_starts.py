@@ -1,19 +1,22 @@
 """The search of a multistart: which families of starts are fitted, when, and when it ends.
 
 The families themselves are in proposals.py. Which of the fitted candidates go on to the final fits
-is decided by `Candidates.select` (candidates.py), by their costs (criterion.py).
+is decided by `Candidates.select` (candidates.py), by their costs (criterion.py); how many at most,
+by `Multistart`.
 
-First come starts that minimise the 1-norm, two at a time. Each further family has an indication,
-which is cheap to evaluate from the candidates at hand:
+First come up to six starts that minimise the 1-norm, in blocks of two (all at once where rows have
+few entries). Each further family has an indication, which is cheap to evaluate from the candidates
+at hand:
 
 - starts without outlying fibres: a component is localised, and would explain such fibres;
 - component searches: rows have few entries, or entries are missing and starts disagree;
 - quantile starts: the best model explains little, or starts disagree;
-- exchanged components: starts disagree; or they agree, but the residuals are not noise.
+- exchanged components: starts disagree; or they agree, but the residuals are not noise, or a
+  component is localised, redundant or split.
 
-The search ends when enough starts agree, or at a price limit; for a given number of starts, when
-these are fitted. Prices are counted in entries x rank
-x passes, so that a search makes the same choices on every machine.
+The search ends when `Search.agree` is true, at a price limit, or after the last block; with a given
+number of starts when these are fitted. Prices are counted in entries x rank x passes, so that a
+search makes the same choices on every machine.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ class SearchResult:
     ----------
     candidates : Candidates
     agree : bool
-        Whether enough candidates have the best model.
+        Whether `Search.agree` ended the search.
     limited : bool
         Whether the search ended at its price limit.
     """
@@ -95,7 +98,8 @@ class Search:
     Attributes
     ----------
     kind : str
-        The kind of initial factors, see `Initialization`; "auto" for several.
+        The kind of initial factors of the first starts that minimise the 1-norm, see
+        `Initialization`; "auto" for several. Later ones are positive and random in turn.
     count : int or None
         The number of starts; None for as many as needed.
     fitter : StartFitter
@@ -103,9 +107,12 @@ class Search:
     rank : int
     rng : Generator
     max_price : float
-        The search ends when its fits have cost more than this (see `SearchLog.price`).
+        The search ends when all fits of the search log have cost more than this (see
+        `SearchLog.price`), but not before one block.
     exchanged : list of Candidate
         The candidates whose components were exchanged, and the results.
+    tried : set of str
+        The families that were fitted, as far as `agree` asks for them.
     """
 
     kind: str
@@ -116,6 +123,7 @@ class Search:
     max_price: float
     settings: SearchSettings = field(default=SEARCH_SETTINGS, repr=False)
     exchanged: list[Candidate] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
 
     def run(self, further_blocks: Iterable[int]) -> SearchResult:
         """The candidates, and how the search ended; after the first blocks come further ones."""
@@ -167,9 +175,11 @@ class Search:
         quantile_starts = [QuantileProposal(*kind) for kind in settings.quantile_starts]
         reason = "most entries may be outliers"
         if not self.explains_little(candidates.best):
+            reason = "starts disagree"
             self.add_exchanges(candidates)
             yield
         self.add(candidates, quantile_starts, reason)
+        self.tried.add("quantile starts")
         yield
         self.add_exchanges(candidates)
         yield
@@ -222,7 +232,7 @@ class Search:
     def add_component_searches(
         self, candidates: Candidates[Candidate], max_additions: int, reason: str
     ) -> None:
-        """Add component searches; those of large data search a subsample."""
+        """Add component searches; of large data on a subsample, unless rows have few entries."""
         remaining, settings, fitter = self.remaining_starts(candidates), self.settings, self.fitter
         if remaining <= 0:
             return
@@ -302,7 +312,7 @@ class Search:
         patience = np.clip(settings.max_exchange_entries // count, *settings.exchange_patience)
         best, reason = candidates.distinct()[: int(size)], "starts disagree"
         if candidates.count_same() >= settings.sufficient_same_starts:
-            best, reason = best[:1], "the residuals of the best model are not noise"
+            best, reason = best[:1], "the best model may lack a component"
         best = [candidate for candidate in best if candidate not in self.exchanged]
         proposals = [ExchangeProposal(candidate, int(patience)) for candidate in best]
         fitted = self.fit(candidates, proposals, reason)
@@ -317,28 +327,29 @@ class Search:
         return drop < self.settings.large_entropy_drop
 
     def agree(self, candidates: Candidates[Candidate]) -> bool:
-        """Whether the search may stop.
+        """Whether the search may end. It may not with a given number of starts; it may
 
-        It may if the best model is exact and needs all its components. Otherwise at least two
-        starts must have reached the best model, and one of these must hold:
+        1. if the best model is exact, and none of its components is odd (localised, redundant or
+           split);
+        2. if three starts reached the best model, and exchanges did not improve it;
+        3. if two starts reached it, its residuals are noise, and none of its components is odd, or
+           exchanges did not improve it.
 
-        - its residuals are noise, and each of its components is needed, or was exchanged in vain;
-        - three starts reached it, and exchanges of its components did not lower the cost.
-
-        If it explains little, quantile starts must have been tried too, and exchanges, unless three
-        starts reached it.
+        If the best model explains little, 2 and 3 must wait until quantile starts were tried, and
+        until three starts reached it or exchanges did not improve it. They need not wait where rows
+        have few entries.
         """
         if self.count is not None:
             return False
         best, settings, criterion = candidates.best, self.settings, self.fitter.criterion
         if criterion.is_exact(best.factors) and not criterion.has_odd_component(best):
             return True
-        same_count, few = candidates.count_same(), len(candidates) < settings.many_starts
+        same_count = candidates.count_same()
         exchanged, enough = best in self.exchanged, same_count >= settings.sufficient_same_starts
         if same_count == 1:
             return False
-        untried = not self.is_thin and (few or not (enough or exchanged))
-        if untried and self.explains_little(best):
+        tried = "quantile starts" in self.tried and (enough or exchanged)
+        if not (self.is_thin or tried) and self.explains_little(best):
             return False
         if enough and exchanged:
             return True

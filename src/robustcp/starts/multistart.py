@@ -62,13 +62,13 @@ class SubsampleStart(Start):
 class Multistart(Start):
     """The best of several starts, each fitted just far enough to compare them.
 
-    Most starts minimise the 1-norm and then Cauchy's loss, every other one of residuals divided by
-    the scale of their slab; see proposals.py for all. Starts are compared by the entropy of their
-    residuals, so that a component for one large entry or one slab does not lower the cost; where
-    rows have few entries, by their evidence.
+    Most starts minimise the 1-norm, then Cauchy's loss. In every other start the 1-norm is that of
+    residuals divided by the scale of their slab; proposals.py has all families. Starts are compared
+    by the entropy of their residuals, so that a component for one large entry or one slab does not
+    lower the cost; where rows have few entries, by their evidence.
 
-    For large tensors the search uses a random subsample; the rows outside of it are then fitted by
-    robust regression on the factors of the subsample.
+    For large tensors the search uses a random subsample; all rows are then fitted by robust
+    regression on the factors of the subsample.
     """
 
     kind: str
@@ -100,9 +100,9 @@ class Multistart(Start):
                 points = self._starting_points(
                     fitter, subsample, result.candidates, problem, constraints
                 )
-        # A part of the data may hide that a component is localised: then all data is searched.
-        localised = not points or localised_components(points[0].factors, settings)
-        if result is None or (localised and not stop_requested()):
+        # A component that is localised in all data may have looked ordinary in the first part.
+        search_again = not points or localised_components(points[0].factors, settings)
+        if result is None or (search_again and not stop_requested()):
             subsample = draw_subsample(engine, rank, rng, settings)
             fitter = make_fitter(problem, constraints, subsample, search_log, settings)
             blocks: Iterable[int] = settings.further_blocks
@@ -137,7 +137,7 @@ class Multistart(Start):
         problem: Problem,
         constraints: Constraints,
     ) -> list[StartingPoint]:
-        """The starting points of the final fits: one for each selected candidate."""
+        """The starting points of the final fits, from the best of the selected candidates."""
         settings, numbers = self.settings, {id(c): number for number, c in enumerate(candidates)}
         max_final_fits = max(
             settings.min_final_fits, int(settings.max_final_fit_entries / problem.engine.count)

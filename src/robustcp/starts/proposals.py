@@ -96,8 +96,8 @@ class L1Proposal:
 
 @dataclass(frozen=True)
 class QuantileProposal:
-    """A start that minimises a quantile loss, then a narrow Welsch loss: for a majority of
-    outliers."""
+    """A start for data in which most entries are outliers: it minimises a quantile loss, then a
+    narrow Welsch loss."""
 
     kind: str
     tau: float
@@ -117,17 +117,19 @@ class QuantileProposal:
 
 @dataclass(frozen=True, eq=False)
 class ExchangeProposal:
-    """A candidate whose components are exchanged for new ones, as long as that lowers the cost.
+    """A candidate whose components are exchanged for new ones, one at a time.
 
-    Most local minima have all components right but one or two. Fits leave out the fibres that are
-    outlying given the current model; the result keeps those of the candidate, since the final fit
-    finds them anew.
+    Most local minima have all components right but one or two. Only exchanges that lower the cost
+    are accepted. Fits leave out the fibres that the candidate leaves out, or else those that are
+    outlying given its model; after an improvement those that are outlying given the new one. The
+    result has the `fibres` of the original candidate: the final fit looks for them anew.
 
     Attributes
     ----------
     candidate : Candidate
     patience : int
-        The number of exchanges without improvement that ends them.
+        The number of failures in a row that ends the exchanges; they also end after
+        `max_exchange_ratio` times as many.
     """
 
     candidate: Candidate

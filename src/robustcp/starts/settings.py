@@ -43,8 +43,8 @@ class SearchSettings:
     #: Number of agreeing starts that ends the search, whatever the residuals, if exchanges do not
     #: lower the cost.
     sufficient_same_starts: int = 3
-    #: Number of starts from which quantile starts are among them; with so many a model is not taken
-    #: as reliable, and its redundant components are counted.
+    #: After so many starts a model is not taken as reliable, and its redundant components are
+    #: counted.
     many_starts: int = 8
     #: A component is redundant if leaving it out raises the cost, summed over entries, by less
     #: than this for each of its parameters.

@@ -1,8 +1,8 @@
-"""The estimates of noise from residuals that other packages call.
+"""The noise that a model leaves: the estimates that other packages call.
 
-The parts are elsewhere: sigma in spite of outliers in contaminated_normal.py; a quick estimate of
+The methods are elsewhere: sigma in spite of outliers in contaminated_normal.py; a quick estimate of
 the scales of slabs in quick_slab_scales.py; the accurate one, with the dependence on the signal, in
-slab_and_signal_noise.py; the selection of the kind of noise in kind_selection.py.
+estimation_by_slab_and_signal.py; the selection of the kind of noise in kind_selection.py.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from robustcp.noise.contaminated_normal import (
     degrees_of_freedom_correction,
     fit_contaminated_normal,
 )
+from robustcp.noise.estimation_by_slab_and_signal import fit_common_noise, fit_noise
 from robustcp.noise.kind_selection import select_kind
 from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.quick_slab_scales import estimate_main_effects
 from robustcp.noise.residuals import Residuals, SlabScales
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
-from robustcp.noise.slab_and_signal_noise import fit_common_noise, fit_noise
 from robustcp.optimize.units import Units
 
 
