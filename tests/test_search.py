@@ -23,7 +23,9 @@ from robustcp.constraints import Free
 from robustcp.engines import Fibres, single_blas_thread
 from robustcp.estimators import cp as estimator
 from robustcp.optimize.problem import Problem
-from robustcp.starts.candidates import Candidate
+from robustcp.starts import multistart
+from robustcp.starts.candidates import Candidate, Starts
+from robustcp.starts.choice_of_starts import Search
 from robustcp.starts.loose_fits import StartFitter, serial_map
 from robustcp.starts.multistart import Multistart
 from robustcp.starts.proposals import ExchangeProposal, L1Proposal
@@ -214,6 +216,24 @@ def test_a_search_that_is_interrupted_goes_on_with_the_same_bits(tmp_path, monke
     assert fit.warnings == whole.warnings
 
 
+class TestFirstLook:
+    """Data of more than 65,536 entries is searched on a part first."""
+
+    @pytest.mark.parametrize(("localised", "shares"), [([], [False]), ([0], [False, True])])
+    def test_is_trusted_unless_a_component_is_localised(self, monkeypatch, localised, shares):
+        X = simulate((42, 41, 40), 3, eta=0.1, gamma=1.0, rng=0).data
+        searches, run = [], Search.run
+
+        def recorded(search, blocks):
+            searches.append(search.fitter.problem.engine.shape == X.shape)
+            return run(search, blocks)
+
+        monkeypatch.setattr(Search, "run", recorded)
+        monkeypatch.setattr(multistart, "localised_components", lambda *_: localised)
+        cp(X, 3, rng=0, max_sweeps=5)
+        assert searches == shares
+
+
 class TestDataWithoutNoise:
     def data(self, seed):
         """A model with zeros in its factors, and outliers."""
@@ -239,3 +259,8 @@ class TestDataWithoutNoise:
         with single_blas_thread:
             assert fitter.criterion.is_exact(factors)
             assert not any(map(fitter.criterion.is_exact, fitter.leave_one_out(factors)))
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_starts_within_half_a_percent_reached_the_best(sign):
+    assert Starts([sign * 2.0, sign * 2.0 + 0.005, sign * 2.0 + 0.5]).reached == 2

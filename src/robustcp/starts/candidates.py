@@ -57,9 +57,8 @@ class Starts(tuple[float, ...]):
     ) -> Starts:
         starts = super().__new__(cls, values)
         if reached is None:
-            reached = sum(
-                value <= min(starts) * (1 + SEARCH_SETTINGS.same_objective_tol) for value in starts
-            )
+            limit = min(starts) + SEARCH_SETTINGS.same_objective_tol * abs(min(starts))
+            reached = sum(value <= limit for value in starts)
         starts.reached = reached
         starts.final = tuple(final) or (None,) * len(starts)
         starts.models = tuple(models)
