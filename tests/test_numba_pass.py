@@ -23,7 +23,7 @@ from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.storage import Storage
 from robustcp.engines.threads import TileExecutor
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares
-from robustcp.noise import Noise, Residuals, contaminated_normal, estimation, quick_slab_scales
+from robustcp.noise import Noise, Residuals, contaminated_normal, noise_of_model, quick_slab_scales
 from robustcp.noise.resolution import Resolution
 from robustcp.optimize.schedules import Refinement, Skip
 from support.log_cosh import LogCosh, for_numba
@@ -528,7 +528,7 @@ class TestFirstLooks:
             np.testing.assert_allclose(
                 some._iterate_compiled(1.3, rounds), some._iterate(1.3, rounds), rtol=1e-9
             )
-        noise, z = estimation.standardize_by_main_effects(found, found.scalable_modes)
+        noise, z = noise_of_model.standardize_by_main_effects(found, found.scalable_modes)
         s = found.sigmas_of(noise)
         np.testing.assert_allclose(z, found.values / s, rtol=1e-6)
         assert noise.sigma == pytest.approx(np.exp(np.mean(np.log(s))), rel=1e-6)
