@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robustcp import Nonnegative, cp, cpal1, cpals, simulate
+from robustcp import Nonnegative, Smooth, cp, cpal1, cpals, simulate
 from robustcp.constraints import Free
 from robustcp.engines import DenseEngine, as_engine
 from robustcp.losses import L1, Cauchy, Contaminated, Huber, LeastSquares, UserLoss
 from robustcp.noise import Noise
+from robustcp.optimize.acceleration import Momentum, NoAcceleration
 from robustcp.optimize.objective import Objective
 from robustcp.optimize.problem import Problem
+from robustcp.optimize.row_prior import Prior
+from robustcp.optimize.schedules import Single
+from robustcp.optimize.solver import Solver, Stage
 
 pytest.importorskip("numba")
 
@@ -92,12 +96,92 @@ def test_there_are_none_for_large_data_other_losses_or_without_compiled_code():
     assert as_engine(small).weighted([np.ones(9), None, None]).whole_sweep(LeastSquares()) is None
 
 
+class Doubled(Nonnegative):
+    """It has the row solver of its base, but another projection."""
+
+    def project(self, factor):
+        return 2 * super().project(factor)
+
+
 def test_constraints_are_heeded():
     problem = Problem.of(as_engine(np.random.default_rng(0).standard_normal((9, 8, 7))))
-    free, bounded = (Free(),) * 3, (Free(), Nonnegative(), Free())
+    free, smooth = (Free(),) * 3, (Free(), Smooth(1.0), Free())
     assert Objective.of(problem, L1(0.1), free, (0, 1, 2)).whole_sweep is not None
-    assert Objective.of(problem, L1(0.1), bounded, (0, 1, 2)).whole_sweep is None
-    assert Objective.of(problem, L1(0.1), bounded, (0, 2)).whole_sweep is not None
+    assert Objective.of(problem, L1(0.1), smooth, (0, 1, 2)).whole_sweep is None
+    assert Objective.of(problem, L1(0.1), smooth, (0, 2)).whole_sweep is not None
+    assert Objective.of(problem, L1(0.1), (Doubled(),) * 3, (0, 1, 2)).whole_sweep is None
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("acceleration", [Momentum(), NoAcceleration()])
+@pytest.mark.parametrize(
+    "constraints",
+    [(Free(),) * 3, (Nonnegative(),) * 3, (Free(), Nonnegative(), Free())],
+    ids=["free", "nonnegative", "mixed"],
+)
+@pytest.mark.parametrize(
+    "ridges",
+    [None, ([1.0, 2.0], [0.5, 0.1], [3.0, 1.0]), ([0.5, 1.0], None, [1.0, 2.0])],
+    ids=["no prior", "prior", "prior of two modes"],
+)
+def test_runs_of_sweeps_are_the_sweeps_of_the_solver(
+    ridges, constraints, acceleration, order, loss
+):
+    """In compiled code, one at a time or many, and by the loop for data of any size."""
+    sim = simulate((9, 8, 7), 2, eta=0.1, gamma=1.0, rng=1)
+    X = np.asarray(np.abs(sim.data), order=order)
+    prior = ridges and Prior(tuple(None if ridge is None else np.array(ridge) for ridge in ridges))
+    stages = [Stage("sweeps", Single(loss, prior), 1e-5, 1e-4, 25, acceleration)]
+    initial = tuple(np.random.default_rng(2).random((size, 2)) for size in X.shape)
+
+    def run(compiled, every_sweep):
+        engine = DenseEngine(X, compiled=compiled)
+        solver = Solver(Problem.of(engine), stages, constraints=constraints)
+        start, states = solver.start(initial), []
+
+        def keep(state):
+            states.append(state)
+            return False
+
+        solver.run(start, 25, keep, every_sweep=every_sweep)
+        return states
+
+    many, single, plain = run(True, False), run(True, True), run(False, True)
+    if prior is None or not loss.quadratic:
+        assert len(many) < len(single) == many[-1].sweep > 5
+    assert many[-1].trace == single[-1].trace
+    for A, B in zip(many[-1].factors, single[-1].factors, strict=True):
+        np.testing.assert_array_equal(A, B)
+    for state, other in zip(single, plain, strict=False):
+        assert state.sweep == other.sweep == state.level_sweep
+        assert state.momentum == other.momentum or acceleration == NoAcceleration()
+        assert state.objective == pytest.approx(other.objective, rel=1e-6)
+        if state.objective > 1e-3:
+            assert state.decrease == pytest.approx(other.decrease, rel=1e-2, abs=1e-7)
+        for A, B in zip(state.factors, other.factors, strict=True):
+            np.testing.assert_allclose(A, B, rtol=1e-5, atol=1e-6)
+
+
+def test_a_component_of_zeros_stays_and_rounding_ends_a_run():
+    rng = np.random.default_rng(0)
+    factors = [rng.random((size, 2)) for size in (6, 5, 4)]
+    X = np.einsum("ir,jr,kr->ijk", *factors)
+    factors[1][:, 1] = 0.0
+    solver = Solver(Problem.of(as_engine(X)), [Stage("sweeps", Single(Huber(0.1)), 0.0)])
+    state, _ = solver.run(solver.start(tuple(factors)), 200)
+    assert state.sweep == 200
+    assert all(np.isfinite(A).all() for A in state.factors)
+    assert all(a >= b for a, b in zip(state.trace, state.trace[1:], strict=False))
+
+
+def test_exact_least_squares_goes_on_without_compiled_runs():
+    """Where digits cancel, the objective is computed from residuals."""
+    rng = np.random.default_rng(3)
+    X = np.einsum("ir,jr,kr->ijk", *(rng.random((size, 2)) for size in (9, 8, 7)))
+    fit = cpals(X, 2, tol=0, max_sweeps=300, rng=0)
+    assert fit.objective < 1e-12 * (X**2).sum()
+    np.testing.assert_allclose(fit.full(), X, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", [cp, cpal1, cpals])

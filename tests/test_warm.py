@@ -126,7 +126,7 @@ def test_passes_and_sweeps_in_threads_do_not_share_memory():
 
     def all_of_it():
         for loss in losses:
-            sweep = engine._passes.whole_sweep(loss)
+            sweep = engine.whole_sweep(loss)
             for mode in range(3):
                 equations = engine.normal_equations(factors, mode, loss)
                 yield equations.gram.tobytes(), equations.gradient.tobytes(), equations.value

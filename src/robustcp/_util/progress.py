@@ -140,9 +140,9 @@ class Throughput:
         now = time.monotonic()
         self._last_report, self._times = now, deque([now], RECENT_SWEEPS + 1)
 
-    def count_step(self) -> None:
-        """One more."""
-        self._times.append(time.monotonic())
+    def count_steps(self, count: int = 1) -> None:
+        """Some more steps."""
+        self._times.extend([time.monotonic()] * min(count, RECENT_SWEEPS))
 
     @property
     def seconds_per_step(self) -> float:

@@ -94,9 +94,18 @@ class Constraint:
     def row_solver(self) -> str | None:
         """The name of the method of `Algebra` that does all that `solve` does, or None.
 
-        Compiled sweeps call the same solver directly.
+        Compiled sweeps call the same solver directly. Factors are then projected entry by entry,
+        unless they are signed, and have no penalty.
         """
-        return "solve_rows" if type(self).solve is Constraint.solve else None
+        return "solve_rows" if self._methods_are(Constraint) else None
+
+    def _methods_are(self, constraint_type: type[Constraint]) -> bool:
+        """Whether solution, projection and penalty are those of a type."""
+        own = type(self)
+        return all(
+            getattr(own, name) is getattr(constraint_type, name)
+            for name in ("solve", "project", "penalty")
+        )
 
     def bound(self, size: int, labels: Sequence[Any] | None) -> Constraint:
         """This constraint for a mode of some size, with labels where its indices have them."""

@@ -32,7 +32,7 @@ class Nonnegative(Constraint):
 
     @property
     def row_solver(self) -> str | None:
-        return "solve_nonnegative_rows" if type(self).solve is Nonnegative.solve else None
+        return "solve_nonnegative_rows" if self._methods_are(Nonnegative) else None
 
     def project(self, factor: Array) -> Array:
         return array_namespace(factor).clip(factor, min=0.0)

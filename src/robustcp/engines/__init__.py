@@ -15,7 +15,7 @@ from robustcp.engines.arrays import (
     to_host,
 )
 from robustcp.engines.axes import Arrangement, Axes
-from robustcp.engines.base import Engine, View, WholeSweep
+from robustcp.engines.base import Engine, SweepRule, SweepState, View, WholeSweep
 from robustcp.engines.blocks.chunked import ChunkedEngine
 from robustcp.engines.blocks.chunks import ChunkError, ReversedModesArray, chunked_source
 from robustcp.engines.blocks.partitioned import PartitionedEngine
@@ -66,6 +66,8 @@ __all__ = [
     "PartitionedTable",
     "Scales",
     "SchedulerError",
+    "SweepRule",
+    "SweepState",
     "Tiling",
     "VarianceFunction",
     "View",

@@ -30,8 +30,69 @@ E = TypeVar("E", bound="Engine")
 Elementwise = Callable[[Array], Array]
 
 
+#: For each mode, what a prior adds to the diagonals of Gram matrices; None for a mode without one.
+Ridges = tuple[np.ndarray | None, ...]
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """What changes from sweep to sweep.
+
+    Attributes
+    ----------
+    factors, swept_factors : tuple of arrays
+        The current factors, and those at the end of the last sweep, before momentum.
+    equations : NormalEquations
+        The normal equations of the first mode at the current factors.
+    objective, decrease : float
+        The objective, and by how much the last sweep lowered it, relative to it.
+    momentum : int
+        How many extrapolated sweeps in a row were accepted.
+    objectives : tuple of float
+        The objective after each sweep so far.
+    """
+
+    factors: Factors
+    swept_factors: Factors
+    equations: NormalEquations
+    objective: float
+    decrease: float
+    momentum: int
+    objectives: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class SweepRule:
+    """What sweeps minimise beside the loss, how they are extrapolated, and when they end.
+
+    Attributes
+    ----------
+    modes : tuple of int
+        The modes that are updated, in the order of their turns.
+    nonnegative : tuple of bool
+        For each mode of the data, whether extrapolated factors are projected to be nonnegative.
+    mu : float
+        The weight of the squared norms of these factors.
+    tol : float
+        The relative decrease below which sweeps end, see `Objective.relative_decrease`.
+    floor, total_weight, likelihood : float, float, bool
+        What the decrease is relative to.
+    momentum_weight : float
+        Multiplies Nesterov's momentum; 0 for none.
+    """
+
+    modes: tuple[int, ...]
+    nonnegative: tuple[bool, ...]
+    mu: float
+    tol: float
+    floor: float
+    total_weight: float
+    likelihood: bool
+    momentum_weight: float
+
+
 class WholeSweep(ABC):
-    """Runs whole sweeps over data, for one loss and without constraints."""
+    """Runs whole sweeps over data, for one loss; each mode has a row solver."""
 
     @abstractmethod
     def update_factors(
@@ -50,6 +111,18 @@ class WholeSweep(ABC):
     @abstractmethod
     def normal_equations(self, factors: Factors, mode: int) -> NormalEquations:
         """As `Engine.normal_equations`."""
+
+    def penalty(self, factors: Factors, modes: tuple[int, ...], mu: float) -> float | None:
+        """The terms of the objective other than the loss; None if there is no code for them."""
+        return None
+
+    def advance(self, state: SweepState, rule: SweepRule, limit: int) -> SweepState | None:
+        """The state after at most `limit` sweeps with momentum; None if there is no code for it.
+
+        Sweeps end when the decrease is below the tolerance, or before an objective that cannot be
+        computed accurately.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -395,8 +468,17 @@ class Engine(ABC):
         weighted = self.view.weights is not None
         return math.fsum(self.slab_sums(work, factors, weighted=weighted)[0])
 
-    def whole_sweep(self, loss: Loss) -> WholeSweep | None:
-        """Whole sweeps, if they are faster than updates of single factors; else None."""
+    def whole_sweep(
+        self,
+        loss: Loss,
+        row_solvers: tuple[str, ...] | None = None,
+        ridges: Ridges | None = None,
+    ) -> WholeSweep | None:
+        """Whole sweeps, if they are faster than updates of single factors; else None.
+
+        `row_solvers` names, for each mode, the method of `Algebra` that solves its rows; None is
+        `solve_rows` for all. `ridges` are those of a prior.
+        """
         return None
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:

@@ -14,7 +14,7 @@ from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, TritonAlgebra
 from robustcp.engines.arrays import to_host
-from robustcp.engines.base import Elementwise, Engine, View, WholeSweep
+from robustcp.engines.base import Elementwise, Engine, Ridges, View, WholeSweep
 from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.memory import format_bytes, free_memory
 from robustcp.engines.normal_equations import NormalEquations
@@ -194,10 +194,15 @@ class DenseEngine(Engine):
         return selected_pass.normal_equations(stored_factors, n, loss, rows)
 
     def value(self, factors: Factors, loss: Loss) -> float:
-        return self._passes.for_loss(loss).value(self._storage.in_storage_order(factors), loss)
+        return self._passes.value(factors, loss)
 
-    def whole_sweep(self, loss: Loss) -> WholeSweep | None:
-        return self._passes.whole_sweep(loss)
+    def whole_sweep(
+        self,
+        loss: Loss,
+        row_solvers: tuple[str, ...] | None = None,
+        ridges: Ridges | None = None,
+    ) -> WholeSweep | None:
+        return self._passes.whole_sweep(loss, row_solvers or ("solve_rows",) * self.order, ridges)
 
     def row_blocks(self, mode: int, rank: int, loss: Loss) -> Sequence[slice]:
         if self._passes.for_loss(loss).shares_gram(loss, self._storage.order.index(mode)):

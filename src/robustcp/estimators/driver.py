@@ -259,7 +259,7 @@ class _FitDriver:
                 starting_point.fibres,
             )
             record.save_run(number, SavedRun(starting_point, state, case_round=case_round))
-        progress_log = _ProgressLog(solver, number, self.max_sweeps, self.runs_left)
+        progress_log = _ProgressLog(solver, number, self.max_sweeps, self.runs_left, state)
 
         def after_sweep(state: State) -> bool:
             record.save_run(number, SavedRun(starting_point, state, case_round=case_round))
@@ -271,7 +271,8 @@ class _FitDriver:
                 answer = interrupts.call_interruptibly(self.callback, shown_state)
             return (isinstance(answer, bool | np.bool_) and bool(answer)) or stop_requested()
 
-        state, outcome = solver.run(state, self.max_sweeps, after_sweep)
+        every_sweep = self.callback is not None or LOG.isEnabledFor(logging.DEBUG)
+        state, outcome = solver.run(state, self.max_sweeps, after_sweep, every_sweep=every_sweep)
         if outcome == CONVERGED:
             state = move_to_posterior_means(solver, state)
         record.save_run(number, SavedRun(starting_point, state, outcome, case_round))
@@ -317,22 +318,31 @@ class _FitDriver:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _ProgressLog:
-    """Logs the progress of a run."""
+    """Logs the progress of a run.
+
+    Attributes
+    ----------
+    last_state : State
+        The state that was logged last, or the first one.
+    """
 
     solver: Solver
     number: int
     max_sweeps: int
     runs_left: int
+    last_state: State
     throughput: Throughput = field(default_factory=Throughput)
     convergence: ConvergenceTrend = field(default_factory=ConvergenceTrend)
 
     def after_sweep(self, state: State) -> None:
         """Log the progress, at times."""
-        self.throughput.count_step()
-        self.convergence.add(state.decrease, state.level_sweep == 1)
-        self.throughput.report(LOG, lambda: self.progress(state), now=state.level_sweep == 1)
+        sweeps = state.sweep - self.last_state.sweep
+        is_new_level, self.last_state = state.level_sweep == sweeps, state
+        self.throughput.count_steps(sweeps)
+        self.convergence.add(state.decrease, is_new_level)
+        self.throughput.report(LOG, lambda: self.progress(state), now=is_new_level)
 
     def progress(self, state: State) -> ProgressReport:
         """The progress: the expected time left in this level, and an upper limit for the whole fit.

@@ -82,6 +82,11 @@ class Acceleration(ABC):
         """This acceleration without steps that take longer than a sweep of small data."""
         return self
 
+    @property
+    def momentum_weight(self) -> float | None:
+        """The factor of Nesterov's momentum, if there is no extrapolation beside it; else None."""
+        return None
+
     def momentum(self, step: ProposedStep, extrapolations: int) -> float:
         """The momentum coefficient of a step, after some accepted extrapolations in a row."""
         return 0.0
@@ -99,6 +104,10 @@ class Acceleration(ABC):
 class NoAcceleration(Acceleration):
     """No extrapolation."""
 
+    @property
+    def momentum_weight(self) -> float | None:
+        return 0.0
+
     def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
         return None
 
@@ -106,6 +115,10 @@ class NoAcceleration(Acceleration):
 @dataclass(frozen=True)
 class Momentum(Acceleration):
     """Nesterov's momentum alone."""
+
+    @property
+    def momentum_weight(self) -> float | None:
+        return 1.0
 
     def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
         return ProposedStep(sweep.end)
@@ -163,6 +176,10 @@ class JointStep(Momentum):
     rejection_factor: float = 4.0
     min_damping: float = 1e-8
     max_damping: float = 1e4
+
+    @property
+    def momentum_weight(self) -> float | None:
+        return None
 
     def propose(self, sweep: SweepStep, damping: float, algebra: Algebra) -> ProposedStep | None:
         end, modes = sweep.end, sweep.modes

@@ -93,9 +93,19 @@ class Objective:
 
     @cached_property
     def whole_sweep(self) -> WholeSweep | None:
-        """Compiled whole sweeps, if the engine has them and there are no constraints or priors."""
-        has_data_only = self.unconstrained and self.prior is None
-        return self.engine.whole_sweep(self.loss) if has_data_only else None
+        """Compiled whole sweeps, if the engine has them for the constraints.
+
+        Modes that are not solved for count as free.
+        """
+        names = [
+            self.constraints[n].row_solver if n in self.modes else Free().row_solver
+            for n in range(len(self.constraints))
+        ]
+        row_solvers = tuple(name for name in names if name is not None)
+        if len(row_solvers) < len(names):
+            return None
+        ridges = None if self.prior is None else self.prior.ridges
+        return self.engine.whole_sweep(self.loss, row_solvers, ridges)
 
     def row_blocks(self, mode: int, rank: int) -> Sequence[slice]:
         """Blocks of a mode's rows that are solved one after the other."""
@@ -129,6 +139,10 @@ class Objective:
 
     def penalty(self, factors: Factors) -> float:
         """The terms of the objective other than the loss."""
+        if self.whole_sweep is not None:
+            compiled = self.whole_sweep.penalty(factors, self.modes, self.mu)
+            if compiled is not None:
+                return compiled
         total = 0.0
         if self.mu != 0:
             square = self.engine.algebra.squared_norm

@@ -17,7 +17,7 @@ import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints, Free, project_factors
-from robustcp.engines import Engine, Fibres
+from robustcp.engines import Engine, Fibres, SweepState
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.losses import LeastSquares, Loss
 from robustcp.noise import Noise
@@ -38,7 +38,9 @@ CHEAP_SWEEP_ENTRIES = 1 << 15
 #: The same limit for least squares.
 CHEAP_LEAST_SQUARES_ENTRIES = 1 << 18
 #: Where sweeps are that cheap, joint steps begin after this many sweeps of a level.
-JOINT_STEP_AFTER_SWEEPS = 30
+JOINT_STEP_AFTER_SWEEPS = 100
+#: The most sweeps that compiled code does before Python is entered again.
+MAX_COMPILED_SWEEPS = 64
 #: The level of a state before its first level.
 NOT_STARTED = -1
 
@@ -238,12 +240,19 @@ class Solver:
         return state
 
     def run(
-        self, state: State, sweep_limit: int, after_sweep: Callable[[State], bool] = lambda _: False
+        self,
+        state: State,
+        sweep_limit: int,
+        after_sweep: Callable[[State], bool] | None = None,
+        *,
+        every_sweep: bool = True,
     ) -> tuple[State, Outcome]:
         """Sweep until all stages have converged, or `sweep_limit` or `after_sweep` ends the run.
 
         Returns the last state and how the run ended. It can go on from any state that `after_sweep`
-        saw, or that another call returned at its limit.
+        saw, or that another call returned at its limit. Without `every_sweep`, `after_sweep` may be
+        called after several sweeps of small data, which compiled code does at once; the states have
+        the same bits.
         """
         while True:
             if state.level_sweep > 0 and self.is_level_finished(state):
@@ -252,8 +261,9 @@ class Solver:
                     return state, CONVERGED
             if state.sweep >= sweep_limit:
                 return state, max_sweeps_outcome(state.sweep)
-            state = self.advance(state)
-            if after_sweep(state):
+            one_by_one = every_sweep and after_sweep is not None
+            state = self.advance(state, 1 if one_by_one else sweep_limit - state.sweep)
+            if after_sweep is not None and after_sweep(state):
                 return state, STOPPED
 
     def move_to(self, state: State, factors: Factors, name: str) -> State:
@@ -275,26 +285,61 @@ class Solver:
         _, equations = self._evaluate(self.objective_of(state), state, state.factors)
         return replace(state, cached_equations=equations)
 
-    def advance(self, state: State) -> State:
-        """The state after one more sweep."""
+    def advance(self, state: State, max_sweeps: int = 1) -> State:
+        """The state after one more sweep, or after several of the same level."""
         stage, objective = self._stage(state), self.objective_of(state)
+        acceleration, same_sweeps = self._acceleration(state, objective)
+        compiled = self._advance_compiled(state, acceleration, min(max_sweeps, same_sweeps))
+        if compiled is not None:
+            return compiled
         sweep_result = stage.update.sweep(objective, state.factors, state.cached_equations)
-        changes = self._extrapolate(state, objective, sweep_result)
+        changes = self._extrapolate(state, objective, sweep_result, acceleration)
         if "factors" not in changes:
             end = self._balance_norms(sweep_result.factors, state.prior)
             changes |= {"swept_factors": end, "momentum": 1, **self._accept(state, objective, end)}
         if "factors" not in changes:  # only rounding makes a plain sweep rise: stay
             changes |= {"swept_factors": state.swept_factors, "momentum": 0, "decrease": 0.0}
-        value = changes.get("objective", state.objective)
+        changes["unsolved_rows"] = sweep_result.unsolved_rows
+        objectives = (changes.get("objective", state.objective),)
+        return self._count_sweeps(state.replace_fields(**changes), objective, objectives)
+
+    def _advance_compiled(
+        self, state: State, acceleration: Acceleration, max_sweeps: float
+    ) -> State | None:
+        """The state after sweeps in compiled code; None if there is none for the next sweep."""
+        weight, equations = acceleration.momentum_weight, state.cached_equations
+        if weight is None or equations is None:
+            return None
+        objective, (tol, max_level_sweeps) = self.objective_of(state), self.level_limits(state)
+        sweeps = int(min(max_sweeps, max_level_sweeps - state.level_sweep, MAX_COMPILED_SWEEPS))
+        last = state.objective, state.decrease, state.momentum
+        start = SweepState(state.factors, state.swept_factors, equations, *last)
+        end = self._stage(state).update.advance(objective, start, tol, weight, sweeps)
+        if end is None or not end.objectives:
+            return None
+        changed = state.replace_fields(
+            factors=end.factors,
+            swept_factors=end.swept_factors,
+            cached_equations=end.equations,
+            objective=end.objective,
+            decrease=end.decrease,
+            momentum=end.momentum,
+            unsolved_rows=(),
+        )
+        return self._count_sweeps(changed, objective, end.objectives)
+
+    def _count_sweeps(
+        self, state: State, objective: Objective, objectives: Sequence[float]
+    ) -> State:
+        """The state with further sweeps counted, given the objective after each of them."""
+        count, excess = len(objectives), objective.excess
         return state.replace_fields(
-            **changes,
-            unsolved_rows=sweep_result.unsolved_rows,
-            stages=(*state.stages[:-1], (state.name, state.stages[-1][1] + 1)),
-            sweep=state.sweep + 1,
-            level_sweep=state.level_sweep + 1,
+            stages=(*state.stages[:-1], (state.name, state.stages[-1][1] + count)),
+            sweep=state.sweep + count,
+            level_sweep=state.level_sweep + count,
             trace=(
                 *state.trace,
-                self._objective_in_data_units(value + objective.excess, state.loss),
+                *(self._objective_in_data_units(x + excess, state.loss) for x in objectives),
             ),
         )
 
@@ -408,17 +453,26 @@ class Solver:
 
     # Steps
 
-    def _extrapolate(
-        self, state: State, objective: Objective, sweep_result: SweepResult
-    ) -> dict[str, Any]:
-        """What changes in a state that moves beyond the end of a sweep, if that is not higher."""
-        acceleration, algebra = self._stage(state).acceleration, objective.engine.algebra
+    def _acceleration(self, state: State, objective: Objective) -> tuple[Acceleration, float]:
+        """How the next sweeps are extrapolated, and for how many sweeps that stays the same."""
+        acceleration = self._stage(state).acceleration
         cheap_entries = (
             CHEAP_LEAST_SQUARES_ENTRIES if objective.loss.quadratic else CHEAP_SWEEP_ENTRIES
         )
         is_cheap = self.problem.engine.count <= cheap_entries
         if is_cheap and state.level_sweep < JOINT_STEP_AFTER_SWEEPS:
-            acceleration = acceleration.cheap_variant
+            return acceleration.cheap_variant, JOINT_STEP_AFTER_SWEEPS - state.level_sweep
+        return acceleration, math.inf
+
+    def _extrapolate(
+        self,
+        state: State,
+        objective: Objective,
+        sweep_result: SweepResult,
+        acceleration: Acceleration,
+    ) -> dict[str, Any]:
+        """What changes in a state that moves beyond the end of a sweep, if that is not higher."""
+        algebra = objective.engine.algebra
         sweep = SweepStep(
             state.factors, sweep_result.factors, self.modes, sweep_result.predicted_decrease
         )

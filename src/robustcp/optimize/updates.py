@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustcp._util.typing import Array, Factors
+from robustcp.engines import SweepRule, SweepState
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.optimize.objective import Objective
 
@@ -80,6 +81,17 @@ class Update(ABC):
                 unsolved_rows.append((mode, update.unsolved_rows))
         return SweepResult(factors, tuple(unsolved_rows), float(decreases[0]))
 
+    def advance(
+        self,
+        objective: Objective,
+        state: SweepState,
+        tol: float,
+        momentum_weight: float,
+        max_sweeps: int,
+    ) -> SweepState | None:
+        """The state after several sweeps in compiled code; None if there is none for them."""
+        return None
+
     @abstractmethod
     def update_factor(
         self,
@@ -122,6 +134,28 @@ class MajorizeMinimize(Update):
             decrease = _predict_decrease(cached_equations, factors[first], new[first], xp)
             return SweepResult(new, predicted_decrease=float(decrease))
         return super().sweep(objective, factors, cached_equations)
+
+    def advance(
+        self,
+        objective: Objective,
+        state: SweepState,
+        tol: float,
+        momentum_weight: float,
+        max_sweeps: int,
+    ) -> SweepState | None:
+        if self.inner > 1 or objective.whole_sweep is None:
+            return None
+        rule = SweepRule(
+            objective.modes,
+            tuple(not constraint.signed for constraint in objective.constraints),
+            objective.mu,
+            tol,
+            objective.floor,
+            objective.engine.total_weight,
+            objective.loss.likelihood,
+            momentum_weight,
+        )
+        return objective.whole_sweep.advance(state, rule, max_sweeps)
 
     def evaluate(
         self, objective: Objective, factors: Factors

@@ -100,16 +100,20 @@ class SearchLog:
             make_state() if logged is None else solver.resume(_transfer_state(logged.state, engine))
         )
 
+        sweeps_before = state.sweep
+
         def after_sweep(state: State) -> bool:
+            nonlocal sweeps_before
             if recorded:
                 self.runs.put(name, LoggedRun(state.factors, state))
             throughput = self.runs.throughput
-            throughput.count_step()
+            throughput.count_steps(state.sweep - sweeps_before)
+            sweeps_before = state.sweep
             throughput.report(LOG, lambda: ProgressReport(name, f"sweep {state.sweep}"))
             interrupts.answer()
             return stop_requested()
 
-        state, outcome = solver.run(state, max_sweeps, after_sweep)
+        state, outcome = solver.run(state, max_sweeps, after_sweep, every_sweep=False)
         rank, passes = state.factors[0].shape[1], state.sweep * len(solver.modes)
         price = self.runs.prices[name] = engine.count * rank * passes
         if recorded and outcome != STOPPED:

@@ -145,6 +145,8 @@ def _block_krylov(
 def _append_random_columns(U: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
     """Append random unit columns, orthogonal to the rest while there is room."""
     size, count = U.shape
+    if count == rank:
+        return U
     extra = rng.standard_normal((size, rank - count))
     room = min(rank, size) - count
     inside = extra[:, :room]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 
-from robustcp.engines.base import WholeSweep
+from robustcp._util.typing import Factors
+from robustcp.engines.base import Ridges, WholeSweep
 from robustcp.engines.installed import numba_kernels, triton_kernels
 from robustcp.engines.passes.base import Pass
 from robustcp.engines.passes.cuda_graph_sweeps import CudaGraphLeastSquaresSweep, CudaGraphSweep
 from robustcp.engines.passes.least_squares import LeastSquaresPass, MatrixLeastSquaresPass
 from robustcp.engines.passes.numba_pass import CompiledPass
 from robustcp.engines.passes.plain import PlainPass
-from robustcp.engines.passes.sweeps import FormulaSweep, LeastSquaresSweep
+from robustcp.engines.passes.sweeps import CompiledSweep, FormulaSweep, LeastSquaresSweep
 from robustcp.engines.passes.triton_pass import TritonPass
 from robustcp.engines.storage import Storage
 from robustcp.losses import Loss
@@ -61,20 +62,41 @@ class Passes:
             return self._triton
         return self._plain
 
-    def whole_sweep(self, loss: Loss) -> WholeSweep | None:
+    def value(self, factors: Factors, loss: Loss) -> float:
+        """The loss summed over the data; of small data in one call of compiled code."""
+        sweep = self._compiled_sweep(loss, ("solve_rows",) * len(factors), None)
+        if sweep is not None:
+            return sweep.normal_equations(factors, 0).value
+        return self.for_loss(loss).value(self._storage.in_storage_order(factors), loss)
+
+    def whole_sweep(
+        self, loss: Loss, row_solvers: tuple[str, ...], ridges: Ridges | None
+    ) -> WholeSweep | None:
         """Whole sweeps, if the data is so small that calls take longer than arithmetic."""
         storage, selected = self._storage, self.for_loss(loss)
-        count, tiling = math.prod(storage.shape), storage.tiling
+        count = math.prod(storage.shape)
         recordable = count <= MAX_GRAPH_ENTRIES and max(storage.shape) <= MAX_GRAPH_ROWS
+        recordable = recordable and set(row_solvers) == {"solve_rows"} and ridges is None
         if self._triton is not None and recordable and selected is self._least_squares:
             return CudaGraphLeastSquaresSweep(self._least_squares, self._triton, loss)
         if self._triton is not None and recordable and selected is self._triton:
             return CudaGraphSweep(self._triton, loss)
+        return self._compiled_sweep(loss, row_solvers, ridges)
+
+    def _compiled_sweep(
+        self, loss: Loss, row_solvers: tuple[str, ...], ridges: Ridges | None
+    ) -> CompiledSweep | None:
+        storage, selected = self._storage, self.for_loss(loss)
+        count, tiling = math.prod(storage.shape), storage.tiling
         if self._compiled is None:
             return None
         if selected is self._compiled and count <= tiling.max_sweep_entries:
-            return FormulaSweep(self._compiled, loss)
-        small = storage.weights is None and count <= tiling.max_least_squares_sweep_entries
+            return FormulaSweep(self._compiled, loss, row_solvers, ridges)
+        small = (
+            storage.weights is None
+            and ridges is None
+            and count <= tiling.max_least_squares_sweep_entries
+        )
         if selected is self._least_squares and small:
-            return LeastSquaresSweep(self._least_squares, loss)
+            return LeastSquaresSweep(self._least_squares, loss, row_solvers)
         return None

@@ -69,19 +69,25 @@ class LeastSquaresPass(Pass):
 
     def complete_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
         """The value, given the value without the squares of the data: <m, m> / 2 - <x, m>."""
-        total = self._half_data_square + value
+        total = self.half_data_square + value
         return total if self.is_accurate(total) else self.plain.value(factors, loss)
 
     def is_accurate(self, value: float) -> bool:
         """Whether enough digits of a value, and so of gradients, have not cancelled."""
-        return value >= self.cancellation_share * self._half_data_square
+        return value >= self.least_accurate_value
 
     def value(self, factors: Sequence[Array], loss: Loss) -> float:
         n = len(factors) - 1  # of the modes of the matrix's columns
         return float(self.normal_equations(factors, n, loss, slice(0, self.storage.shape[n])).value)
 
+    @property
+    def least_accurate_value(self) -> float:
+        """Of a smaller value, and so of gradients, too many digits have cancelled."""
+        return self.cancellation_share * self.half_data_square
+
     @cached_property
-    def _half_data_square(self) -> float:
+    def half_data_square(self) -> float:
+        """Half the sum of the squares of the data."""
         storage = self.storage
 
         def tile_square(tile: Tile) -> float:
@@ -197,7 +203,7 @@ class MatrixLeastSquaresPass(LeastSquaresPass):
         )
 
     def complete_value(self, value: float, factors: Sequence[Array], loss: Loss) -> float:
-        return self._half_data_square + value
+        return self.half_data_square + value
 
     def _plain_lines(self, factors: Sequence[Array], own_rows: bool) -> Iterator[tuple[int, Array]]:
         storage, split = self.storage, self.storage.split

@@ -13,10 +13,10 @@ from robustcp.engines.passes.numba.coordinates import (
 )
 from robustcp.engines.passes.numba.intrinsics import gemm
 from robustcp.engines.passes.numba.least_squares import (
+    LeastSquaresData,
     collapse_lines,
     contract_columns,
     contract_rows,
-    least_squares_pass,
     least_squares_sweep,
 )
 from robustcp.engines.passes.numba.lines import (
@@ -45,5 +45,12 @@ from robustcp.engines.passes.numba.solves import (
     solve_nonnegative_rows,
     solve_rows,
 )
-from robustcp.engines.passes.numba.sweeps import Sweep, Turns, sweep
+from robustcp.engines.passes.numba.sweeps import (
+    Run,
+    SweepData,
+    Turns,
+    formula_sweep,
+    penalty,
+    run_sweeps,
+)
 from robustcp.engines.passes.numba.tiles import Entries, Functions, Tile, tile_pass

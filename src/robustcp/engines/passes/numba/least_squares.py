@@ -1,134 +1,150 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Least squares: contractions of the data with factors, passes and whole sweeps over small data.
+"""Least squares: contractions of the data with factors, and sweeps over small data."""
 
-Stacked factors are in storage order; begins are the first rows of all modes there, and the end.
-"""
+import math
 
 import numpy as np
 from numba import njit
 
 from robustcp.engines.passes.numba.intrinsics import (
-    address,
     call,
-    keep_alive,
     pointer,
     product,
+    shift,
     transposed_left_product,
 )
-from robustcp.engines.passes.numba.runtime import cached_jit, internal_jit
-from robustcp.engines.passes.numba.sweeps import khatri_rao
+from robustcp.engines.passes.numba.runtime import (
+    INTS,
+    REALS,
+    Struct,
+    c_function,
+    cached_jit,
+    integer_fields,
+    internal_jit,
+)
+from robustcp.engines.passes.numba.sweeps import Turns, khatri_rao
 from robustcp.losses.numba_helpers import INLINE
 
 
-@internal_jit
-def _khatri_rao(stack, begins, first, last):
-    """The Khatri-Rao product of modes first to last."""
-    rank, count = stack.shape[1], 1
-    for m in range(first, last):
-        count *= begins[m + 1] - begins[m]
-    K = np.empty((count, rank), stack.dtype)
-    factors, offsets = pointer(address(stack), stack), pointer(address(begins), begins)
-    khatri_rao(factors, rank, offsets, first, last, pointer(address(K), K))
-    keep_alive(stack)
-    keep_alive(begins)
-    return K
+class LeastSquaresData(Struct):
+    """What does not change between sweeps of least squares.
 
-
-@internal_jit
-def _contract_side(gemm, X, stack, begins, split, own_rows):
-    """X times the Khatri-Rao product of the columns' factors, or X' times that of the rows'."""
-    (rows, columns), rank = X.shape, stack.shape[1]
-    first, last = (split, begins.shape[0] - 1) if own_rows else (0, split)
-    K = _khatri_rao(stack, begins, first, last)
-    lines = np.empty((rows if own_rows else columns, rank), X.dtype)
-    x, k, y = pointer(address(X), X), pointer(address(K), K), pointer(address(lines), lines)
-    if own_rows:
-        product(gemm, x, k, y, rows, columns, rank, False)
-    else:
-        transposed_left_product(gemm, x, k, y, columns, rows, rank, False)
-    keep_alive(X)
-    keep_alive(K)
-    return lines
-
-
-@internal_jit
-def _least_squares_equations(lines, stack, begins, split, n, gradient, gram):
-    """The normal equations of mode n for half the square, from what `_contract_side` returns.
-
-    Returns the value without the half sum of squares of the data.
+    Attributes
+    ----------
+    gemm, matrix, squares : addresses: BLAS's product, the matrix, and two numbers, half the sum of
+        its squares and the least value that is accurate
+    rows, columns, split, order : of the matrix; see `SweepData`
     """
-    order, rank, value = begins.shape[0] - 1, stack.shape[1], 0.0
-    product = np.ones((rank, rank), stack.dtype)
-    for m in range(order):
-        if m != n:
-            for a in range(rank):
-                for b in range(a, rank):
-                    total = 0.0
-                    for i in range(begins[m], begins[m + 1]):
-                        total += stack[i, a] * stack[i, b]
-                    product[a, b] *= total
+
+    _fields_ = integer_fields("gemm matrix squares rows columns split order")
+
+
+@internal_jit
+def _contract_side(data, offsets, own_rows, rank, stack, lines, K):
+    """The matrix times the Khatri-Rao product of the columns' factors, or its transpose times that
+    of the rows'; into `lines`. K has room for the Khatri-Rao product."""
+    first, last = (data.split, data.order) if own_rows else (0, data.split)
+    khatri_rao(stack, rank, offsets, first, last, K)
+    X, rows, columns = pointer(data.matrix, stack), data.rows, data.columns
+    if own_rows:
+        product(data.gemm, X, K, lines, rows, columns, rank, False)
+    else:
+        transposed_left_product(data.gemm, X, K, lines, columns, rows, rank, False)
+
+
+@internal_jit
+def _collapse(lines, left, before, count, right, inner, rank, rows):
+    """Contract the other modes of a side away, as `collapse_lines`."""
+    for j in range(count * rank):
+        rows[j] = 0
+    k = 0
+    for p in range(before):
+        for i in range(count):
+            for q in range(inner):
+                for r in range(rank):
+                    rows[i * rank + r] += left[p * rank + r] * right[q * rank + r] * lines[k]
+                    k += 1
+
+
+@internal_jit
+def _shared_gram(offsets, order, n, rank, stack, gram):
+    """The product of the Gram matrices of all factors but that of mode n, packed."""
     p = 0
     for a in range(rank):
         for b in range(a, rank):
-            product[b, a] = product[a, b]
-            gram[0, p] = product[a, b]
+            gram[p] = 1
+            for m in range(order):
+                if m != n:
+                    total = 0.0
+                    for i in range(offsets[m], offsets[m + 1]):
+                        total += stack[i * rank + a] * stack[i * rank + b]
+                    gram[p] *= total
             p += 1
-    first, last = (0, split) if n < split else (split, order)
-    left = _khatri_rao(stack, begins, first, n)
-    right = _khatri_rao(stack, begins, n + 1, last)
-    begin, count = begins[n], begins[n + 1] - begins[n]
-    projected = collapse_lines(lines, left, count, right)
-    for i in range(count):
+
+
+@internal_jit
+def _least_squares_equations(data, turns, offsets, n, stack, gradient, gram, work):
+    """The normal equations of mode n for half the square.
+
+    Returns the value without the half sum of squares of the data. `work` begins with a contraction
+    of the matrix, which is computed only if it is not there already.
+    """
+    rank, split, order, value = turns.rank, data.split, data.order, 0.0
+    own_rows = n < split
+    side, sides = 1 if own_rows else 2, max(data.rows, data.columns)
+    K = shift(work, sides * rank)
+    if turns.contracted != side:
+        _contract_side(data, offsets, own_rows, rank, stack, work, K)
+        turns.contracted = side
+    first, last = (0, split) if own_rows else (split, order)
+    before = khatri_rao(stack, rank, offsets, first, n, K)
+    right = shift(K, before * rank)
+    inner = khatri_rao(stack, rank, offsets, n + 1, last, right)
+    begin, count = offsets[n], offsets[n + 1] - offsets[n]
+    _collapse(work, K, before, count, right, inner, rank, gradient)
+    _shared_gram(offsets, order, n, rank, stack, gram)
+    for i in range(begin, begin + count):
+        fitted, p = shift(work, 3 * sides * rank), 0
         for r in range(rank):
-            fitted = 0.0
-            for s in range(rank):
-                fitted += stack[begin + i, s] * product[s, r]
-            gradient[i, r] = projected[i, r] - fitted
-            value += (0.5 * fitted - projected[i, r]) * stack[begin + i, r]
+            fitted[r] = 0
+        for a in range(rank):
+            fitted[a] += stack[i * rank + a] * gram[p]
+            p += 1
+            for b in range(a + 1, rank):
+                fitted[b] += stack[i * rank + a] * gram[p]
+                fitted[a] += stack[i * rank + b] * gram[p]
+                p += 1
+        own = shift(gradient, (i - begin) * rank)
+        for r in range(rank):
+            value += (0.5 * fitted[r] - own[r]) * stack[i * rank + r]
+            own[r] -= fitted[r]
     return value
 
 
-@cached_jit
-def least_squares_pass(gemm, X, split, begins, n, stack, gradient, gram):
-    """The normal equations of mode n for half the square, from the whole matrix X.
-
-    Returns the value without the half sum of squares of X, and the contraction with the factors of
-    the other side.
-    """
-    lines = _contract_side(gemm, X, stack, begins, split, n < split)
-    return _least_squares_equations(lines, stack, begins, split, n, gradient, gram), lines
-
-
-@cached_jit
+@c_function(LeastSquaresData, Turns, INTS, INTS, INTS, *[REALS] * 5)
 def least_squares_sweep(
-    gemm, solve, X, split, begins, turns, stack, gradient, gram, parameters, lines, contracted_side
+    data, turns, modes, solvers, offsets, parameters, stack, gradient, gram, work
 ):
-    """Update the factors of some modes in turn and in place, for half the square.
+    """As `formula_sweep`, for half the square. The modes of a side share a contraction.
 
-    What is contracted over one side of the matrix serves all modes of the other side, until a
-    factor of it changes. `gradient` and `gram` are those of the first turn, or empty. `lines` are
-    contracted already for the modes of a side: 1 for those of the rows, 2 for those of the columns,
-    0 for none.
+    All rows share one Gram matrix. Where the value has lost too many digits, NaN is returned.
     """
-    rank = stack.shape[1]
-    for t in range(turns.shape[0]):
-        n = turns[t]
-        first, last, side = begins[n], begins[n + 1], 1 if n < split else 2
-        if t > 0 or gram.shape[0] == 0:
-            if contracted_side != side:
-                lines = _contract_side(gemm, X, stack, begins, split, n < split)
-                contracted_side = side
-            gradient = np.empty((last - first, rank), stack.dtype)
-            gram = np.empty((1, rank * (rank + 1) // 2), stack.dtype)
-            _least_squares_equations(lines, stack, begins, split, n, gradient, gram)
-        own, count = address(stack) + first * rank * stack.itemsize, last - first
-        call(solve, (gram, gradient, own, parameters, count > 1, 0, count, rank, own))
-        keep_alive(gram)
-        keep_alive(gradient)
-        if contracted_side != side:
-            contracted_side = 0
-    keep_alive(stack)
-    keep_alive(parameters)
+    rank = turns.rank
+    for t in range(turns.count):
+        n = modes[t]
+        if t > 0 or turns.known == 0:
+            _least_squares_equations(data, turns, offsets, n, stack, gradient, gram, work)
+        rows, own = offsets[n + 1] - offsets[n], shift(stack, offsets[n] * rank)
+        call(solvers[t], (gram, gradient, own, parameters, rows > 1, 0, rows, rank, own))
+        if turns.contracted != (1 if n < data.split else 2):
+            turns.contracted = 0
+    if turns.last < 0:
+        return 0.0
+    squares = pointer(data.squares, stack)
+    value = squares[0] + _least_squares_equations(
+        data, turns, offsets, turns.last, stack, gradient, gram, work
+    )
+    return value if value >= squares[1] else math.nan
 
 
 @njit(**INLINE)
