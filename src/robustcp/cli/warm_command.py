@@ -65,7 +65,7 @@ def _compile_passes(code: Any, real: np.dtype[Any]) -> None:
 def _compile_losses(code: Any, real: np.dtype[Any]) -> None:
     for formula in filter(None, (loss.numba_formula for loss in _default_losses())):
         for weighted in (False, True):
-            code.formula_line(formula.function, real, weighted, len(formula.numbers))
+            code.formula_line(formula.function, real, len(formula.numbers), weighted)
 
 
 def _default_losses() -> Iterator[Loss]:

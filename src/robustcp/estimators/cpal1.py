@@ -37,6 +37,7 @@ def cpal1(
     inner: int = 1,
     inner_tol: float = 1e-4,
     entry_weights: Any = None,
+    limits: Any = None,
     constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
@@ -116,6 +117,7 @@ def cpal1(
         starts=starts,
         max_sweeps=max_sweeps,
         entry_weights=entry_weights,
+        limits=limits,
         constraints=constraints,
     )
     request = request_checkpoint(
