@@ -29,8 +29,10 @@ class CeilingSettings:
     min_share: float = 0.005
     #: ... or of the entries of a slab, if each has a ceiling of its own.
     min_slab_entries: int = 5
-    #: It holds at most this share of the entries.
+    #: It holds at most this share of the entries, ...
     max_share: float = 0.5
+    #: ... and at most this share is larger: spikes that are added to what the detector shows.
+    max_share_above: float = 0.1
     #: A ceiling holds this many times as many entries as any other value.
     repeat_ratio: float = 5.0
     #: Data with fewer levels below its ceiling is taken to be of categories.
@@ -39,11 +41,13 @@ class CeilingSettings:
     neighbours: int = 50
     #: The distance, in mean distances between these: beyond it, the largest value is a fill value.
     max_gap: float = 8.0
+    #: The share of slabs with a ceiling of their own in which values come so close to it.
+    min_close_share: float = 0.8
     #: The share of censored entries with others of their fibre; of data whose fibres are divided by
     #: their largest entries it is 0.
     min_shared: float = 0.25
-    #: The correlation, over fibres, of the share of censored entries with the size of the others,
-    #: in multiples of its standard error without any dependence.
+    #: The multiple correlation, over fibres, of the share of censored entries with the sizes of the
+    #: others, in multiples of its standard error without any dependence.
     min_association: float = 5.0
     #: Large data is probed on a part of at most so many entries.
     probe_entries: int = 1 << 17
@@ -86,10 +90,10 @@ def _note(limits: Limits, engine: Engine) -> str:
 def find_ceilings(engine: Engine) -> Limits | None:
     """The ceiling of a detector, or one for each slab of a mode, that entries show; else None.
 
-    Many entries have exactly the largest value, other values hardly repeat, and there are entries
-    close below. They are not alone in their fibres, where the other entries are large too. So
-    counts, rounded and sparse data, fill values, constant fibres, and fibres that are divided by
-    their largest entry show none.
+    Many entries have exactly the largest value but for spikes, other values hardly repeat, and
+    there are entries close below. They are not alone in their fibres, where the other entries are
+    large too. So counts, rounded and sparse data, fill values, constant fibres, and fibres that are
+    divided by their largest entry show none.
     """
     settings = CEILING_SETTINGS
     if not engine.takes_limits or engine.max_abs == 0:
@@ -102,7 +106,7 @@ def find_ceilings(engine: Engine) -> Limits | None:
     for mode in (None, *range(order)):
         sizes = tuple(size if n == mode else 1 for n, size in enumerate(engine.shape))
         ceilings = _ceilings_of_slabs(_probe(engine, mode), sizes)
-        if ceilings is not None and not _any_beyond(engine, ceilings):
+        if ceilings is not None:
             array = math.ldexp(1.0, engine.view.exponent) * ceilings
             return Limits(high=EntryField.from_array(engine.shape, array))
     return None
@@ -121,22 +125,6 @@ def _probe(engine: Engine, mode: int | None) -> Entries:
     return engine.subtensor(indices).entries()
 
 
-def _any_beyond(engine: Engine, ceilings: np.ndarray) -> bool:
-    """Whether any entry is larger than the ceiling of its slab."""
-    if ceilings.size == 1:
-        return _any_above(engine, float(ceilings.item()))
-    mode = int(np.argmax(ceilings.shape))
-    for k in np.flatnonzero(np.isfinite(ceilings)):
-        indices = [np.array([k]) if n == mode else None for n in range(engine.order)]
-        if _any_above(engine.subtensor(indices), float(ceilings.ravel()[k])):
-            return True
-    return False
-
-
-def _any_above(engine: Engine, top: float) -> bool:
-    return bool(engine.slab_sums(lambda x: x > top)[0].any())
-
-
 def _ceilings_of_slabs(entries: Entries, sizes: tuple[int, ...]) -> np.ndarray | None:
     """The ceilings of the slabs of a mode, infinite for slabs without one, or of all of the data.
 
@@ -145,11 +133,13 @@ def _ceilings_of_slabs(entries: Entries, sizes: tuple[int, ...]) -> np.ndarray |
     settings, x, count = CEILING_SETTINGS, entries.values, math.prod(sizes)
     mode = int(np.argmax(sizes))
     slab = np.zeros(x.size, np.intp) if count == 1 else entries.indices[mode]
-    tops = np.full(count, -math.inf)
-    np.maximum.at(tops, slab, x)
-    at_top = (x == tops[slab]) & (x != 0)
-    least, total = max(settings.min_entries, settings.min_share * x.size), np.count_nonzero(at_top)
-    if not least <= total <= settings.max_share * x.size:
+    tops = _most_frequent_values(x, slab, count)
+    at_top, least = x == tops[slab], max(settings.min_entries, settings.min_share * x.size)
+    if not least <= np.count_nonzero(at_top) <= settings.max_share * x.size:
+        return None
+    if np.count_nonzero(x > tops[slab]) > settings.max_share_above * x.size:
+        return None
+    if _fill_block(entries, at_top):
         return None
     at_top &= ~_in_constant_fibres(entries, at_top)
     ties, slab_sizes = (np.bincount(part, minlength=count) for part in (slab[at_top], slab))
@@ -158,11 +148,35 @@ def _ceilings_of_slabs(entries: Entries, sizes: tuple[int, ...]) -> np.ndarray |
     if (
         ties[has_ceiling].sum() < least
         or has_ceiling.sum() < (settings.min_slab_share * count if count > 1 else 1)
+        or (count > 1 and np.unique(tops[has_ceiling]).size < 0.9 * has_ceiling.sum())
         or not _rises_to_ceilings(x, slab, tops, ties, has_ceiling)
         or not _are_clustered(entries, slab, tops, at_top & has_ceiling[slab], sizes)
     ):
         return None
     return np.where(has_ceiling, tops, math.inf).reshape(sizes)
+
+
+def _most_frequent_values(x: np.ndarray, slab: np.ndarray, count: int) -> np.ndarray:
+    """The most frequent value other than 0 of each slab, the largest of several; -inf if none."""
+    order = np.lexsort((x, slab))
+    x, slab = x[order], slab[order]
+    starts = np.flatnonzero(np.r_[True, (x[1:] != x[:-1]) | (slab[1:] != slab[:-1])])
+    lengths = np.diff(np.r_[starts, x.size]) * (x[starts] != 0)
+    by_length = np.argsort(lengths, kind="stable")
+    values = np.full(count, -math.inf)
+    values[slab[starts][by_length]] = x[starts][by_length]  # the last one of each slab remains
+    return values
+
+
+def _fill_block(entries: Entries, at_top: np.ndarray) -> bool:
+    """Whether nearly all entries at the top are those of a block, of the slabs with most of them."""
+    inside = np.ones(at_top.size, dtype=bool)
+    for index, size in zip(entries.indices, entries.shape, strict=True):
+        hits = np.bincount(index[at_top], minlength=size)
+        spanned = hits >= 0.5 * hits.max()
+        inside &= spanned[index]
+    both = float(np.count_nonzero(at_top & inside))
+    return both > 0.9 * max(np.count_nonzero(at_top), np.count_nonzero(inside))
 
 
 def _in_constant_fibres(entries: Entries, at_top: np.ndarray) -> np.ndarray:
@@ -181,8 +195,8 @@ def _rises_to_ceilings(
     x: np.ndarray, slab: np.ndarray, tops: np.ndarray, ties: np.ndarray, has_ceiling: np.ndarray
 ) -> bool:
     """Whether values come close to the ceilings, and no other value repeats as often."""
-    settings, below = CEILING_SETTINGS, x < tops[slab]
-    values, repeats = np.unique(x[below], return_counts=True)
+    settings, other = CEILING_SETTINGS, x != tops[slab]
+    values, repeats = np.unique(x[other], return_counts=True)
     if values.size < settings.min_levels:
         return False
     if settings.repeat_ratio * repeats.max() > np.median(ties[has_ceiling]):
@@ -192,11 +206,11 @@ def _rises_to_ceilings(
     close = []
     for k in np.flatnonzero(has_ceiling):
         own = np.unique(ordered[ends[k - 1] if k else 0 : ends[k]])
-        near = own[:-1][-settings.neighbours :]
+        near = own[own < tops[k]][-min(settings.neighbours, max(10, int(ties[k]))) :]
         if near.size > 1:
             spacing = (near[-1] - near[0]) / (near.size - 1)
-            close.append(own[-1] - near[-1] <= settings.max_gap * spacing)
-    return bool(close) and float(np.mean(close)) >= 0.9
+            close.append(tops[k] - near[-1] <= settings.max_gap * spacing)
+    return bool(close) and float(np.mean(close)) >= settings.min_close_share
 
 
 def _are_clustered(
@@ -209,12 +223,9 @@ def _are_clustered(
     """Whether censored entries share fibres, and the other entries there are large."""
     settings, x, shape = CEILING_SETTINGS, entries.values, entries.shape
     rest = x < tops[slab]
-    counts = np.maximum(np.bincount(slab[rest], minlength=tops.size), 1)
-    gaps = np.where(rest, tops[slab] - x, 0.0)
-    mean_gaps = np.bincount(slab, gaps, tops.size) / counts
-    nearness = 1 - gaps / np.maximum(mean_gaps, 1e-300)[slab]
+    ranks = _ranks_within(x, slab, rest)
     # Of signed data the other entries of a fibre may be large with the other sign.
-    sizes_of_rest = [np.where(rest, y, 0.0) for y in (nearness, np.abs(nearness))]
+    predictors = ranks, np.where(rest, np.abs(ranks - 0.5), 0.0)
     shared, association = math.inf, -math.inf
     for mode, own_size in enumerate(sizes):
         if own_size > 1:
@@ -222,14 +233,32 @@ def _are_clustered(
         fibre, fibre_sizes = Fibres.fibre_numbers(shape, mode, entries.indices)
         total = math.prod(fibre_sizes)
         hits, others = (np.bincount(fibre[part], minlength=total) for part in (censored, rest))
+        lengths = np.bincount(fibre, minlength=total)
         shared = min(shared, float(hits[hits > 1].sum() / max(hits.sum(), 1)))
-        used = (others > 0) & (hits + others > 2)
+        used = (others > 0) & (lengths > 2)
         if np.count_nonzero(used) < 3:
             continue
-        share = hits[used] / (hits + others)[used]
-        for y in sizes_of_rest:
-            mean = np.bincount(fibre, y, total)[used] / others[used]
-            if mean.std() > 0 and share.std() > 0:
-                correlation = float(np.corrcoef(mean, share)[0, 1])
-                association = max(association, correlation * math.sqrt(mean.size))
+        share = hits[used] / lengths[used]
+        means = [np.bincount(fibre, y, total)[used] / others[used] for y in predictors]
+        association = max(association, _multiple_correlation(means, share) * math.sqrt(share.size))
     return shared >= settings.min_shared and association >= settings.min_association
+
+
+def _ranks_within(x: np.ndarray, slab: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """The ranks of some entries within their slab, from 0 to 1; 0 for others."""
+    ranks = np.zeros(x.size)
+    order = np.flatnonzero(used)[np.lexsort((x[used], slab[used]))]
+    counts = np.bincount(slab[used])
+    starts = np.cumsum(counts) - counts
+    own = slab[order]
+    ranks[order] = (np.arange(order.size) - starts[own] + 0.5) / counts[own]
+    return ranks
+
+
+def _multiple_correlation(predictors: list[np.ndarray], y: np.ndarray) -> float:
+    """The correlation of a variable with its best linear prediction."""
+    if y.std() == 0:
+        return 0.0
+    design = np.stack([np.ones(y.size), *predictors], axis=1)
+    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    return math.sqrt(max(0.0, 1 - float(residual.var() / y.var())))
