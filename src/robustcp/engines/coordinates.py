@@ -231,8 +231,9 @@ class CoordinatePass(ABC):
         """x - model of all entries, divided by their scales; `fill` where it is beyond a limit."""
         residuals = np.empty_like(self.entries.x.values)
         self._map_all_tiles(self.residual_function(factors, residuals))
-        sides = self.entries.sides
-        return drop_satisfied(residuals, sides and sides.values, fill, xp)
+        if self.entries.sides is None:
+            return residuals
+        return np.asarray(drop_satisfied(residuals, self.entries.sides.values, fill, xp))
 
     def _map_all_tiles(self, work: TileFunction) -> list[tuple[int, np.ndarray, float]]:
         starts = self.coordinates.row_order(0).row_starts

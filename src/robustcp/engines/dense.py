@@ -237,7 +237,10 @@ class DenseEngine(Engine):
     def _sampled_values(self, factors: Factors | None, flat: np.ndarray) -> Iterator[Array]:
         xp, storage = self.xp, self._storage
         for indices in storage.sample_positions(flat):
-            given, stored_indices = storage.array[tuple(indices)], [indices[m] for m in storage.order]
+            given, stored_indices = (
+                storage.array[tuple(indices)],
+                [indices[m] for m in storage.order],
+            )
             r = storage.convert(given, self.dtype)
             if factors is not None:
                 r = r - model_at(factors, indices)

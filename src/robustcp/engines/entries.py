@@ -118,7 +118,12 @@ class Entries:
     def __reduce__(self) -> tuple[Any, ...]:
         """Functions cannot be pickled; indices can."""
         return Entries, (
-            self.shape, self.values, self.indices, self.weights, self.scales, self.sides
+            self.shape,
+            self.values,
+            self.indices,
+            self.weights,
+            self.scales,
+            self.sides,
         )
 
     def select(self, selection: np.ndarray) -> Entries:
@@ -159,7 +164,9 @@ class Entries:
 
     def decided(self, factors: Sequence[np.ndarray]) -> np.ndarray | None:
         """A mask of the entries but those censored with the model beyond; None for all."""
-        return None if self.sides is None else (self.sides == 0) | (self.raw_residuals(factors) != 0)
+        return (
+            None if self.sides is None else (self.sides == 0) | (self.raw_residuals(factors) != 0)
+        )
 
     def to_dense(self, values: np.ndarray, missing: float = math.nan) -> np.ndarray:
         """An array of the tensor's shape with one value for each of the entries."""

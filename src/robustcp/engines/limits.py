@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat.numpy as host_xp
@@ -54,15 +54,16 @@ class Limits:
             return given
         if not isinstance(given, list | tuple) or len(given) != 2:
             raise ArgumentError(_ARGUMENT_NAME, f"must be a pair (low, high), got {given!r}")
-        low, high = (
-            None if limit is None else _limit_field(limit, shape, absent)
-            for limit, absent in zip(given, (-math.inf, math.inf), strict=True)
+        limits = cls(
+            *(
+                None if limit is None else _limit_field(limit, shape, absent)
+                for limit, absent in zip(given, (-math.inf, math.inf), strict=True)
+            )
         )
-        if low is not None and high is not None:
-            arrays = np.broadcast_arrays(low.array, high.array)
-            if not np.all(arrays[0] < arrays[1]):
-                raise ArgumentError(_ARGUMENT_NAME, "low must be below high")
-        return None if low is high is None else cls(low, high)
+        low, high = limits.arrays
+        if low is not None and high is not None and not np.all(low < high):
+            raise ArgumentError(_ARGUMENT_NAME, "low must be below high")
+        return None if low is high is None else limits
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse limits that are not for data of some shape."""
@@ -82,17 +83,13 @@ class Limits:
 
     def for_new_slabs(self, mode: int, size: int) -> Limits | None:
         """The limits of new slabs of a mode: None if those of the mode's slabs differ."""
-        fields = []
-        for field in (self.low, self.high):
-            array = None if field is None else field.array
-            if field is None or array is None:
-                fields.append(None)
-                continue
-            if array.shape[mode] > 1:
-                return None
-            shape = (*field.shape[:mode], size, *field.shape[mode + 1 :])
-            fields.append(EntryField.from_array(shape, array))
-        return Limits(*fields)
+        if any(array is not None and array.shape[mode] > 1 for array in self.arrays):
+            return None
+        low, high = (
+            field and replace(field, shape=(*field.shape[:mode], size, *field.shape[mode + 1 :]))
+            for field in (self.low, self.high)
+        )
+        return Limits(low, high)
 
     @property
     def arrays(self) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -129,9 +126,7 @@ def _limit_field(given: Any, shape: tuple[int, ...], absent: float) -> EntryFiel
             _ARGUMENT_NAME, f"must be numbers or arrays of them, got {given!r}"
         ) from None
     sizes = (1,) * (len(shape) - array.ndim) + array.shape
-    if len(sizes) != len(shape) or any(
-        a not in (1, b) for a, b in zip(sizes, shape, strict=True)
-    ):
+    if len(sizes) != len(shape) or any(a not in (1, b) for a, b in zip(sizes, shape, strict=True)):
         raise ArgumentError(
             _ARGUMENT_NAME, f"of shape {array.shape} do not broadcast to that of X, {shape}"
         )
@@ -157,7 +152,8 @@ class TileLimits:
     def __init__(
         self, limits: Limits, order: Sequence[int], xp: Any, dtype: Any, device: Any
     ) -> None:
-        self._xp, self._matrix_sides = xp, None
+        self._xp = xp
+        self._matrix_sides: MatrixSides | None = None
         self._low, self._high = (
             None if field is None else TileField(field, order, xp, dtype, device)
             for field in (limits.low, limits.high)

@@ -439,7 +439,8 @@ class ObservedEngine(Engine):
         weights: np.ndarray | None = None,
         scales: np.ndarray | None = None,
     ) -> Entries:
-        values, sides = passes.x.values, passes.sides and passes.sides.values
+        values = passes.x.values
+        sides = None if passes.sides is None else passes.sides.values
         if factors is not None:
             values = passes.any_pass.residuals(factors, math.nan)
         indices = passes.coordinates.indices

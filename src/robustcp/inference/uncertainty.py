@@ -311,10 +311,13 @@ def _limits_of(entries: Entries) -> tuple[Any, Any] | None:
     """The limits of entries, which are at their values where they are censored."""
     if entries.sides is None:
         return None
-    low, high = (np.where(entries.sides == side, entries.values, np.nan) for side in (-1, 1))
-    return tuple(
-        None if np.isnan(limit).all() else entries.to_dense(limit) for limit in (low, high)
+    low, high = (
+        entries.to_dense(np.where(entries.sides == side, entries.values, math.nan))
+        if np.any(entries.sides == side)
+        else None
+        for side in (-1, 1)
     )
+    return low, high
 
 
 # Resamples

@@ -24,14 +24,15 @@ from robustcp.engines import (
 class CeilingSettings:
     """The constants by which ceilings are found."""
 
-    #: A ceiling holds at least this many sampled entries, and this share of them, ...
+    #: A ceiling holds at least this many of the entries that are looked at.
     min_entries: int = 20
+    #: It holds at least this share of them.
     min_share: float = 0.005
-    #: ... or of the entries of a slab, if each has a ceiling of its own.
+    #: If each slab has a ceiling of its own, one holds at least this many entries.
     min_slab_entries: int = 5
-    #: It holds at most this share of the entries, ...
+    #: At most this share of the entries is at ceilings.
     max_share: float = 0.5
-    #: ... and at most this share is larger: spikes that are added to what the detector shows.
+    #: At most this share is larger: spikes that are added to what the detector shows.
     max_share_above: float = 0.1
     #: A ceiling holds this many times as many entries as any other value.
     repeat_ratio: float = 5.0
@@ -77,7 +78,7 @@ def parse_limits(given: Any, engine: Engine) -> tuple[Limits | None, tuple[str, 
 
 
 def _note(limits: Limits, engine: Engine) -> str:
-    low, high = limits.arrays
+    high = limits.arrays[1]
     assert high is not None
     ceilings = "the ceiling" if high.size == 1 else f"{np.isfinite(high).sum()} ceilings"
     count = engine.censored(limits).censored_count
@@ -169,14 +170,14 @@ def _most_frequent_values(x: np.ndarray, slab: np.ndarray, count: int) -> np.nda
 
 
 def _fill_block(entries: Entries, at_top: np.ndarray) -> bool:
-    """Whether nearly all entries at the top are those of a block, of the slabs with most of them."""
+    """Whether the entries at the top are nearly all those of a block, and they alone."""
     inside = np.ones(at_top.size, dtype=bool)
     for index, size in zip(entries.indices, entries.shape, strict=True):
         hits = np.bincount(index[at_top], minlength=size)
         spanned = hits >= 0.5 * hits.max()
         inside &= spanned[index]
     both = float(np.count_nonzero(at_top & inside))
-    return both > 0.9 * max(np.count_nonzero(at_top), np.count_nonzero(inside))
+    return both > 0.9 * float(max(np.count_nonzero(at_top), np.count_nonzero(inside)))
 
 
 def _in_constant_fibres(entries: Entries, at_top: np.ndarray) -> np.ndarray:
