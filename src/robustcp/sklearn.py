@@ -178,6 +178,9 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
                 scores[has_entries] = self._scores(np.where(half, data, np.nan)[has_entries])
             predicted = np.tensordot(scores, self.components_, axes=1)
             residuals = np.where(half, residuals, data - predicted)
+        limits = self.fit_.limits and self.fit_.limits.for_new_slabs(0, len(data))
+        if limits is not None:  # what is beyond the limits cannot be predicted
+            observed[observed] = limits.sides_at(data[observed], np.nonzero(observed)) == 0
         data = data[observed]
         return _mean_log_density(residuals[observed], data) - _mean_log_density(data, data)
 

@@ -44,9 +44,13 @@ class CeilingSettings:
     max_gap: float = 8.0
     #: The share of slabs with a ceiling of their own in which values come so close to it.
     min_close_share: float = 0.8
-    #: The share of censored entries with others of their fibre; of data whose fibres are divided by
-    #: their largest entries it is 0.
-    min_shared: float = 0.25
+    #: How much more often than others the entries are censored that share a fibre with a censored
+    #: one; of data whose fibres are divided by their largest entries they never are.
+    min_shared: float = 0.5
+    #: There are at least so many of these.
+    min_shared_entries: float = 3.0
+    #: Fibres with fewer entries, on average, are too thin to be looked at one by one.
+    min_fibre_entries: float = 4.0
     #: The multiple correlation, over fibres, of the share of censored entries with the sizes of the
     #: others, in multiples of its standard error without any dependence.
     min_association: float = 5.0
@@ -227,22 +231,32 @@ def _are_clustered(
     ranks = _ranks_within(x, slab, rest)
     # Of signed data the other entries of a fibre may be large with the other sign.
     predictors = ranks, np.where(rest, np.abs(ranks - 0.5), 0.0)
-    shared, association = math.inf, -math.inf
+    censored_share, association = float(np.mean(censored)), -math.inf
     for mode, own_size in enumerate(sizes):
         if own_size > 1:
             continue  # its fibres cross slabs
         fibre, fibre_sizes = Fibres.fibre_numbers(shape, mode, entries.indices)
-        total = math.prod(fibre_sizes)
-        hits, others = (np.bincount(fibre[part], minlength=total) for part in (censored, rest))
-        lengths = np.bincount(fibre, minlength=total)
-        shared = min(shared, float(hits[hits > 1].sum() / max(hits.sum(), 1)))
+        group_count = math.prod(fibre_sizes)
+        hits, lengths = (
+            np.bincount(part, minlength=group_count) for part in (fibre[censored], fibre)
+        )
+        expected = censored_share * float(hits @ (lengths - 1))
+        least = max(settings.min_shared * expected, settings.min_shared_entries)
+        if float(hits @ (hits - 1)) < least:
+            return False
+        if x.size < settings.min_fibre_entries * group_count:  # slabs in place of thin fibres
+            fibre, group_count = entries.indices[mode], shape[mode]
+        hits, lengths, others = (
+            np.bincount(part, minlength=group_count)
+            for part in (fibre[censored], fibre, fibre[rest])
+        )
         used = (others > 0) & (lengths > 2)
         if np.count_nonzero(used) < 3:
             continue
         share = hits[used] / lengths[used]
-        means = [np.bincount(fibre, y, total)[used] / others[used] for y in predictors]
+        means = [np.bincount(fibre, y, group_count)[used] / others[used] for y in predictors]
         association = max(association, _multiple_correlation(means, share) * math.sqrt(share.size))
-    return shared >= settings.min_shared and association >= settings.min_association
+    return association >= settings.min_association
 
 
 def _ranks_within(x: np.ndarray, slab: np.ndarray, used: np.ndarray) -> np.ndarray:
