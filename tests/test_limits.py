@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import robustcp
 from robustcp import Observed, cp, cpal1, cpals
+from robustcp.cli import app
 from robustcp.engines import Limits, as_engine
 from robustcp.losses import L1, Contaminated, Huber, LeastSquares, OneSided, Quantile
 from robustcp.noise.censoring import find_ceilings
@@ -514,3 +516,38 @@ def test_censored_data_is_recovered_as_well_as_by_an_oracle(member, both):
         gaps.append(oracle_score(factors, X, used) - score(fit, factors))
     assert np.median(gaps) <= 0.01
     assert max(gaps) <= 0.05
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    ("option", "method", "words"),
+    [
+        ([], "cp", "at least {high:.6g}"),
+        (["--limits", ":{high!r}"], "cpals", "at least {high:.6g}"),
+        (["--limits", "-2.5:{high!r}"], "cp", "at most -2.5 or at least {high:.6g}"),
+        (["--limits", "none"], "cp", None),
+        ([], "cpal1", None),
+    ],
+)
+def test_limits_on_the_command_line(tmp_path, option, method, words):
+    _, X, _, high = simulate(10, shape=(14, 13, 12))
+    np.save(tmp_path / "x.npy", np.clip(X, -2.5, high))
+    option = [part.format(high=high) for part in option]
+    out = tmp_path / "fit.npz"
+    command = ["fit", tmp_path / "x.npy", "--rank", "3", "--method", method, "--out", out, *option]
+    done = CliRunner().invoke(app, [str(part) for part in (*command, "--max-sweeps", "20")])
+    assert done.exit_code in (0, 1), done.output
+    assert ("censored: " in done.stdout) == (words is not None)
+    limits = robustcp.load(out).limits
+    assert (limits and limits.describe()) == (words and words.format(high=high))
+
+
+@pytest.mark.parametrize("text", ["5", ":", "a:b", "1:2:3"])
+def test_what_is_no_limit_on_the_command_line(tmp_path, text):
+    np.save(tmp_path / "x.npy", np.ones((3, 4, 5)))
+    command = ["fit", str(tmp_path / "x.npy"), "--rank", "1", "--limits", text]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert f"--limits {text}: must be LOW:HIGH" in done.stderr
