@@ -25,7 +25,16 @@ from robustcp.starts.cases import Cases
 #: Degrees of freedom of the t distribution by which held-out entries are scored.
 DEGREES_OF_FREEDOM = 3.0
 #: Parameters that `cp` takes as they are.
-CP_OPTIONS = ("loss", "noise", "nonnegative", "constraints", "starts", "tol", "max_sweeps")
+CP_OPTIONS = (
+    "loss",
+    "noise",
+    "nonnegative",
+    "constraints",
+    "limits",
+    "starts",
+    "tol",
+    "max_sweeps",
+)
 #: The least scale of residuals, relative to the median magnitude of the entries that are not 0.
 MIN_RELATIVE_SCALE = 1e-3
 
@@ -40,7 +49,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ----------
     n_components : int
         The rank.
-    loss, noise, nonnegative, constraints, starts, tol, max_sweeps
+    loss, noise, nonnegative, constraints, limits, starts, tol, max_sweeps
         As in `robustcp.cp`; the mode of the samples is mode 0.
     cases : bool or float
         Whether samples may be bad as a whole, or the largest share of samples that may be.
@@ -81,6 +90,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         cases: bool | float = False,
         nonnegative: bool | tuple[bool, ...] = False,
         constraints: Mapping[int | str, Constraint] | None = None,
+        limits: Any = "auto",
         starts: int | str = "auto",
         tol: float = 1e-6,
         max_sweeps: int = 1000,
@@ -92,6 +102,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.cases = cases
         self.nonnegative = nonnegative
         self.constraints = constraints
+        self.limits = limits
         self.starts = starts
         self.tol = tol
         self.max_sweeps = max_sweeps
@@ -167,6 +178,9 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
                 scores[has_entries] = self._scores(np.where(half, data, np.nan)[has_entries])
             predicted = np.tensordot(scores, self.components_, axes=1)
             residuals = np.where(half, residuals, data - predicted)
+        limits = self.fit_.limits and self.fit_.limits.for_new_slabs(0, len(data))
+        if limits is not None:  # what is beyond the limits cannot be predicted
+            observed[observed] = limits.sides_at(data[observed], np.nonzero(observed)) == 0
         data = data[observed]
         return _mean_log_density(residuals[observed], data) - _mean_log_density(data, data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ class FitOptions:
     method: str
     noise: str | None = None
     cases: str | None = None
+    limits: str | None = None
     nonnegative: str | None = None
     smooth: Sequence[str] = ()
     unimodal: Sequence[str] = ()
@@ -38,6 +40,8 @@ class FitOptions:
         if self.fixed is not None and self.init_file is None:
             fail(f"--fixed {self.fixed}: needs the fit whose factors are kept, --init FILE")
         self._parse_constraints()
+        if self.limits is not None:
+            _parse_limits(self.limits)
         return self
 
     @property
@@ -48,6 +52,8 @@ class FitOptions:
     def keyword_arguments(self, modes: Sequence[str]) -> dict[str, Any]:
         """What the library takes, for data with some names of modes."""
         arguments: dict[str, Any] = {"constraints": self._parse_constraints()}
+        if self.limits is not None:
+            arguments["limits"] = _parse_limits(self.limits)
         if self.method == "cp":
             arguments["nonnegative"] = parse_modes(self.nonnegative, modes)
         if self.init is not None:
@@ -99,6 +105,17 @@ def _split_pair(option: str, text: str, placeholder: str) -> tuple[str, str]:
     if not separator or not mode:
         fail(f"{option} {text}: must be MODE={placeholder}")
     return mode, value
+
+
+def _parse_limits(text: str) -> Any:
+    """Limits as the library takes them."""
+    if text in ("auto", "none"):
+        return "auto" if text == "auto" else None
+    low, separator, high = text.partition(":")
+    if separator and (low or high):
+        with suppress(ValueError):
+            return tuple(float(limit) if limit else None for limit in (low, high))
+    return fail(f"--limits {text}: must be LOW:HIGH, of which one may be left out, auto or none")
 
 
 def _is_number(text: str) -> bool:

@@ -47,6 +47,16 @@ Noise = Annotated[
         "known standard deviations, of the tensor's shape or one that broadcasts.",
     ),
 ]
+Limits = Annotated[
+    str | None,
+    typer.Option(
+        "--limits",
+        metavar="LOW:HIGH",
+        help="Entries at most LOW or at least HIGH are censored: they count as that or beyond. One "
+        "of both may be left out, as in 0.5: and :4095. Or auto, which finds ceilings (the default "
+        "of cp), or none.",
+    ),
+]
 CaseMode = Annotated[
     str | None,
     typer.Option(

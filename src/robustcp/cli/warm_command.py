@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import time
@@ -63,9 +64,12 @@ def _compile_passes(code: Any, real: np.dtype[Any]) -> None:
 
 
 def _compile_losses(code: Any, real: np.dtype[Any]) -> None:
-    for formula in filter(None, (loss.numba_formula for loss in _default_losses())):
-        for weighted in (False, True):
-            code.formula_line(formula.function, real, weighted, len(formula.numbers))
+    for loss in _default_losses():
+        formula = loss.numba_formula
+        if formula is not None:
+            line = partial(code.formula_line, formula.function, real, len(formula.numbers))
+            for weighted, censored in itertools.product((False, True), repeat=2):
+                line(weighted, censored, censored and loss.convex)
 
 
 def _default_losses() -> Iterator[Loss]:

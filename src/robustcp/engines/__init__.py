@@ -39,6 +39,7 @@ from robustcp.engines.labelled import (
     axes_of,
     without_labels,
 )
+from robustcp.engines.limits import Limits
 from robustcp.engines.observed import Observed, ObservedEngine, values_at_entries
 from robustcp.engines.scales import Scales, VarianceFunction
 from robustcp.engines.subsets import HostData, host_data, is_on_host
@@ -59,6 +60,7 @@ __all__ = [
     "Fibres",
     "HostData",
     "LabelledTensor",
+    "Limits",
     "ListedField",
     "Observed",
     "ObservedEngine",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.arrays import check_device, to_host
@@ -18,6 +19,7 @@ from robustcp.engines.axes import Axes
 from robustcp.engines.entries import Entries, draw_positions, sample_size
 from robustcp.engines.entry_field import EntryField, Indices, ListedField, as_weights
 from robustcp.engines.fibres import Fibres
+from robustcp.engines.limits import Limits
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor
@@ -130,8 +132,9 @@ class View:
     """A transformation of data that is applied on the fly: times 2**-exponent, then clipped.
 
     Losses of entries are multiplied by their weights. Entries of weight 0 are missing, and so are
-    magnitudes above `mask_limit` (before clipping). Residuals are divided by the scales. `axes`
-    have the names of modes and the labels of indices.
+    magnitudes above `mask_limit` (before clipping). Residuals are divided by the scales. Entries
+    are censored at the limits, which are in the units of the data as given. `axes` have the names
+    of modes and the labels of indices.
     """
 
     exponent: int = 0
@@ -139,6 +142,7 @@ class View:
     weights: EntryField | ListedField | None = None
     mask_limit: float = math.inf
     scales: Scales | None = None
+    limits: Limits | None = None
     axes: Axes = field(default=Axes(), compare=False)
 
     def apply(self, x: Array, xp: Any) -> Array:
@@ -152,7 +156,7 @@ class View:
 
     @property
     def is_identity(self) -> bool:
-        """Whether values are unchanged; weights and scales do not matter."""
+        """Whether values are unchanged; weights, scales and limits do not matter."""
         return self.exponent == 0 and self.clip_limit == self.mask_limit == math.inf
 
     def apply_to_magnitude(self, magnitude: float) -> float:
@@ -169,9 +173,13 @@ class View:
         return replace(view, axes=self.axes.subset(indices))
 
     def restrict(self, indices: Sequence[Indices]) -> View:
-        """The view with the weights and scales at some indices of each mode, and all its names."""
-        weights = self.weights and self.weights.subset(indices)
-        return replace(self, weights=weights, scales=self.scales and self.scales.subset(indices))
+        """The view with its fields at some indices of each mode, and all its names."""
+        return replace(
+            self,
+            weights=self.weights and self.weights.subset(indices),
+            scales=self.scales and self.scales.subset(indices),
+            limits=self.limits and self.limits.subset(indices),
+        )
 
     def map_fields(
         self, change: Callable[[EntryField | ListedField], EntryField | ListedField]
@@ -227,6 +235,10 @@ class Engine(ABC):
     takes_scales : bool
         Whether the engine applies `view.scales`: with u the scale of an entry, methods with
         factors are about (x - model) / u, normal equations included; methods without, about x.
+    takes_limits : bool
+        Whether the engine applies `view.limits`: losses are one-sided where an entry is censored
+        (see `OneSided`). Where the model is beyond the limit, residuals count as missing, but in
+        `map_residuals` as 0; methods without factors take the entry at its value.
     """
 
     shape: tuple[int, ...]
@@ -238,6 +250,7 @@ class Engine(ABC):
     max_equation_bytes: int = 1 << 62
     takes_weights: bool = False
     takes_scales: bool = False
+    takes_limits: bool = False
 
     # What an engine must have
 
@@ -271,11 +284,11 @@ class Engine(ABC):
 
     def entries(self, factors: Factors | None = None) -> Entries:
         """x, or x - model, of all observed entries, which must fit into memory."""
-        data = self.standardized(None) if factors is None else self
+        weights, scales, limits = self.view.weights, self.view.scales, self.view.limits
+        data = self if factors is not None else self.standardized(None).censored(None)
         residuals = data.map_residuals(lambda r: r, factors or self._null_factors)
         values = np.asarray(to_host(residuals), dtype=np.float64)
         indices = np.nonzero(~np.isnan(values))
-        weights, scales = self.view.weights, self.view.scales
         entries = Entries(
             self.shape,
             values[indices],
@@ -283,6 +296,13 @@ class Engine(ABC):
             None if weights is None else weights.values_at(indices),
             None if scales is None else scales.values_at(indices),
         )
+        if limits is not None:
+            as_given = self.with_view(View()).map_residuals(lambda x: x, self._null_factors)
+            sides = limits.sides_at(np.asarray(to_host(as_given))[indices], indices)
+            if factors is None:
+                entries = replace(entries, sides=sides)
+            else:
+                entries = entries.select((sides == 0) | (entries.values != 0))
         if entries.weights is None or entries.weights.all():
             return entries
         return entries.select(entries.weights > 0)
@@ -446,6 +466,17 @@ class Engine(ABC):
             return self
         return self.with_view(replace(self.view, scales=scales))
 
+    def censored(self: E, limits: Any) -> E:
+        """The same data with limits, in place of any: a pair (low, high), `Limits`, or None."""
+        if limits is not None and not self.takes_limits:
+            raise checks.ArgumentError("limits", f"{type(self).__name__} does not take any")
+        parsed = Limits.of(limits, self.shape)
+        if parsed is not None:
+            parsed.check(self.shape)
+        if parsed is self.view.limits:
+            return self
+        return self.with_view(replace(self.view, limits=parsed))
+
     def entry_scales(self) -> Array:
         """The scale of every entry, an array of the data's shape and library; 1 without any."""
         if self.view.scales is not None:
@@ -513,6 +544,27 @@ class Engine(ABC):
     def total_weight(self) -> float:
         """The sum of the weights of observed entries; their number without weights."""
         return self.count if self.view.weights is None else self._total_cost(self.xp.ones_like)
+
+    def residual_counts(self, factors: Factors, mode: int) -> np.ndarray:
+        """The number of residuals in each slab of a mode: of observed entries, but for those that
+        are censored with the model beyond; host."""
+        if self.view.limits is None:
+            return self.slab_counts(mode)
+        xp = self.xp
+        return self.slab_sums(lambda r: ~xp.isnan(r), factors)[mode]
+
+    @cached_property
+    def censored_count(self) -> int:
+        """The number of observed entries that are at a limit, or beyond."""
+        if self.view.limits is None:
+            return 0
+        beyond = 0.0  # entries without a residual from a model far beyond the limits
+        size = (4 * self.max_abs or 1.0) ** (1 / self.order)
+        for sign in (-1.0, 1.0):
+            model = [self.asarray(np.full((n, 1), size)) for n in self.shape]
+            model[0] = sign * model[0]
+            beyond += self.count - float(self.residual_counts(tuple(model), 0).sum())
+        return round(beyond)
 
     def residual_slice(self, factors: Factors, fixed: Mapping[int, int]) -> np.ndarray:
         """x - model where some modes are fixed at an index; the others keep their order.

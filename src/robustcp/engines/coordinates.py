@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import array_api_compat.numpy as xp
 import numpy as np
 
 from robustcp._util.typing import Factors
 from robustcp.engines.entries import model_at, row_products
 from robustcp.engines.installed import loss_parameters, numba_kernels
+from robustcp.engines.limits import drop_satisfied
 from robustcp.engines.normal_equations import NormalEquations, pack_indices
 from robustcp.engines.threads import TileExecutor
 from robustcp.engines.tiles import split_range
-from robustcp.losses import Loss
+from robustcp.losses import Loss, OneSided
 
 #: Entries of a tile, for NumPy and for compiled code.
 PLAIN_TILE_ENTRIES, COMPILED_TILE_ENTRIES = 1 << 14, 1 << 16
@@ -135,8 +137,8 @@ class CoordinatePasses:
         Whether compiled passes may be used.
     x : EntryValues
         The data as seen in a view.
-    w, h : EntryValues, optional
-        Weights, and inverse scales.
+    w, h, sides : EntryValues, optional
+        Weights, inverse scales, and the sides on which entries are censored.
     """
 
     coordinates: CoordinateList
@@ -145,6 +147,7 @@ class CoordinatePasses:
     x: EntryValues
     w: EntryValues | None = None
     h: EntryValues | None = None
+    sides: EntryValues | None = None
 
     @property
     def dtype(self) -> Any:
@@ -224,11 +227,13 @@ class CoordinatePass(ABC):
         work = self.tile_function(factors, 0, loss, RowSums.empty(self.entries.dtype))
         return sum(value for _, _, value in self._map_all_tiles(work))
 
-    def residuals(self, factors: Factors) -> np.ndarray:
-        """x - model of all entries, divided by their scales."""
+    def residuals(self, factors: Factors, fill: float = 0.0) -> np.ndarray:
+        """x - model of all entries, divided by their scales; `fill` where it is beyond a limit."""
         residuals = np.empty_like(self.entries.x.values)
         self._map_all_tiles(self.residual_function(factors, residuals))
-        return residuals
+        if self.entries.sides is None:
+            return residuals
+        return np.asarray(drop_satisfied(residuals, self.entries.sides.values, fill, xp))
 
     def _map_all_tiles(self, work: TileFunction) -> list[tuple[int, np.ndarray, float]]:
         starts = self.coordinates.row_order(0).row_starts
@@ -273,9 +278,9 @@ class PlainCoordinatePass(CoordinatePass):
         others = [A for m, A in enumerate(factors) if m != mode]
         i, j = pack_indices(factors[0].shape[1])
         x = entries.x.in_row_order(mode)
-        w, h = (
+        w, h, sides = (
             None if column is None else column.in_row_order(mode)
-            for column in (entries.w, entries.h)
+            for column in (entries.w, entries.h, entries.sides)
         )
 
         def work(cut: slice, row: int, edge: np.ndarray) -> float:
@@ -286,10 +291,11 @@ class PlainCoordinatePass(CoordinatePass):
             r = x[cut] - np.einsum("er,er->e", K, own_rows)
             if h is not None:
                 r *= h[cut]
+            tile_loss = loss if sides is None else OneSided(loss, sides[cut])
             if not sums.gram.size:
-                cost = loss.value(r)
+                cost = tile_loss.value(r)
                 return float(np.sum(cost if w is None else cost * w[cut], dtype=np.float64))
-            cost, slope, curvature = loss.majorize(r)
+            cost, slope, curvature = tile_loss.majorize(r)
             if h is not None:
                 slope, curvature = slope * h[cut], curvature * (h[cut] * h[cut])
             if w is not None:
@@ -326,11 +332,13 @@ class CompiledCoordinatePass(CoordinatePass):
     tile_entries = COMPILED_TILE_ENTRIES
 
     def tile_function(self, factors: Factors, mode: int, loss: Loss, sums: RowSums) -> TileFunction:
-        real, w = self.entries.dtype, self.entries.w
-        parameters, formula = loss_parameters(loss, real), loss.numba_formula
+        real, w, sides = self.entries.dtype, self.entries.w, self.entries.sides
+        censored, formula = sides is not None, loss.numba_formula
+        parameters = loss_parameters(loss, real, one_sided=censored)
         assert parameters is not None
         assert formula is not None
-        line = numba_kernels().formula_line(formula.function, real, w is not None, len(parameters))
+        size, variant = len(formula.numbers), (w is not None, censored, censored and loss.convex)
+        line = numba_kernels().formula_line(formula.function, real, size, *variant)
         weights, factor = None if w is None else w.in_row_order(mode), formula.value_factor
         run = self._bind_pass(factors, mode, line, parameters, weights, sums)
         return lambda cut, row, edge: float(factor * run(cut, row, edge))
@@ -353,7 +361,8 @@ class CompiledCoordinatePass(CoordinatePass):
         entries, order, code = self.entries, self.coordinates.row_order(mode), numba_kernels()
         real, scaled = entries.dtype, entries.h is not None
         h = None if entries.h is None else entries.h.in_row_order(mode)
-        arrays = entries.x.in_row_order(mode), auxiliary, h
+        sides = None if entries.sides is None else entries.sides.in_row_order(mode)
+        arrays = entries.x.in_row_order(mode), auxiliary, h, sides
         addresses = [0 if array is None else array.ctypes.data for array in arrays]
         calls = code.LineCalls(
             line,

@@ -16,6 +16,7 @@ from robustcp.engines.algebra import Algebra, TritonAlgebra
 from robustcp.engines.arrays import to_host
 from robustcp.engines.base import Elementwise, Engine, Ridges, View, WholeSweep
 from robustcp.engines.entries import Entries, model_at
+from robustcp.engines.limits import drop_satisfied
 from robustcp.engines.memory import format_bytes, free_memory
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes import Passes
@@ -51,6 +52,7 @@ class DenseEngine(Engine):
 
     takes_weights = True
     takes_scales = True
+    takes_limits = True
     #: The device on which the data was given, if it was copied from there.
     _given_device: Any
 
@@ -216,7 +218,8 @@ class DenseEngine(Engine):
         flat = sample_indices.flat_indices
         parts = self._all_values(factors) if flat is None else self._sampled_values(factors, flat)
         values = np.concatenate([np.asarray(to_host(r), dtype=np.float64) for r in parts])
-        observed = ~np.isnan(values) if self._storage.has_missing else None
+        some_missing = self._storage.has_missing or self._storage.limits is not None
+        observed = ~np.isnan(values) if some_missing else None
 
         def locate() -> tuple[np.ndarray, ...]:
             indices = sample_indices.indices
@@ -225,7 +228,8 @@ class DenseEngine(Engine):
         return Entries(self.shape, values if observed is None else values[observed], locate)
 
     def entries(self, factors: Factors | None = None) -> Entries:
-        plain = self._storage.weights is None and self.view.scales is None
+        view = self.view
+        plain = view.weights is None and view.scales is None and view.limits is None
         if plain and self._storage.sample_indices.flat_indices is None:  # a sample is all of them
             return self.sample(factors)
         return super().entries(factors)
@@ -238,13 +242,20 @@ class DenseEngine(Engine):
     def _sampled_values(self, factors: Factors | None, flat: np.ndarray) -> Iterator[Array]:
         xp, storage = self.xp, self._storage
         for indices in storage.sample_positions(flat):
-            r = storage.convert(storage.array[tuple(indices)], self.dtype)
+            given, stored_indices = (
+                storage.array[tuple(indices)],
+                [indices[m] for m in storage.order],
+            )
+            r = storage.convert(given, self.dtype)
             if factors is not None:
                 r = r - model_at(factors, indices)
             if factors is not None and storage.scales is not None:
-                r = r / storage.scales.values_at([indices[mode] for mode in storage.order])
+                r = r / storage.scales.values_at(stored_indices)
+            if factors is not None and storage.limits is not None:
+                x = xp.astype(given, self.dtype, copy=False)
+                r = drop_satisfied(r, storage.limits.sides_at(x, stored_indices), math.nan, xp)
             if storage.weights is not None and storage.weights.has_zeros:
-                w = storage.weights.values_at([indices[mode] for mode in storage.order])
+                w = storage.weights.values_at(stored_indices)
                 r = xp.where(w == 0, xp.full_like(r, math.nan), r)
             yield r
 
@@ -255,9 +266,7 @@ class DenseEngine(Engine):
         if factors is None:
             return storage.tile_matrix
         tile_factors = storage.tile_factors(storage.in_storage_order(factors))
-        return lambda tile: storage.residual(
-            tile, tile_factors, storage.tile_scales(tile), unmasked=unmasked
-        )
+        return lambda tile: storage.observed_residual(tile, tile_factors, unmasked=unmasked)
 
     def slab_sums(
         self, work: Elementwise, factors: Factors | None = None, *, weighted: bool = False

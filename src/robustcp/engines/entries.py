@@ -99,6 +99,8 @@ class Entries:
         The function returns the arrays; it is called when `indices` are read.
     weights, scales : float64 array (count,), optional
         The weights of the entries, and the scales of their noise; None if all are 1.
+    sides : int8 array (count,), optional
+        1 for data at an upper limit or beyond, -1 at a lower one, else 0; None without limits.
     """
 
     shape: tuple[int, ...]
@@ -106,6 +108,7 @@ class Entries:
     index_source: Indices | Callable[[], Indices] = field(repr=False)
     weights: np.ndarray | None = field(repr=False, default=None)
     scales: np.ndarray | None = field(repr=False, default=None)
+    sides: np.ndarray | None = field(repr=False, default=None)
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:
@@ -114,7 +117,14 @@ class Entries:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Functions cannot be pickled; indices can."""
-        return Entries, (self.shape, self.values, self.indices, self.weights, self.scales)
+        return Entries, (
+            self.shape,
+            self.values,
+            self.indices,
+            self.weights,
+            self.scales,
+            self.sides,
+        )
 
     def select(self, selection: np.ndarray) -> Entries:
         """Some of the entries, given by positions or a mask."""
@@ -128,6 +138,7 @@ class Entries:
             lambda: tuple(index[selection] for index in self.indices),
             part(self.weights),
             part(self.scales),
+            part(self.sides),
         )
 
     def take(self, mode: int, rows: np.ndarray) -> Entries:
@@ -142,9 +153,20 @@ class Entries:
         return np.asarray(model_at(factors, self.indices))
 
     def residuals(self, factors: Sequence[np.ndarray]) -> np.ndarray:
-        """The residuals of a CP model, divided by the scales."""
-        r = self.values - self.model(factors)
+        """The residuals of a CP model, divided by the scales; 0 if the model is beyond a limit."""
+        r = self.raw_residuals(factors)
         return np.asarray(r if self.scales is None else r / self.scales)
+
+    def raw_residuals(self, factors: Sequence[np.ndarray]) -> np.ndarray:
+        """The residuals of a CP model; 0 where it is beyond the limit of a censored entry."""
+        r = self.values - self.model(factors)
+        return r if self.sides is None else np.where(self.sides * r < 0, 0.0, r)
+
+    def decided(self, factors: Sequence[np.ndarray]) -> np.ndarray | None:
+        """A mask of the entries but those censored with the model beyond; None for all."""
+        return (
+            None if self.sides is None else (self.sides == 0) | (self.raw_residuals(factors) != 0)
+        )
 
     def to_dense(self, values: np.ndarray, missing: float = math.nan) -> np.ndarray:
         """An array of the tensor's shape with one value for each of the entries."""

@@ -93,7 +93,7 @@ def fibre_length(engine: Engine) -> float:
     return engine.count * max(engine.shape) / math.prod(engine.shape)
 
 
-def sample_indices(shape: tuple[int, ...], max_entries: int) -> list[np.ndarray]:
+def sample_indices(shape: Sequence[int], max_entries: int) -> list[np.ndarray]:
     """Random indices of each mode, of not more entries together; long modes are cut first."""
     sizes = list(shape)
     while math.prod(sizes) > max_entries:

@@ -47,13 +47,17 @@ def _import_passes(package: str) -> Any:
         return None
 
 
-def loss_parameters(loss: Loss, dtype: Any) -> np.ndarray | None:
+def loss_parameters(loss: Loss, dtype: Any, *, one_sided: bool = False) -> np.ndarray | None:
     """The parameters of a loss as compiled code reads them, in the type of the factors.
 
     None if there is no compiled code for the loss, or if they are beyond the range of the type.
+    Those of a loss that is one-sided end with its minimizer.
     """
     formula = loss.numba_formula
-    return None if formula is None else _formula_parameters(formula, dtype)
+    parameters = None if formula is None else _formula_parameters(formula, dtype)
+    if parameters is None or not one_sided:
+        return parameters
+    return np.append(parameters, loss.minimizer).astype(dtype)
 
 
 @lru_cache

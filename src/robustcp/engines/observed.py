@@ -298,6 +298,7 @@ class ObservedEngine(Engine):
 
     takes_weights = True
     takes_scales = True
+    takes_limits = True
     max_equation_bytes = 1 << 25
 
     def __init__(
@@ -322,13 +323,29 @@ class ObservedEngine(Engine):
             viewed_values = view.apply(self._unmasked.values, np).astype(self.dtype, copy=False)
             x = EntryValues(self._coordinates, viewed_values)
         self._u, self._h = scales or self._compute_scales()
-        self._passes = self._passes_over(x, self._unmasked.w, self._h)
+        self._sides = self._censored_sides(other_view)
+        self._passes = self._passes_over(x, self._unmasked.w, self._h, self._sides)
         self._last_split_gram: tuple[int, np.ndarray, Any] | None = None
 
     def _passes_over(
-        self, x: EntryValues, w: EntryValues | None = None, h: EntryValues | None = None
+        self,
+        x: EntryValues,
+        w: EntryValues | None = None,
+        h: EntryValues | None = None,
+        sides: EntryValues | None = None,
     ) -> CoordinatePasses:
-        return CoordinatePasses(x.coordinates, self.executor, self.compiled, x, w, h)
+        return CoordinatePasses(x.coordinates, self.executor, self.compiled, x, w, h, sides)
+
+    def _censored_sides(self, other: ObservedEngine | None) -> EntryValues | None:
+        """The sides on which entries are censored, from another view where it has the same."""
+        limits, entries = self.view.limits, self._unmasked
+        if limits is None:
+            return None
+        if other is not None and other._unmasked is entries and other.view.limits is limits:
+            return other._sides
+        limits.check(self.shape)
+        sides = limits.sides_at(entries.values, entries.coordinates.indices)
+        return EntryValues(entries.coordinates, sides)
 
     def _shared_parts(
         self, other: ObservedEngine | None
@@ -402,23 +419,42 @@ class ObservedEngine(Engine):
         """Passes over the entries of a sample."""
         if self._unmasked.sample is None:
             return self._passes
-        h = None if self._h is None else self._h.take(*self._unmasked.sample)
-        return self._passes_over(self._passes.x.take(*self._unmasked.sample), h=h)
+        x, h, sides = (
+            None if column is None else column.take(*self._unmasked.sample)
+            for column in (self._passes.x, self._h, self._sides)
+        )
+        assert x is not None
+        return self._passes_over(x, h=h, sides=sides)
 
     def entries(self, factors: Factors | None = None) -> Entries:
         w, u = self._unmasked.w, self._u
-        return replace(
-            self._to_entries(self._passes, factors),
-            weights=None if w is None else w.values.astype(np.float64),
-            scales=None if u is None else u.astype(np.float64),
-        )
+        weights = None if w is None else w.values.astype(np.float64)
+        scales = None if u is None else u.astype(np.float64)
+        return self._to_entries(self._passes, factors, weights, scales)
 
-    def _to_entries(self, passes: CoordinatePasses, factors: Factors | None) -> Entries:
-        values = passes.x.values if factors is None else passes.any_pass.residuals(factors)
+    def _to_entries(
+        self,
+        passes: CoordinatePasses,
+        factors: Factors | None,
+        weights: np.ndarray | None = None,
+        scales: np.ndarray | None = None,
+    ) -> Entries:
+        values = passes.x.values
+        sides = None if passes.sides is None else passes.sides.values
+        if factors is not None:
+            values = passes.any_pass.residuals(factors, math.nan)
         indices = passes.coordinates.indices
-        return Entries(
-            self.shape, values.astype(np.float64), lambda: tuple(indices.astype(np.int64))
+        entries = Entries(
+            self.shape,
+            values.astype(np.float64),
+            lambda: tuple(indices.astype(np.int64)),
+            weights,
+            scales,
+            sides if factors is None else None,
         )
+        if factors is None or sides is None:
+            return entries
+        return entries.select(~np.isnan(values))
 
     def without_fibres(self, fibres: Fibres) -> ObservedEngine:
         if not fibres:

@@ -18,6 +18,7 @@ from robustcp._util.typing import Array, Factors
 from robustcp.engines.arrays import check_dtype, storage_order, to_host, working_dtype
 from robustcp.engines.base import View
 from robustcp.engines.entry_field import EntryField, TileField, check_shape
+from robustcp.engines.limits import TileLimits, drop_satisfied
 from robustcp.engines.normal_equations import pack_indices
 from robustcp.engines.sample_indices import SampleIndices
 from robustcp.engines.scales import TileScales
@@ -31,6 +32,7 @@ from robustcp.engines.tiles import (
     split_boxes,
     split_range,
 )
+from robustcp.losses import Loss, OneSided
 
 #: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc.
 _MALLOC_THRESHOLDS = -1, -3
@@ -119,6 +121,7 @@ class Storage:
         self.shape: tuple[int, ...] = tuple(int(size) for size in self.storage_array.shape)
         self.split = even_split(self.shape)
         self.scales = self._tile_scales(view)
+        self.limits = self._tile_limits(view)
         half = -(-math.prod(self.shape) // 2)
         self.tile_entries = (
             min(tiling.entries, max(tiling.min_entries, half))
@@ -147,6 +150,8 @@ class Storage:
             other.__dict__.pop("summary", None)
         if view.scales is not self.view.scales:
             other.scales = self._tile_scales(view)
+        if view.limits is not self.view.limits:
+            other.limits = self._tile_limits(view)
         return other
 
     def _tile_weights(self, view: View) -> TileField | None:
@@ -161,6 +166,12 @@ class Storage:
             return None
         view.scales.check(tuple(self.array.shape))
         return TileScales(view.scales, self.order, self.split, self.xp, self.dtype, self.device)
+
+    def _tile_limits(self, view: View) -> TileLimits | None:
+        if view.limits is None:
+            return None
+        view.limits.check(tuple(self.array.shape))
+        return TileLimits(view.limits, self.order, self.xp, self.dtype, self.device)
 
     # What the data is
 
@@ -213,8 +224,9 @@ class Storage:
 
     @property
     def separable(self) -> bool:
-        """Whether the weights, with 0 for missing entries, are an outer product."""
-        separable_weights = self.scales is None and (
+        """Whether entries differ by their weights alone, and these, with 0 for missing entries,
+        are an outer product."""
+        separable_weights = (self.scales is None and self.limits is None) and (
             self.weights is None or self.weights.array is None
         )
         return separable_weights and not self.summary.has_nan and not self._has_masked
@@ -306,6 +318,28 @@ class Storage:
         r = factors.negated_model(tile)
         r += self.unmasked_tile_matrix(tile) if unmasked else self.tile_matrix(tile)
         return r if scale is None else r / scale
+
+    def tile_sides(self, tile: Tile) -> Array | None:
+        """The sides on which a tile's entries are censored, as a matrix; None without limits."""
+        if self.limits is None:
+            return None
+        x = self.xp.astype(self.storage_array[tile], self.dtype, copy=False)
+        return self._flat(self.limits.tile_sides(x, tile))
+
+    def loss_of_tile(self, loss: Loss, tile: Tile) -> Loss:
+        """The loss of a tile's entries, one-sided where they are censored."""
+        sides = self.tile_sides(tile)
+        return loss if sides is None else OneSided(loss, sides)
+
+    def observed_residual(
+        self, tile: Tile, factors: TileFactors, *, unmasked: bool = False
+    ) -> Array:
+        """Residuals in units of the scales; of censored entries with the model beyond, NaN.
+
+        If `unmasked`, entries of weight 0 have residuals too, and those of the latter are 0.
+        """
+        r = self.residual(tile, factors, self.tile_scales(tile), unmasked=unmasked)
+        return drop_satisfied(r, self.tile_sides(tile), 0.0 if unmasked else math.nan, self.xp)
 
     def apply_weights(self, tile: Tile, *parts: Array) -> Sequence[Array]:
         """Arrays over the entries of a tile, times the weights."""

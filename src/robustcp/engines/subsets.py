@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from robustcp.engines.blocks.tables import PartitionedTable
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.entries import Entries, subset_shape, subtensor_indices
 from robustcp.engines.labelled import without_labels
+from robustcp.engines.limits import Limits
 from robustcp.engines.observed import Observed
 
 #: Data in chunks is read into memory if it has no more entries.
@@ -34,9 +35,12 @@ class HostData:
     data : NumPy array (NaN where an entry is missing), Observed or ChunkedEngine
         What estimators take. An engine is for data in chunks that does not fit into memory: only
         its subtensors can be used.
+    limits : Limits, optional
+        The limits beyond which entries are censored.
     """
 
     data: Any
+    limits: Limits | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,30 +57,36 @@ class HostData:
     def entries(self) -> Entries:
         """The observed entries."""
         if isinstance(self.data, Observed):
-            return self.data.entries
-        (array,) = self._arrays()
-        indices = np.nonzero(~np.isnan(array))
-        return Entries(self.shape, np.asarray(array[indices], dtype=np.float64), indices)
+            given, entries = self.data.values, self.data.entries
+        else:
+            (array,) = self._arrays()
+            indices = np.nonzero(~np.isnan(array))
+            given = array[indices]
+            entries = Entries(self.shape, np.asarray(given, dtype=np.float64), indices)
+        if self.limits is None:
+            return entries
+        return replace(entries, sides=self.limits.sides_at(given, entries.indices))
 
     def take(self, mode: int, rows: np.ndarray) -> HostData:
         """The part at some indices of a mode."""
         subset = [rows if n == mode else None for n in range(len(self.shape))]
+        limits = None if self.limits is None else self.limits.subset(subset)
         if isinstance(self.data, ChunkedEngine):
-            return _from_engine(self.data.subtensor(subset))
+            return replace(_from_engine(self.data.subtensor(subset)), limits=limits)
         if not isinstance(self.data, Observed):
-            return HostData(np.take(self.data, rows, axis=mode))
+            return HostData(np.take(self.data, rows, axis=mode), limits)
         inside, indices = subtensor_indices(self.data.indices.T, self.shape, subset)
         shape, values = subset_shape(self.shape, subset), self.data.values[inside]
-        return HostData(Observed(np.stack(indices, axis=1), values, shape))
+        return HostData(Observed(np.stack(indices, axis=1), values, shape), limits)
 
     def without_entries(self, mask: np.ndarray) -> HostData:
         """The same data with some of the observed entries missing."""
         if isinstance(self.data, Observed):
             indices, values = self.data.indices[~mask], self.data.values[~mask]
-            return HostData(Observed(indices, values, self.shape))
+            return HostData(Observed(indices, values, self.shape), self.limits)
         (remaining,) = (array.copy() for array in self._arrays())
         remaining[self.entries.select(mask).indices] = np.nan
-        return HostData(remaining)
+        return HostData(remaining, self.limits)
 
     @property
     def nbytes(self) -> int:
@@ -90,6 +100,8 @@ class HostData:
         for array in self._arrays():
             key.update(str(array.dtype).encode())
             key.update(np.ascontiguousarray(array).data)
+        for limit in () if self.limits is None else self.limits.arrays:
+            key.update(repr(None if limit is None else limit.tolist()).encode())
         return key.hexdigest()
 
     def _arrays(self) -> tuple[np.ndarray, ...]:

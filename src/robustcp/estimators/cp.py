@@ -34,6 +34,7 @@ def cp(
     noise: Any = "auto",
     cases: Cases | int | str | None = None,
     entry_weights: Any = None,
+    limits: Any = "auto",
     nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
     fixed: Sequence[int | str] = (),
@@ -90,6 +91,12 @@ def cp(
         also one weight for each entry, in the order given), or vectors whose outer product is
         used. The sizes of the data and of the noise are estimated from entries with a weight
         other than 0.
+    limits : "auto", None, or a pair (low, high)
+        Limits of measurement: each a number, an array that broadcasts to X (such as a ceiling for
+        each sensor), or None. Entries at or beyond a limit are censored: they cost nothing where
+        the model is beyond the limit, and as usual otherwise. "auto" finds ceilings, of all entries
+        or of the slabs of a mode: many entries at exactly the largest value. A note in `fit.notes`
+        says so; `fit.limits` has them. Floors, such as limits of detection, must be given.
     nonnegative : bool, or one for each mode, or modes by number or name
         Which factors must not have negative entries.
     constraints : dict of constraints, optional
@@ -129,6 +136,13 @@ def cp(
     >>> last = [1.0] * 19 + [3.0]
     >>> robustcp.cp(sim.data, 2, entry_weights=[None, last, None]).shape
     (20, 20, 20)
+
+    A detector that shows at most 1:
+
+    >>> clean = robustcp.simulate((20, 20, 20), 2, eta=0.1, gamma=0.0, rng=0)
+    >>> fit = robustcp.cp(clean.data.clip(max=1.0), 2)
+    >>> fit.limits.describe(), robustcp.factor_match_score(fit, clean.truth) > 0.98
+    ('at least 1', True)
     """
     tol = checks.real_number("tol", tol, 0.0, below=1.0)
     user_stages = _stages_from_loss(loss, tol)
@@ -147,6 +161,7 @@ def cp(
         starts=None if starts == "auto" else starts,
         max_sweeps=max_sweeps,
         entry_weights=entry_weights,
+        limits=limits,
         constraints=constraints,
         nonnegative=nonnegative,
         fixed=tuple(fixed),

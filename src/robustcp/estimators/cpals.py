@@ -31,6 +31,7 @@ def cpals(
     *,
     mu: float = 0.0,
     entry_weights: Any = None,
+    limits: Any = None,
     constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
@@ -70,6 +71,7 @@ def cpals(
         starts=starts,
         max_sweeps=max_sweeps,
         entry_weights=entry_weights,
+        limits=limits,
         constraints=constraints,
     )
     request = request_checkpoint(checkpoint, "cpals", mu=mu, tol=tol)

@@ -30,7 +30,7 @@ from robustcp.estimators.spec import FitSpec, plan
 from robustcp.losses import L1, LeastSquares, Loss
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.metrics import factor_match_score
-from robustcp.noise import COMMON, Noise, estimate_model_noise, measure_structure
+from robustcp.noise import COMMON, Noise, estimate_model_noise, measure_structure, parse_limits
 from robustcp.optimize.outcome import CONVERGED, STOPPED, Outcome
 from robustcp.optimize.posterior_means import move_to_posterior_means
 from robustcp.optimize.problem import Problem
@@ -89,7 +89,7 @@ class _Run:
     def diverged(self) -> bool:
         """Whether the model is far larger than the data, as it may be at missing entries."""
         engine = self.solver.problem.engine
-        if engine.complete:
+        if engine.complete and engine.view.limits is None:
             return False
         sizes = math.prod(engine.xp.max(engine.xp.abs(A), axis=0) for A in self.state.factors)
         return float(engine.xp.max(sizes)) > DIVERGENCE_RATIO * engine.max_abs
@@ -132,6 +132,8 @@ def estimate(
             checkpoint.check(rank, engine)
         if spec.entry_weights is not None:
             engine = engine.weighted(align_to_axes(engine.view.axes, spec.entry_weights))
+        limits, limit_notes = parse_limits(spec.limits, engine)
+        engine = engine.censored(limits)
         axes = engine.view.axes
         fit_engine = engine.off_device
         fit_engine.check_memory()
@@ -149,7 +151,8 @@ def estimate(
         fit = replace(fit, model=KruskalTensor(weights, tuple(factors)))
     for warning in fit.warnings:
         LOG.warning("%s", warning, extra={"of_fit": True})
-    return _label_fit(replace(fit, constraints=constraints), axes)
+    notes = (*fit.notes, *limit_notes)
+    return _label_fit(replace(fit, constraints=constraints, limits=limits, notes=notes), axes)
 
 
 def _label_fit(fit: Fit, axes: Axes) -> Fit:

@@ -50,7 +50,7 @@ class FitSpec:
     starts : int or None
         None is as many as needed.
     max_sweeps : int
-    entry_weights, constraints, nonnegative, fixed, cases
+    entry_weights, limits, constraints, nonnegative, fixed, cases
         As `cp` takes them.
     """
 
@@ -60,6 +60,7 @@ class FitSpec:
     starts: Any
     max_sweeps: int
     entry_weights: Any = None
+    limits: Any = None
     constraints: Mapping[int | str, Constraint] | None = None
     nonnegative: bool | Sequence[bool] | Sequence[int | str] = False
     fixed: tuple[int | str, ...] = ()

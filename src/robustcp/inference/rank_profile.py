@@ -27,7 +27,7 @@ from robustcp.inference.rank_checkpoint import RankPathCheckpoint
 from robustcp.inference.rank_path import RankFit, fit_rank_path
 from robustcp.model.kruskal import KruskalTensor, host_factors
 from robustcp.model.metrics import align_components, canonical_model
-from robustcp.noise import Noise, estimate_rough_noise
+from robustcp.noise import Noise, estimate_rough_noise, parse_limits
 from robustcp.optimize.problem import Problem
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
 from robustcp.results.fit import Fit
@@ -169,6 +169,7 @@ def rank_profile(
     folds: int = DEFAULT_FOLDS,
     nonnegative: bool | tuple[bool, ...] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
+    limits: Any = "auto",
     starts: int | str = "auto",
     rng: Seed = None,
     jobs: int | None = None,
@@ -192,8 +193,8 @@ def rank_profile(
         The mode that holds samples. With fewer than four of them only cells are held out.
     folds : int
         The number of folds.
-    nonnegative, constraints
-        As in `cp`.
+    nonnegative, constraints, limits
+        As in `cp`. Censored entries are not held out.
     starts : int or "auto"
         The most starts at each rank, for all data and for each fold; fewer if two of them agree.
         "auto" is 4.
@@ -224,7 +225,7 @@ def rank_profile(
     )
     rng_state = dict(generator.bit_generator.state)
     data, bound_constraints = _subsample(
-        host_data(X),
+        replace(host_data(X), limits=parse_limits(limits, engine)[0]),
         bind_constraints(mode_constraints, engine.shape, axes.labels),
         max(rank_list),
         generator,
@@ -308,6 +309,8 @@ def _make_folds(data: HostData, mode: int, folds: int, rng: np.random.Generator)
     for fold in range(folds):
         in_fold = fold_of_sample != fold
         held_out = (fold_of_cell == fold % cell_folds) & in_fold[data.entries.indices[mode]]
+        if data.entries.sides is not None:
+            held_out &= data.entries.sides == 0
         fold_list.append(Fold(np.flatnonzero(in_fold), np.flatnonzero(held_out)))
     return fold_list
 
@@ -333,7 +336,8 @@ class RankPathTask:
             data = data.without_entries(held_out).take(self.mode, self.fold.samples)
             rows = [self.fold.samples if n == self.mode else None for n in range(len(data.shape))]
             constraints = restrict_constraints(constraints, rows)
-        return fit_rank_path(data.data, self.ranks, constraints, self.starts, self.rng)
+        engine = as_engine(data.data).censored(data.limits)
+        return fit_rank_path(engine, self.ranks, constraints, self.starts, self.rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,7 +396,8 @@ class _RankEvidence:
 
     def _estimate_noise(self, rank: int) -> tuple[Problem, Factors, Noise]:
         """The data in the units of a fit, and the model of a rank and its noise in these units."""
-        problem = Problem.of(as_engine(self.data.data)).without_gross_outliers
+        engine = as_engine(self.data.data).censored(self.data.limits)
+        problem = Problem.of(engine).without_gross_outliers
         model = problem.units.factors_of_fit(self.full_fits[rank].model.absorbed())
         factors = tuple(problem.engine.asarray(A) for A in model)
         return problem, factors, estimate_rough_noise(problem.engine, factors, problem.resolution)

@@ -230,6 +230,9 @@ def refuse_entrywise_options(options: dict[str, Any]) -> None:
         raise checks.ArgumentError(
             "entry_weights", "cannot be given here; make entries of weight 0 missing (NaN)"
         )
+    limits = options.get("limits")
+    if isinstance(limits, list | tuple) and any(np.ndim(limit) for limit in limits):
+        raise checks.ArgumentError("limits", "must be the same for all entries here")
     if not isinstance(options.get("init", "auto"), str):
         raise checks.ArgumentError("init", "must be a kind of start here: parts differ in size")
     if not isinstance(options.get("noise", "auto"), str):

@@ -304,7 +304,20 @@ def _fit_engine(entries: Entries, dtype: Any) -> Engine:
             scales = Scales(EntryField.from_array(entries.shape, array))
         weights = None if weights is None else entries.to_dense(weights, 0.0)
     engine = engine if weights is None else engine.weighted(weights)
-    return engine.standardized(scales)
+    return engine.standardized(scales).censored(_limits_of(entries))
+
+
+def _limits_of(entries: Entries) -> tuple[Any, Any] | None:
+    """The limits of entries, which are at their values where they are censored."""
+    if entries.sides is None:
+        return None
+    low, high = (
+        entries.to_dense(np.where(entries.sides == side, entries.values, math.nan))
+        if np.any(entries.sides == side)
+        else None
+        for side in (-1, 1)
+    )
+    return low, high
 
 
 # Resamples
@@ -426,7 +439,7 @@ def _bootstrap_residuals(
     """The model plus residuals that are drawn with replacement among those that are accepted."""
     entries, inverse = refitter.entries, basis.newton_inverse()
     r = entries.residuals(basis.factors)
-    accepted = basis.accepts(r)
+    accepted = basis.accepts(r) & (True if entries.sides is None else entries.sides == 0)
     refit = partial(
         replace(refitter, inverse=inverse).refit_residuals,
         entries.model(basis.factors),

@@ -10,6 +10,7 @@ from robustcp.losses.formula import Formula
 from robustcp.losses.huber import Huber
 from robustcp.losses.l1 import L1
 from robustcp.losses.least_squares import LeastSquares
+from robustcp.losses.one_sided import OneSided
 from robustcp.losses.quantile import Quantile
 from robustcp.losses.tukey import Tukey
 from robustcp.losses.welsch import Welsch
@@ -22,6 +23,7 @@ __all__ = [
     "Huber",
     "LeastSquares",
     "Loss",
+    "OneSided",
     "Quantile",
     "RescaledLoss",
     "Tail",

@@ -75,6 +75,10 @@ class Loss:
         The degree of homogeneity d: rescaled(c).value(c r) = c^d value(r).
     quadratic : bool
         Whether the loss is r^2 / 2: all rows of a factor then share one Gram matrix.
+    convex : bool
+        Whether the loss is convex.
+    minimizer : float
+        The residual of least cost, on either side of which the loss does not fall.
     likelihood : bool
         Whether the zero of `value` is arbitrary, as for log likelihoods. A relative decrease then
         means nothing, so `tol` is a decrease per entry.
@@ -109,12 +113,14 @@ class Loss:
 
     degree: ClassVar[int] = 0
     quadratic: ClassVar[bool] = False
+    convex: ClassVar[bool] = False
     likelihood: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """A subclass that overrides one of the three methods inherits no `majorize` or formulas."""
+        """A subclass that overrides one of the three methods does not inherit what they imply."""
         if {"value", "slope", "curvature"} & vars(cls).keys():
-            for name in ("majorize", "numba_formula", "triton_formula"):
+            implied = "majorize", "numba_formula", "triton_formula", "convex", "minimizer"
+            for name in implied:
                 if name not in vars(cls):
                     setattr(cls, name, vars(Loss)[name])
 
@@ -129,6 +135,10 @@ class Loss:
     @property
     def rejects(self) -> float:
         return math.inf
+
+    @property
+    def minimizer(self) -> float:
+        return 0.0
 
     @property
     def name(self) -> str:
@@ -184,6 +194,14 @@ class RescaledLoss(Loss):
     @property
     def likelihood(self) -> bool:  # type: ignore[override]
         return self.loss.likelihood
+
+    @property
+    def convex(self) -> bool:  # type: ignore[override]
+        return self.loss.convex
+
+    @property
+    def minimizer(self) -> float:
+        return self.loss.minimizer * self.factor
 
     @property
     def tail(self) -> Tail | None:

@@ -46,6 +46,7 @@ class Huber(Loss):
     """
 
     degree: ClassVar[int] = 2
+    convex: ClassVar[bool] = True
     delta: float = 1.345
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ class L1(Loss):
     """
 
     degree: ClassVar[int] = 1
+    convex: ClassVar[bool] = True
     epsilon: float = 1e-10
 
     def __post_init__(self) -> None:

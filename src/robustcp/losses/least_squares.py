@@ -36,6 +36,7 @@ class LeastSquares(Loss):
     """
 
     degree: ClassVar[int] = 2
+    convex: ClassVar[bool] = True
     quadratic: ClassVar[bool] = True
 
     def value(self, r: Array) -> Array:

@@ -44,6 +44,7 @@ class Quantile(Loss):
     """
 
     degree: ClassVar[int] = 1
+    convex: ClassVar[bool] = True
     tau: float = 0.5
     epsilon: float = 1e-10
 
@@ -58,6 +59,10 @@ class Quantile(Loss):
     @property
     def reach(self) -> float:
         return math.sqrt(self.epsilon)
+
+    @property
+    def minimizer(self) -> float:
+        return (0.5 - self.tau) * math.sqrt(self.epsilon / (self.tau * (1 - self.tau)))
 
     def _root(self, r: Array) -> Array:
         return array_namespace(r).sqrt(r * r + self.epsilon)

@@ -1,5 +1,6 @@
 """The standard deviation of each entry's noise: common, by slab, by signal, or known."""
 
+from robustcp.noise.censoring import parse_limits
 from robustcp.noise.contaminated_normal import (
     ContaminatedNormal,
     degrees_of_freedom_correction,
@@ -33,6 +34,7 @@ __all__ = [
     "measure_structure",
     "median_magnitude",
     "model_entropy",
+    "parse_limits",
     "parse_noise",
     "rms_log_ratio",
 ]  # fmt: skip

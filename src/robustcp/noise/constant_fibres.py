@@ -69,6 +69,8 @@ def _constant_fibres_along(
     fibre_numbers, x = fibre_numbers[order], x[order]
     adjacent = fibre_numbers[1:] == fibre_numbers[:-1]
     ties = adjacent & (x[1:] == x[:-1]) & (x[1:] != 0)
+    if entries.sides is not None:  # censored entries only seem to be equal
+        ties &= entries.sides[order][1:] == 0
     total = math.prod(sizes)
     pairs = np.bincount(fibre_numbers[1:][adjacent], minlength=total)
     tied = np.bincount(fibre_numbers[1:][ties], minlength=total)

@@ -12,7 +12,7 @@ import numpy as np
 
 from robustcp._util.quantiles import quantile_of_sorted
 from robustcp._util.typing import Factors
-from robustcp.engines import SAMPLE_ENTRIES, Engine, Entries, sample_size
+from robustcp.engines import SAMPLE_ENTRIES, Engine, Entries, sample_size, to_host
 from robustcp.noise.model import Noise
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
@@ -63,7 +63,11 @@ class Residuals:
     ) -> Residuals:
         """The residuals of a model at the engine's sample of entries."""
         sample = engine.sample(factors)
-        read_data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
+        if engine.view.limits is None:
+            read_data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
+        else:  # there are no residuals of some entries
+            host = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
+            read_data = lambda: sample.values + sample.model(host)  # noqa: E731
         return cls(sample, read_data, engine.shape, resolution, engine.count, multiplier)
 
     def subsample(self, max_count: int) -> Residuals:

@@ -121,7 +121,7 @@ class Posterior:
         prior_variances = tuple(
             np.mean(A**2, axis=0) + t for A, t in zip(means, null.prior_variances, strict=True)
         )
-        median = float(np.median(np.abs(entries.values - entries.model(means))))
+        median = float(np.median(np.abs(entries.raw_residuals(means))))
         squared_scale = max(max(median, min_scale) ** 2, 1e-300)
         posterior = replace(
             null, means=means, prior_variances=prior_variances, squared_scale=squared_scale
@@ -202,11 +202,17 @@ class Posterior:
 
     def sweep(self, count: int = 1, *, fixed_noise: bool = False) -> Posterior:
         """After some sweeps over the modes, which may leave noise and priors as they are."""
-        solvers = self._compiled_solvers
+        solvers, posterior = self._compiled_solvers, self
         if all(solvers):
             modes = range(len(self.means))
-            return self._compiled_sweeps(solvers, modes, count, fixed_noise, balance=True)
-        posterior = self
+            # Which censored entries count is decided before some sweeps.
+            step = count if self.entries.sides is None else POSTERIOR.cost_interval
+            for done in range(0, count, step):
+                sweeps = min(step, count - done)
+                posterior = posterior._compiled_sweeps(
+                    solvers, modes, sweeps, fixed_noise, balance=True
+                )
+            return posterior
         for _ in range(count):
             posterior = posterior._plain_sweep(fixed_noise)
         return posterior
@@ -327,8 +333,14 @@ class Posterior:
         return float(1e-6 * self.entries.typical_magnitude ** (2 / len(self.means)))
 
     @property
+    def _decided_precisions(self) -> np.ndarray:
+        """The precisions of entries; 0 for censored ones with the mean of the model beyond."""
+        decided = self.entries.decided(self.means)
+        return self.entries.precisions if decided is None else self.entries.precisions * decided
+
+    @property
     def _entry_precisions(self) -> np.ndarray:
-        weights = self.entries.precisions
+        weights = self._decided_precisions
         return weights if self.entry_mask is None else weights * self.entry_mask
 
     def _update_scale(self) -> Posterior:
@@ -357,7 +369,7 @@ class Posterior:
     def cost(self) -> float:
         """A bound of minus the log evidence per entry, over all entries, masked or not."""
         squared_scale, nu = max(self.squared_scale, 1e-300), self.degrees_of_freedom
-        scaled = self.entries.precisions * self.squared_residuals / squared_scale
+        scaled = self._decided_precisions * self.squared_residuals / squared_scale
         tails = 0.5 * (nu + 1) * float(np.mean(np.log1p(scaled / nu)))
         return (
             0.5 * math.log(squared_scale)

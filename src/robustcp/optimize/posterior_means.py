@@ -58,9 +58,9 @@ def posterior_means(
     posterior = replace(
         posterior, squared_scale=sigma**2, degrees_of_freedom=POSTERIOR.gaussian_degrees_of_freedom
     )
-    magnitudes = np.abs(entries.values - entries.model(posterior.means))
+    magnitudes = np.abs(entries.raw_residuals(posterior.means))
     for _ in range(POSTERIOR.reweightings):
-        signs = np.sign(entries.values - entries.model(posterior.means))
+        signs = np.sign(entries.raw_residuals(posterior.means))
         z = magnitudes if entries.scales is None else magnitudes / entries.scales
         precisions = entries.precisions * loss.curvature(signs * z)
         posterior = replace(posterior, entries=entries.with_precisions(precisions))

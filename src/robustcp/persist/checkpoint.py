@@ -462,7 +462,7 @@ class _FitFile(CheckpointFile):
         rng: np.random.Generator,
     ) -> None:
         self._plan, self._max_sweeps, self._engine = plan, max_sweeps, plan.problem.engine
-        omitted = {State: {"cached_equations"}, Noise: {"known_sigmas"}}
+        omitted = {State: {"cached_equations"}, Noise: {"known_sigmas"}, Fit: {"limits"}}
         codec = Codec(SAVED_CLASSES, omitted)
         try:
             codec.register([*plan.stages, *plan.mode_constraints, *request.options.values()])
@@ -580,9 +580,11 @@ def _fit_options(
             starts.append("given")
         else:
             starts.append(repr(start))
+    limits = engine.view.limits
     return {
         **request.basic_options(rank, engine),
         **request.options,
+        **({} if limits is None else {"limits": limits.describe()}),
         "cases": repr(plan.cases),
         "modes to solve for": plan.modes,
         "constraints": plan.mode_constraints,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.engines import EntryField, ListedField
+from robustcp.engines import EntryField, Limits, ListedField
 from robustcp.losses import loss_types
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.simulation import Simulation
@@ -21,6 +21,7 @@ from robustcp.persist.formats import FORMATS, check_suffix, save, save_to_tempor
 from robustcp.persist.formats.description import (
     CASE_ARRAYS,
     CONSTRAINTS,
+    LIMIT_ARRAYS,
     NOISE_FIELDS,
     ForeignConstraint,
     ForeignLoss,
@@ -110,6 +111,7 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
             decode_instance(constraint, CONSTRAINTS, ForeignConstraint)
             for constraint in constraints
         ),
+        limits=Limits.of(tuple(map(arrays.get, LIMIT_ARRAYS)), model.shape),
     )
 
 

@@ -97,7 +97,10 @@ class ReportData:
         strided_indices = {n: np.arange(0, self.fit.shape[n], stride) for n in free_modes}
         factors = self.fit.model.absorbed()
         engine_factors = tuple(self.engine.asarray(to_host(A)) for A in factors)
-        residual = _residual_slice(self.engine, engine_factors, fixed, strided_indices, stride)
+        uncensored, residual = (
+            _residual_slice(engine, engine_factors, fixed, strided_indices, stride)
+            for engine in (self.engine.censored(None), self.engine)
+        )
         scores = _residual_slice(
             self.outliers.engine, self.outliers.factors, fixed, strided_indices, stride
         )
@@ -106,7 +109,7 @@ class ReportData:
             [A if n in fixed else A[::stride] for n, A in enumerate(host_factors)], fixed
         )
         sigma = self.outliers.noise.sigma or 1.0
-        return Slice(residual + model, model, residual, scores / sigma, stride)
+        return Slice(uncensored + model, model, residual, scores / sigma, stride)
 
 
 @dataclass(frozen=True, eq=False)

@@ -204,7 +204,7 @@ def compute_distances(
     from scipy.special import ndtri
 
     limit = float(-ndtri(FLAG_RATE / 2)) * sigma
-    counts = np.asarray(engine.slab_counts(mode), dtype=np.float64)
+    counts = np.asarray(engine.residual_counts(factors, mode), dtype=np.float64)
     has_data = counts > 0
     shares = engine.count_large_residuals(factors, limit)[mode] / np.maximum(counts, 1)
     trimmed = (shares > 0) & (shares <= MAX_BAD_SHARE)

@@ -13,7 +13,7 @@ from array_api_compat import array_namespace, device
 from robustcp._util.optional import import_optional
 from robustcp._util.typing import Array, Factors
 from robustcp.constraints import Constraints, Free, Nonnegative
-from robustcp.engines import Axes, Engine, as_array, as_engine, axes_of, to_host
+from robustcp.engines import Axes, Engine, Limits, as_array, as_engine, axes_of, to_host
 from robustcp.inference.parallel import Progress
 from robustcp.inference.uncertainty import Uncertainty
 from robustcp.losses import Loss
@@ -75,6 +75,9 @@ class Fit:
         coordinates; "" where that is not known.
     constraints : tuple of Constraint
         The constraint on the factor of each mode.
+    limits : Limits, optional
+        The limits beyond which entries are censored, as given or found. Methods that take the data
+        apply them.
 
     Examples
     --------
@@ -105,6 +108,7 @@ class Fit:
     labels: tuple[list[Any] | None, ...] = ()
     units: tuple[str, ...] = ()
     constraints: Constraints = field(repr=False, default=())
+    limits: Limits | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
         order = len(self.model.shape)
@@ -287,6 +291,7 @@ class Fit:
             noise=self.noise.reorder(arrangement),
             cases=None if self.cases is None else self.cases.reorder(arrangement),
             starts=self.starts.without_models(),
+            limits=None if self.limits is None else self.limits.reorder(arrangement),
         )
 
     def save(self, path: str | Path) -> None:
@@ -475,6 +480,8 @@ class Fit:
             constraint = fit.constraints[mode_index].of_rows
         else:
             constraint = Nonnegative() if nonnegative else Free()
+        if fit.limits is not None:
+            engine = engine.censored(fit.limits.for_new_slabs(mode_index, engine.shape[mode_index]))
         return project(
             fit.model,
             engine,

@@ -91,6 +91,7 @@ def _describe_fit(fit: Fit) -> dict[str, Any]:
         "explained": fit.explained,
         "components": _describe_components(fit),
         "noise": describe_noise(fit.noise, fit, fit.noise.outlying_slabs()),
+        "limits": None if fit.limits is None else fit.limits.describe(),
         "starts": list(fit.starts),
         "reached": fit.starts.reached,
         "cases": _describe_cases(fit),
@@ -132,6 +133,7 @@ def _describe_outliers(fit: Fit, flagged: Outliers | None) -> dict[str, Any]:
     noise = aligned.noise if fit.noise.kind_determined else flagged.in_data
     return {
         "noise": describe_noise(noise, aligned, flagged.outlying_slabs),
+        "censored": flagged.engine.censored_count,
         "outlier_share": flagged.share,
         "worst": describe_worst_slabs(flagged, aligned, MAX_WORST_SLABS),
     }
@@ -255,6 +257,9 @@ def list_facts(content: Mapping[str, Any]) -> Iterator[Fact]:
     yield Fact("starts", f"{content['reached']} of {len(content['starts'])} reached this model")
     yield Fact("explained", f"{content['explained']:.1%} of the data")
     yield noise_fact(content["noise"])
+    if content["limits"] is not None:
+        count = f"{content['censored']} entries, " if "censored" in content else ""
+        yield Fact("censored", f"{count}{content['limits']}")
     if (cases := content["cases"]) is not None:
         yield Fact(f"bad as a whole, of {cases['mode']}", _join_labels(cases["bad"]) or "none")
     if "outlier_share" in content:

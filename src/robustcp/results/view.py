@@ -59,7 +59,8 @@ class FittedView:
         aligned = fit.aligned_to(engine)
         if engine.shape != aligned.shape:
             raise ValueError(f"X: has shape {engine.shape}, the model has shape {aligned.shape}")
-        return cls(aligned, engine)
+        limits = aligned.limits
+        return cls(aligned, engine if limits is None else engine.censored(limits))
 
     @cached_property
     def problem(self) -> Problem:

@@ -88,9 +88,12 @@ def _fit_candidate(initial: Posterior, settings: SearchSettings) -> Posterior:
 
 def flag_fibres_of_posterior(posterior: Posterior) -> Fibres:
     """The fibres that are outlying beside a model."""
-    entries = posterior.entries
+    entries, mask = posterior.entries, posterior.entry_mask
+    decided = entries.decided(posterior.means)
+    if decided is not None:
+        entries, mask = entries.select(decided), None if mask is None else mask[decided]
     r = (entries.values - entries.model(posterior.means)) * np.sqrt(entries.precisions)
-    used = r if posterior.entry_mask is None else r[posterior.entry_mask > 0]
+    used = r if mask is None else r[mask > 0]
     sigma = fit_contaminated_normal(used, max(math.sqrt(posterior.min_squared_scale), 1e-300)).sigma
     return flag_outlying_fibres(r / sigma, entries.indices, entries.shape)
 

@@ -14,6 +14,7 @@ from robustcp.engines import Engine, Fibres, to_host
 from robustcp.model.metrics import concentration
 from robustcp.noise import (
     Noise,
+    Residuals,
     are_evenly_spread,
     estimate_rough_noise,
     find_outlying_fibres,
@@ -135,7 +136,8 @@ class Criterion:
         fitted exactly: in sparse data they may be most entries.
         """
         engine, min_sigma = self.problem.engine, self.problem.resolution.min_entry_sigma
-        residuals, nonzero = engine.sample(factors), np.abs(engine.sample().values) > min_sigma
+        residuals = Residuals.of(engine, factors, self.problem.resolution)
+        nonzero = np.abs(residuals.read_data()) > min_sigma
         mixture = fit_contaminated_normal(residuals.values[nonzero], min_sigma)
         limit = self.settings.exact_noise_share * self.problem.ordinary_magnitude
         if mixture.clean <= 0.5 or mixture.sigma >= limit:

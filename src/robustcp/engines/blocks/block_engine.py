@@ -54,6 +54,7 @@ class BlockEngine(Engine):
 
     takes_weights = True
     takes_scales = True
+    takes_limits = True
 
     @abstractmethod
     def _groups(self) -> list[Group]:
@@ -202,7 +203,9 @@ class DenseBlockEngine(BlockEngine):
 
     def _shares_gram(self, loss: Loss, mode: int) -> bool:
         view, weights = self.view, self.view.weights
-        if not loss.quadratic or view.scales is not None or self._summary.has_nan:
+        if view.scales is not None or view.limits is not None:
+            return False
+        if not loss.quadratic or self._summary.has_nan:
             return False
         separable = weights is None or (weights.array is None and weights.vectors[mode] is None)
         return separable and not view.masks(self._summary.max_abs)

@@ -44,6 +44,7 @@ from robustcp.engines.blocks.tasks import (
 from robustcp.engines.dense import BLOCK_BYTES, BLOCK_SHARE, DenseEngine
 from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.entry_field import broadcast_box
+from robustcp.engines.limits import drop_satisfied
 from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.sample_indices import SampleIndices
 from robustcp.engines.storage import DataSummary
@@ -295,6 +296,9 @@ class ChunkedEngine(DenseBlockEngine):
             r = r - model_at(factors, indices)
             if view.scales is not None:
                 r = r / view.scales.values_at(indices)
+            if view.limits is not None:
+                sides = view.limits.sides_at(stored.astype(self.dtype), indices)
+                r = drop_satisfied(r, sides, math.nan, self.xp)
         if view.weights is not None and view.weights.has_zeros:
             r = np.where(view.weights.values_at(indices) == 0, np.nan, r)
         values = np.asarray(r, dtype=np.float64)

@@ -17,6 +17,7 @@ import numpy as np
 from robustcp._util.typing import Array
 from robustcp.engines.entry_field import MatrixField
 from robustcp.engines.installed import loss_parameters, numba_kernels
+from robustcp.engines.limits import MatrixSides
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes.base import Pass, TileSums
 from robustcp.engines.scales import InverseScales
@@ -100,13 +101,21 @@ class CompiledPass(Pass):
     def functions(self, loss: Loss) -> tuple[Any, float]:
         """What compiled code calls for a line of entries, and the factor of the loss's values."""
         code, real, formula = numba_kernels(), self.storage.dtype, loss.numba_formula
-        parameters = loss_parameters(loss, real)
+        censored = self._sides is not None
+        parameters = loss_parameters(loss, real, one_sided=censored)
         assert formula is not None
         assert parameters is not None
         data = self.storage.array.dtype if self._reads_in_place else real
         weighted, scaled = self._weights is not None, self._scales is not None
         functions = code.Functions(
-            code.formula_line(formula.function, real, weighted, len(formula.numbers)),
+            code.formula_line(
+                formula.function,
+                real,
+                len(formula.numbers),
+                weighted,
+                censored,
+                censored and loss.convex,
+            ),
             code.line_preparation(data, real, scaled),
             code.line_restoration(real, scaled),
             code.gemm(real),
@@ -135,11 +144,12 @@ class CompiledPass(Pass):
         return native and not has_zeros and self.storage.view.is_identity
 
     def _read_block(self, block: Block) -> Any:
-        """Where the data, weights and inverse scales of a block are, as compiled code takes it."""
+        """Where the data of a block is, and its fields, as compiled code takes it."""
         matrix, storage, code = self.storage.as_matrix, self.storage, numba_kernels()
         assert matrix is not None
         window = tuple(slice(a, b) for a, b in zip(block.corner, block.end, strict=True))
         w = None if self._weights is None else np.ascontiguousarray(self._weights.block(*window))
+        sides = None if self._sides is None else self._sides.block(*window)
         scales, scale_corner = (
             (None, (0, 0)) if self._scales is None else self._scales.block(*window)
         )
@@ -153,15 +163,23 @@ class CompiledPass(Pass):
             *_locate(data, corner),
             data.itemsize,
             0 if w is None else code.address(w),
+            0 if sides is None else code.address(sides),
             *((0, 0) if scales is None else _locate(scales, scale_corner)),
         )
-        entries.arrays = data, w, scales
+        entries.arrays = data, w, sides, scales
         return entries
 
     @cached_property
     def _scales(self) -> InverseScales | None:
         scales, storage = self.storage.scales, self.storage
         return None if scales is None else scales.inverse_scales(storage.shape, storage.split)
+
+    @cached_property
+    def _sides(self) -> MatrixSides | None:
+        limits, storage = self.storage.limits, self.storage
+        if limits is None or storage.as_matrix is None:
+            return None
+        return limits.matrix_sides(storage.as_matrix, storage.shape, storage.split)
 
     @cached_property
     def _weights(self) -> MatrixField | None:

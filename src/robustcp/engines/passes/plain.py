@@ -58,7 +58,8 @@ class PlainPass(Pass):
 
         def tile_value(tile: Tile) -> float:
             r = storage.residual(tile, tile_factors, storage.tile_scales(tile))
-            cost = storage.fill_missing(loss.value(r), storage.missing_mask(r))
+            cost = storage.loss_of_tile(loss, tile).value(r)
+            cost = storage.fill_missing(cost, storage.missing_mask(r))
             (cost,) = storage.apply_weights(tile, cost)
             return float(storage.xp.sum(cost, dtype=storage.xp.float64))
 
@@ -70,7 +71,8 @@ class PlainPass(Pass):
         scale = storage.tile_scales(tile)
         r = storage.residual(tile, factors, scale)
         missing = storage.missing_mask(r)
-        majorizer = loss.majorize(storage.fill_missing(r, missing))
+        tile_loss = storage.loss_of_tile(loss, tile)
+        majorizer = tile_loss.majorize(storage.fill_missing(r, missing))
         majorizer = tuple(storage.fill_missing(part, missing) for part in majorizer)
         value, slope, curvature = storage.apply_weights(tile, *majorizer)
         if scale is not None:

@@ -88,9 +88,14 @@ class TritonPass(Pass):
         self._cache: dict[Any, Any] = {}
 
     def supports(self, loss: Loss) -> bool:
-        """Whether there is a kernel for the loss, with its parameters and with the scales."""
+        """Whether there is a kernel for the loss, with its parameters and with the scales.
+
+        There is none for censored entries.
+        """
         scales, formula = self.storage.scales, loss.triton_formula
         if formula is None or not self._can_represent(formula.numbers):
+            return False
+        if self.storage.limits is not None:
             return False
         if scales is None:
             return True

@@ -37,6 +37,9 @@ NOISE_FIELDS = {
 #: The arrays of `CaseDiagnostics`, with a value for each sample.
 CASE_ARRAYS = ("weights", "distances", "cutoffs")
 
+#: The limits of entries, as arrays that broadcast to the data.
+LIMIT_ARRAYS = ("limits_low", "limits_high")
+
 
 @dataclass(frozen=True)
 class ForeignLoss(Loss):
@@ -68,6 +71,9 @@ def fit_arrays(fit: Fit) -> dict[str, np.ndarray]:
     arrays = {f"factor_{n}": np.asarray(to_host(A)) for n, A in enumerate(fit.factors)}
     if fit.cases is not None:
         arrays |= {f"cases_{name}": getattr(fit.cases, name) for name in CASE_ARRAYS}
+    if fit.limits is not None:
+        limits = zip(LIMIT_ARRAYS, fit.limits.arrays, strict=True)
+        arrays |= {name: array for name, array in limits if array is not None}
     return (
         arrays
         | noise_arrays(fit.noise)

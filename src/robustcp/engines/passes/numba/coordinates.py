@@ -30,11 +30,12 @@ class LineCalls(NamedTuple):
 
 
 class EntryAddresses(NamedTuple):
-    """Where all entries, their weights and their inverse scales are; 0 for none."""
+    """Where all entries, their weights, inverse scales and sides are; 0 for none."""
 
     data: int
     weights: int
     scales: int
+    sides: int
 
 
 class EntryOrder(NamedTuple):
@@ -133,8 +134,8 @@ def coordinate_pass(calls, entries, cut, order, own, others, edge, gradient, gra
         if calls.preparation != 0:
             call(calls.preparation, (data, slope, scaled, h, 0, count))
             data = address(scaled)
-        weight = entries.weights + begin * width
-        total += call(calls.loss, (data, slope, curvature, calls.parameters, weight, count))
+        lines_read = calls.parameters, entries.weights + begin * width, entries.sides + begin
+        total += call(calls.loss, (data, slope, curvature, *lines_read, count))
         k, i, current_row = 0, current_row, last_row
         if packed == 0:
             continue

@@ -1,14 +1,16 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Functions of a line of entries that passes call by their addresses.
 
-All have the same arguments, of which some leave one unused: the data, the model, which is
-overwritten, another line to write to, and two more lines to read.
+What prepares a line, or restores it, has the same arguments, of which some leave one unused: the
+data, the model, which is overwritten, another line to write to, and two more lines to read. The
+loss reads a further line with the sides on which entries are censored.
 """
 
 from functools import cache
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 from numba import carray, njit
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
@@ -19,17 +21,29 @@ from robustcp.losses.formula import bind
 from robustcp.losses.numba_helpers import INLINE
 
 #: Of `_formula_line`, for `formula_line` to fill in: the formula of a loss, how many parameters it
-#: takes, and whether entries have weights.
+#: takes, whether entries have weights, whether some are censored, and whether the loss is convex.
 formula: Any = None
-size, weighted = 0, False
+size, weighted, censored, convex = 0, False, False, False
 
 
-def _formula_line(x, s, w, parameters, weights, count):
-    """The loss: `s` holds the model and gets slopes, `w` curvatures; the sum of the values."""
+def _formula_line(x, s, w, parameters, weights, sides, count):
+    """The loss: `s` holds the model and gets slopes, `w` curvatures; the sum of the values.
+
+    Of censored entries it is one-sided, see `OneSided`; the residual of least cost then follows
+    the parameters.
+    """
     n = to_fixed_tuple(carray(parameters, size), size)
     total = 0.0
+    if censored:
+        minimizer = parameters[size]
+        least, _, peak = formula(minimizer, n)
     for j in range(count):
         value, slope, curvature = formula(x[j] - s[j], n)
+        if censored:
+            decided = sides[j] * (x[j] - s[j] - minimizer) >= 0
+            value, slope = value if decided else least, or_zero(decided, slope)
+            if not convex:
+                curvature = curvature if decided else peak
         observed = x[j] == x[j]
         value, slope = or_zero(observed, value), or_zero(observed, slope)
         curvature = or_zero(observed, curvature)
@@ -42,15 +56,17 @@ def _formula_line(x, s, w, parameters, weights, count):
 
 
 @cache
-def formula_line(function, real, weighted, size):
+def formula_line(function, real, size, weighted, censored=False, convex=False):
     """The address of the line function of a loss, given the function of its formula."""
     compiled = njit(**INLINE)(bind(function, vars(numba_helpers)))
     bound = {**globals(), "formula": compiled, "size": size, "weighted": weighted}
+    bound |= {"censored": censored, "convex": convex}
     specialized = FunctionType(_formula_line.__code__, bound)
     name = f"{function.__module__.removeprefix('robustcp.losses.')}.{function.__qualname__}"
-    specialized.__qualname__ = f"{'_weighted' * weighted}_formula_line_{name}"
-    sources = (function.__code__.co_filename,)
-    return compile_c_function(specialized, (*[REALS] * 5, INT), real, sources=sources).address
+    variant = "_weighted" * weighted + "_censored" * censored
+    specialized.__qualname__ = f"{variant}_formula_line_{name}"
+    sources, kinds = (function.__code__.co_filename,), (*[REALS] * 5, np.int8, INT)
+    return compile_c_function(specialized, kinds, real, sources=sources).address
 
 
 def _convert(x, s, y, h, unused, count):
@@ -91,8 +107,8 @@ def line_restoration(real, scaled):
     return _restore_units(real).address if scaled else 0
 
 
-@c_function(*[REALS] * 5, INT)
-def residuals(x, s, w, unused, r, count):
+@c_function(*[REALS] * 5, INT, INT)
+def residuals(x, s, w, unused, r, sides, count):
     """Residuals, where a loss would look for weights."""
     for j in range(count):
         r[j] = x[j] - s[j]

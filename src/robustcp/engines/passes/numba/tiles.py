@@ -46,11 +46,12 @@ class Entries(Struct):
     Attributes
     ----------
     data, row_step, entry_step : where the data begins; from row to row; from entry to entry
-    weights : where the weights begin, in one line; a loss without does not look
+    weights, sides : where the weights, and the sides on which entries are censored, begin, each in
+        one line; a loss without does not look
     scales, scale_row_step : where inverse scales begin, 0 for none; from row to row
     """
 
-    _fields_ = integer_fields("data row_step entry_step weights scales scale_row_step")
+    _fields_ = integer_fields("data row_step entry_step weights sides scales scale_row_step")
 
 
 class Tile(Struct):
@@ -157,8 +158,9 @@ def _majorize_rows(functions, entries, row, rows, columns, s, w, y):
         if functions.preparation != 0:  # read again: known, it would make a loop for each case
             call(functions.preparation, (data, slope, y, u, 0, size))
             data = address(y)
-        weight = entries.weights + (row + i) * columns * width
-        total += call(functions.loss, (data, slope, curvature, functions.parameters, weight, size))
+        first = (row + i) * columns
+        lines_read = functions.parameters, entries.weights + first * width, entries.sides + first
+        total += call(functions.loss, (data, slope, curvature, *lines_read, size))
         if functions.restoration != 0:
             call(functions.restoration, (data, slope, curvature, u, 0, size))
     return total
