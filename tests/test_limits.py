@@ -335,8 +335,9 @@ class TestFits:
         factors, X, _, high = simulate(7, nonnegative=True)
         frames = np.clip(np.round(255 * X / high), 0, 255).astype(np.uint8)
         fit = cp(frames, 3, limits=(None, 255), nonnegative=True)
-        without = cp(frames, 3, nonnegative=True)
+        without = cp(frames, 3, limits=None, nonnegative=True)
         assert score(fit, factors, weights=False) > 0.99 > score(without, factors, weights=False)
+        assert cp(frames, 3, nonnegative=True).limits.describe() == fit.limits.describe()
 
     def test_checkpoints_of_other_limits_are_refused(self, tmp_path):
         _, X, _, high = simulate(8)

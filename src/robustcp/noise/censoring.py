@@ -34,7 +34,7 @@ class CeilingSettings:
     max_share: float = 0.5
     #: At most this share is larger: spikes that are added to what the detector shows.
     max_share_above: float = 0.1
-    #: A ceiling holds this many times as many entries as any other value.
+    #: A ceiling holds this many times as many entries as any other large value.
     repeat_ratio: float = 5.0
     #: Data with fewer levels below its ceiling is taken to be of categories.
     min_levels: int = 64
@@ -199,12 +199,16 @@ def _in_constant_fibres(entries: Entries, at_top: np.ndarray) -> np.ndarray:
 def _rises_to_ceilings(
     x: np.ndarray, slab: np.ndarray, tops: np.ndarray, ties: np.ndarray, has_ceiling: np.ndarray
 ) -> bool:
-    """Whether values come close to the ceilings, and no other value repeats as often."""
+    """Whether values come close to the ceilings, and none of the larger ones repeats as often.
+
+    Of rounded data small values may repeat often.
+    """
     settings, other = CEILING_SETTINGS, x != tops[slab]
     values, repeats = np.unique(x[other], return_counts=True)
     if values.size < settings.min_levels:
         return False
-    if settings.repeat_ratio * repeats.max() > np.median(ties[has_ceiling]):
+    large = values > 0.5 * (np.median(x) + np.median(tops[has_ceiling]))
+    if settings.repeat_ratio * repeats[large].max(initial=0) > np.median(ties[has_ceiling]):
         return False
     order = np.lexsort((x, slab))
     ordered, ends = x[order], np.cumsum(np.bincount(slab, minlength=tops.size))
