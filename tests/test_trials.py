@@ -301,6 +301,8 @@ class TestTargets:
         assert "Targets hold for 1 of 1 kinds." in text
         assert "over seeds 0 to 1," in text
         assert KINDS["counts"].description in text
+        later = [row | {"seed": str(int(row["seed"]) + 1000)} for row in rows]
+        assert "over seeds 1000 to 1001," in STUDY.summary(later)
         missed = STUDY.summary(rows_of("counts", cp=[0.97, 0.9], oracle=[0.99, 0.99]))
         assert "**median ≥ 0.985**, **worst ≥ 0.970**" in missed
         assert "Targets hold for 0 of 1 kinds; missed: counts." in missed
@@ -319,6 +321,11 @@ class TestStudy:
         for kind, cell in CELLS:
             wanted = set(dict(part.split("=") for part in cell.split()))
             assert wanted == set(inspect.signature(kind.make).parameters) - {"seed"}
+
+    def test_seeds_go_on_from_the_first(self):
+        tasks = STUDY.tasks(Selection(["small_tensors", "counts"], 2, ["cp"], first_seed=7))
+        assert [t.seed for t in tasks if t["kind"] == "small_tensors"] == list(range(280, 360))
+        assert [t.seed for t in tasks if t["kind"] == "counts"] == [7, 8]
 
     def test_results_of_other_kinds_and_seeds_are_kept(self, tmp_path):
         done = []
@@ -387,6 +394,7 @@ class TestCommand:
             (["countz"], "unknown kind 'countz'; there are paper, clean_even,"),
             (["--methods", "cp,ls"], "unknown method 'ls'; there are cp, cpal1, cpals, oracle"),
             (["--seeds", "0"], "--seeds 0: must be at least 1"),
+            (["--first-seed", "-1"], "--first-seed -1: must not be negative"),
             (["--jobs", "0"], "--jobs 0: must be at least 1"),
         ],
     )

@@ -80,11 +80,17 @@ DEFAULT_METHODS = ("cp", "cpal1", "cpals", "oracle")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which trials: kinds, seeds 0 to `seeds` - 1, and methods; without methods the usual ones."""
+    """Which trials: kinds, so many seeds from the first on, methods; by default the usual ones."""
 
     kinds: Sequence[str]
     seeds: int
     methods: Sequence[str] = ()
+    first_seed: int = 0
+
+    def seeds_of(self, kind: Kind) -> range:
+        """The seeds of the tensors of a kind."""
+        last = self.first_seed + self.seeds
+        return range(self.first_seed * kind.tensors, last * kind.tensors)
 
 
 def _tasks(selection: Selection) -> list[Task]:
@@ -96,7 +102,7 @@ def _tasks(selection: Selection) -> list[Task]:
         tasks += [
             Task("trials", seed, f"kind={kind.name} {cell}".strip(), method)
             for cell in kind.cells
-            for seed in range(selection.seeds * kind.tensors)
+            for seed in selection.seeds_of(kind)
             for method in methods
         ]
     return tasks
@@ -329,12 +335,13 @@ def summarize(rows: Sequence[Row]) -> str:
 
 
 def _format_seeds(kinds: dict[str, Results]) -> str:
-    last_seed = max(
+    seeds = [
         int(r["seed"]) // KINDS[name].tensors
         for name, results in kinds.items()
         for r in results.rows
-    )
-    return f"seeds 0 to {last_seed}" if last_seed else "seed 0"
+    ]
+    first, last = min(seeds), max(seeds)
+    return f"seeds {first} to {last}" if last > first else f"seed {first}"
 
 
 def summarize_targets(rows: Sequence[Row]) -> str:
