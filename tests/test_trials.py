@@ -131,6 +131,100 @@ class TestKinds:
         assert score(robustcp.KruskalTensor.from_factors(spoilt), trial) == pytest.approx(1)
 
 
+HARD = [kind for kind in KINDS.values() if kind.target.worst_margins]
+
+
+class TestKindsNearTheOracle:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(kind.name, marks=[pytest.mark.recovery] * (kind.name == "long_mode"))
+            for kind in HARD
+        ],
+    )
+    def test_least_squares_is_far_from_the_oracle(self, name):
+        kind = KINDS[name]
+        trial = kind.make_trial(0, kind.cells[-1])
+        assert score(fit_oracle(trial).model, trial) > score(METHODS["cpals"](trial), trial) + 0.04
+
+    @pytest.mark.parametrize("share", [0.05, 0.15, 0.3])
+    def test_the_largest_entries_are_at_the_ceiling(self, share):
+        trial = KINDS["saturated"].make_trial(0, f"share={share}")
+        assert np.array_equal(trial.clean, trial.data < trial.data.max())
+        assert 1 - trial.clean.mean() == pytest.approx(share, abs=0.001)
+        assert "limits" not in trial.options
+
+    def test_limits_are_those_of_the_data(self):
+        trial = KINDS["saturated_at_both_ends"].make_trial(0, "share=0.15")
+        low, high = trial.options["limits"]
+        assert (low, high) == (trial.data.min(), trial.data.max())
+        inside = (trial.data > low) & (trial.data < high)
+        assert np.array_equal(trial.clean, inside)
+        assert np.mean(trial.data == low) == pytest.approx(0.15, abs=0.001)
+
+    def test_each_sensor_has_its_ceiling(self):
+        trial, told = (KINDS["saturated_sensors"].make_trial(0, f"told={told}") for told in (0, 1))
+        assert np.array_equal(trial.data, told.data)
+        assert "limits" not in trial.options
+        low, ceilings = told.options["limits"]
+        assert low is None
+        np.testing.assert_array_equal(ceilings, trial.data.max(axis=(0, 2), keepdims=True))
+        assert np.array_equal(trial.clean, trial.data < ceilings)
+        shares = np.mean(~trial.clean, axis=(0, 2))
+        assert 0.049 < shares.min() < 0.1
+        assert 0.25 < shares.max() < 0.301
+
+    def test_artifacts_are_clipped_with_the_data(self):
+        trial = KINDS["saturated_with_artifacts"].make_trial(0)
+        at_ceiling = trial.data == trial.data.max()
+        assert at_ceiling.mean() == pytest.approx(0.15, abs=0.001)
+        assert not trial.clean[at_ceiling].any()
+        assert 0.02 < np.mean(~trial.clean & ~at_ceiling) < 0.05
+
+    def test_entries_are_shifted_by_so_many_sigmas(self):
+        trial = KINDS["shifted_entries"].make_trial(0, "share=0.3 shift=4")
+        z = (trial.data - full_tensor(trial.truth)) / trial.sigma
+        assert z[~trial.clean].mean() == pytest.approx(4, abs=0.05)
+        assert z[~trial.clean].std() == pytest.approx(1, abs=0.05)
+        assert np.mean(~trial.clean) == pytest.approx(0.3, abs=0.01)
+
+    def test_the_misfit_is_smooth_and_the_noise_is_not(self):
+        trial = KINDS["landscapes_with_misfit"].make_trial(0)
+        M = full_tensor(trial.truth)
+        ratio = (trial.data / M - 1)[np.setdiff1d(range(17), trial.unrecoverable[1])]
+        strong = M[np.setdiff1d(range(17), trial.unrecoverable[1])] > 0.5 * M.max()
+        assert np.nanstd(ratio[strong]) == pytest.approx(0.04, abs=0.02)
+        steps = np.diff(np.where(strong, ratio, np.nan), axis=1)
+        assert np.nanstd(steps) < 0.012
+        assert 0.1 < np.isnan(trial.data).mean() < 0.4
+
+    def test_bad_samples_and_bad_cells_are_beside_each_other(self):
+        kind = KINDS["foreign_samples_and_bad_cells"]
+        trial = kind.make_trial(0, "share=0.3 cells=0.1 missing=0")
+        _, rows = trial.unrecoverable
+        assert len(rows) == 15
+        others = np.setdiff1d(range(50), rows)
+        assert not trial.clean[rows].any()
+        assert trial.clean[others].mean() == pytest.approx(0.9, abs=0.01)
+        trial = kind.make_trial(0, "share=0.2 cells=0.2 missing=0.4")
+        assert np.isnan(trial.data).mean() == pytest.approx(0.4, abs=0.01)
+
+    def test_samples_of_good_leverage_are_large_and_follow_the_model(self):
+        trial = KINDS["good_leverage"].make_trial(0, "times=30 extra=1")
+        assert trial.clean.all()
+        assert trial.rank == 4
+        sizes = np.sort(np.linalg.norm(trial.truth[0], axis=1))
+        assert np.median(sizes[80:]) / np.median(sizes[:80]) == pytest.approx(30, rel=0.4)
+
+    @pytest.mark.parametrize(("rank", "told"), [(0, 0), (1, 1)])
+    def test_exact_slabs_have_no_noise(self, rank, told):
+        trial = KINDS["exact_slabs"].make_trial(0, f"rank={rank} told={told}")
+        for k in trial.unrecoverable[1]:
+            assert np.linalg.matrix_rank(trial.data[k], tol=1e-8) == 1
+            assert (np.ptp(trial.data[k]) > 0) == bool(rank)
+        assert trial.options == ({"cases": 0} if told else {})
+
+
 class TestOracle:
     @pytest.mark.parametrize(
         ("name", "least"),

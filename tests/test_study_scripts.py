@@ -1,10 +1,11 @@
-"""`scripts/published.py`: the data of others' experiments, the scores, the tables."""
+"""`scripts/published.py` and `scripts/hard_data.py`: data, scores, tables."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,18 @@ from scipy.stats import binomtest
 import robustcp
 from robustcp.studies.kinds import full_tensor
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "published.py"
-spec = importlib.util.spec_from_file_location("published", SCRIPT)
-published = importlib.util.module_from_spec(spec)
-sys.modules["published"] = published
-spec.loader.exec_module(published)
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+published, hard_data = load("published"), load("hard_data")
 
 
 @pytest.fixture
@@ -124,3 +132,53 @@ class TestTables:
         row = published.run_task(task)
         assert set(row) == set(published.COLUMNS)
         assert 0.9 < float(row["value"]) <= 1
+
+
+class TestHardData:
+    def test_counts_are_overdispersed(self):
+        X = hard_data.overdispersed_counts(0)
+        assert X.shape == (40, 25, 54)
+        assert np.array_equal(X, np.round(X))
+        assert np.all(X >= 0)
+        assert X.mean() == pytest.approx(100, abs=2)
+
+    def test_errors_are_those_of_what_was_held_out(self, monkeypatch):
+        seen = []
+
+        def zero(X, rank):
+            seen.append(X)
+            return SimpleNamespace(full=lambda: np.zeros(X.shape), converged=True, warnings=[])
+
+        monkeypatch.setattr(robustcp, "cpals", zero)
+        X = np.arange(1.0, 1001.0).reshape(10, 10, 10)
+        row = hard_data.predict(lambda seed: X, hard_data.Task("x", 3, "rank=2", "cpals"))
+        held_out = np.isnan(seen[0])
+        assert 0.1 < held_out.mean() < 0.3
+        assert np.array_equal(seen[0][~held_out], X[~held_out])
+        assert float(row["rmse"]) == pytest.approx(np.sqrt(np.mean(X[held_out] ** 2)))
+        assert float(row["mae"]) == pytest.approx(np.mean(X[held_out]))
+        assert set(row) == set(hard_data.COLUMNS)
+
+    def test_tables_are_centred_and_scaled(self, tmp_path):
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((4, 3, 2)) * np.reshape([1, 10, 100], (1, 3, 1))
+        centred = X - X.mean(axis=0)
+        sizes = [np.linalg.norm(centred[:, j]) / np.sqrt(8) for j in range(3)]
+        lines = [f"s{i},v{j},{k},{value}" for (i, j, k), value in np.ndenumerate(X)]
+        path = tmp_path / "x.csv"
+        path.write_text("\n".join(["sample,variable,occasion,value", *lines]))
+        expected = centred / np.reshape(sizes, (1, 3, 1))
+        np.testing.assert_allclose(hard_data.read_table(path), expected)
+
+    def test_a_table_says_what_is_missed(self, tmp_path, monkeypatch):
+        row = {"rmse": "1.2", "mae": "1.0", "seconds": "1", "converged": "True", "status": ""}
+
+        def predict(data, task):
+            factor = 1.2 if task.method == "cp" else 1.0
+            key = dict(zip(hard_data.KEY_COLUMNS, task.key, strict=True))
+            return key | row | {"rmse": str(factor)}
+
+        monkeypatch.setattr(hard_data, "predict", predict)
+        options = hard_data.argparse.Namespace(out=tmp_path, seeds=2, first=5, jobs=0)
+        text = hard_data.prediction_table("simulated", lambda seed: None, 6, options)
+        assert "| simulated | 6 | 1.2 | 1.0 | 1.0 | 1.0 | **1.200 (1.200)** |" in text
