@@ -902,17 +902,18 @@ def foreign_samples_and_bad_cells(seed: int, share: float, cells: float, missing
     return _hide_entries(rng, trial, 1 - missing) if missing else trial
 
 
-@_register_kind(NEAR_ORACLE)
-def uneven_samples_of_their_own(seed: int) -> Trial:
+@_register_kind(NEAR_ORACLE, cells=("size=4", "size=20"))
+def uneven_samples_of_their_own(seed: int, size: float) -> Trial:
     """50 x 40 x 30, rank 4, noise that differs 30-fold between the samples, 6 samples that hold
-    something of their own of rank 1, 8% artifacts, 20% missing, cases=0; nonnegative."""
+    something of their own of rank 1, 4 or 20 times as large, 8% artifacts, 20% missing, cases=0;
+    nonnegative."""
     rng = np.random.default_rng(seed)
     factors, M = _draw_model(rng, (50, 40, 30), 4)
     sigma = _slab_sigmas(rng, M)
     Y = M + sigma * rng.standard_normal(M.shape)
     bad_samples = rng.choice(50, 6, replace=False)
     for k in bad_samples:
-        Y[k] += 12 * _rms(M) * np.outer(rng.random(40), rng.random(30))
+        Y[k] += 3 * size * _rms(M) * np.outer(rng.random(40), rng.random(30))
     Y, bad = _add_artifacts(rng, Y, 0.08, 5)
     clean = ~bad & _mask_without_slabs(M.shape, bad_samples)
     options = {"nonnegative": True, "cases": 0}
