@@ -1,4 +1,4 @@
-"""`scripts/published.py` and `scripts/hard_data.py`: data, scores, tables."""
+"""Scripts of studies (published.py, hard_data.py, random_designs.py): data, scores, tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def load(name):
     return module
 
 
-published, hard_data = load("published"), load("hard_data")
+published, hard_data, designs = (
+    load(name) for name in ("published", "hard_data", "random_designs")
+)
 
 
 @pytest.fixture
@@ -182,3 +184,31 @@ class TestHardData:
         options = hard_data.argparse.Namespace(out=tmp_path, seeds=2, first=5, jobs=0)
         text = hard_data.prediction_table("simulated", lambda seed: None, 6, options)
         assert "| simulated | 6 | 1.2 | 1.0 | 1.0 | 1.0 | **1.200 (1.200)** |" in text
+
+
+class TestRandomDesigns:
+    def test_earlier_seeds_have_the_kinds_that_they_had(self):
+        assert [designs.make_design(seed)["kind"] for seed in (0, 20, 21)] == [
+            "clean", "structured", "clean"
+        ]  # fmt: skip
+        assert designs.SETS["all"][: len(designs.KINDS)] == designs.KINDS
+
+    @pytest.mark.parametrize("seed", range(2 * len(designs.MORE_KINDS)))
+    def test_clean_entries_are_the_model_and_noise(self, seed):
+        design = designs.make_design(seed, designs.MORE_KINDS)
+        X, clean = design["data"], design["clean"]
+        np.testing.assert_allclose(designs.full(design["truth"]), design["model"])
+        z = (X - design["model"])[clean] / design["sigma"][clean]
+        assert 0.4 < np.mean(z**2) < 1.6
+        assert not np.isnan(X[clean]).any()
+        if design["unrecoverable"]:
+            mode, rows = design["unrecoverable"]
+            assert not np.moveaxis(clean, mode, 0)[rows].any()
+            assert X.shape[mode] == max(X.shape)
+        if "cases" in design["options"]:
+            assert X.shape[design["options"]["cases"]] == max(X.shape)
+
+    def test_saturated_entries_are_at_the_ceiling(self):
+        design = designs.make_design(0, designs.MORE_KINDS)
+        assert design["kind"] == "saturation"
+        assert np.array_equal(design["clean"], design["data"] < design["data"].max())
