@@ -268,11 +268,12 @@ def shifted_entries(rng: Any, design: Design) -> None:
 
 
 def choose_samples(rng: Any, design: Design, low: float, high: float) -> tuple[int, np.ndarray]:
-    """Bad samples: a share of the longest mode, which is told; 2 (rank + 2) good ones are left."""
+    """A share of the longest mode, which is told; none, if 2 (rank + 2) good ones are not left."""
     mode = int(np.argmax(design["data"].shape))
     count = design["data"].shape[mode]
     number = min(max(1, round(rng.uniform(low, high) * count)), count - 2 * (design["rank"] + 2))
-    design["options"] = {"cases": mode}
+    if number > 0:
+        design["options"] = {"cases": mode}
     return mode, rng.choice(count, max(0, number), replace=False)
 
 
