@@ -1,15 +1,17 @@
 """Random designs: how often `cp` recovers the factors, whether it says so, and how long it takes.
 
-    python scripts/random_designs.py run --out new.json [--count 1000] [--seed 0]
+    python scripts/random_designs.py run --out new.json [--count 1000] [--seed 0] [--kinds all]
     python scripts/random_designs.py run --out old.json --tree ../before --oracle new.json
     python scripts/random_designs.py compare old.json new.json
 
 A design draws a kind of contamination, shape (at most 20,000 entries), order, rank, signs,
 density, noise level and share of bad entries. `run` fits each with `cp`, with `cpals` and with an
-oracle that knows the clean entries and the noise. --tree names another tree whose src is used;
-scores of the oracle are then taken from a run of this tree. `run` prints the share of designs where
-`cp` scores below .9 while the oracle scores above .95 (failed), the share of these without a
-warning (silently), and quantiles of seconds.
+oracle that knows the clean entries and the noise. --kinds first, the default, has the kinds of
+which `cp` is told nothing; more has saturation, shifted entries, leverage and bad samples, which
+are told of by cases=; all has both. --tree names another tree whose src is used; scores of the
+oracle are then taken from a run of this tree. `run` prints the share of designs where `cp` scores
+below .9 while the oracle scores above .95 (failed), the share of these without a warning
+(silently), how many clean designs are warned of, and quantiles of seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,18 @@ import numpy as np
 
 MAX_ENTRIES = 20_000
 Design = dict[str, Any]
-KINDS: list[Callable[[Any, Design], None]] = []
+Contaminate = Callable[[Any, Design], None]
+KINDS: list[Contaminate] = []
+MORE_KINDS: list[Contaminate] = []
 
 
-def kind(function: Callable[[Any, Design], None]) -> Callable[[Any, Design], None]:
+def kind(function: Contaminate) -> Contaminate:
     KINDS.append(function)
+    return function
+
+
+def more_kind(function: Contaminate) -> Contaminate:
+    MORE_KINDS.append(function)
     return function
 
 
@@ -225,9 +234,153 @@ def structured(rng: Any, design: Design) -> None:
     spikes(rng, design, rng.uniform(0, 0.15))
 
 
-def make_design(seed: int) -> Design:
+@more_kind
+def saturation(rng: Any, design: Design) -> None:
+    """A ceiling of all entries."""
+    X = design["data"]
+    ceiling = np.quantile(X, rng.uniform(0.7, 0.95))
+    add_bad(design, ceiling <= X, np.full(X.shape, ceiling))
+
+
+@more_kind
+def saturation_by_sensor(rng: Any, design: Design) -> None:
+    """A ceiling of its own for each slab of a mode."""
+    mode = int(rng.integers(design["data"].ndim))
+    X = np.moveaxis(design["data"], mode, 0)
+    ceilings = [np.quantile(slab, rng.uniform(0.7, 0.95)) for slab in X]
+    limits = np.moveaxis(
+        np.broadcast_to(np.reshape(ceilings, (-1, *[1] * (X.ndim - 1))), X.shape), 0, mode
+    )
+    add_bad(design, limits <= design["data"], limits)
+
+
+@more_kind
+def saturation_and_spikes(rng: Any, design: Design) -> None:
+    spikes(rng, design, rng.uniform(0.02, 0.1), (-1, 1))
+    saturation(rng, design)
+
+
+@more_kind
+def shifted_entries(rng: Any, design: Design) -> None:
+    X, sigma = design["data"], design["sigma"]
+    bad = rng.random(X.shape) < rng.uniform(0.1, 0.3)
+    add_bad(design, bad, X + rng.uniform(2.5, 5) * sigma)
+
+
+def choose_samples(rng: Any, design: Design, low: float, high: float) -> tuple[int, np.ndarray]:
+    """A share of the longest mode, which is told; none, if 2 (rank + 2) good ones are not left."""
+    mode = int(np.argmax(design["data"].shape))
+    count = design["data"].shape[mode]
+    number = min(max(1, round(rng.uniform(low, high) * count)), count - 2 * (design["rank"] + 2))
+    if number > 0:
+        design["options"] = {"cases": mode}
+    return mode, rng.choice(count, max(0, number), replace=False)
+
+
+def add_to_samples(design: Design, mode: int, rows: np.ndarray, added: np.ndarray) -> None:
+    bad = np.zeros(added.shape, bool)
+    bad[(slice(None),) * mode + (rows,)] = True
+    add_bad(design, bad, design["data"] + added)
+    design["unrecoverable"] = (mode, rows)
+
+
+@more_kind
+def foreign_samples(rng: Any, design: Design) -> None:
+    """Samples with one component that the others do not have."""
+    mode, rows = choose_samples(rng, design, 0.1, 0.25)
+    vectors = [np.abs(rng.standard_normal((n, 1))) for n in design["data"].shape]
+    vectors[mode] = rng.uniform(0.5, 1.5, vectors[mode].shape)
+    other = full(vectors)
+    other = other * rng.uniform(1.5, 3) * size(design) / np.sqrt(np.mean(other**2))
+    add_to_samples(design, mode, rows, other)
+
+
+@more_kind
+def foreign_samples_and_bad_cells(rng: Any, design: Design) -> None:
+    foreign_samples(rng, design)
+    spikes(rng, design, rng.uniform(0.02, 0.15), (-1, 1))
+    remove(rng, design, rng.choice([0.0, 0.2]))
+
+
+@more_kind
+def shifted_samples(rng: Any, design: Design) -> None:
+    """Samples with constants of their own added, and bad cells."""
+    mode, rows = choose_samples(rng, design, 0.1, 0.25)
+    shape = [n if k == mode else 1 for k, n in enumerate(design["data"].shape)]
+    heights = size(design) * rng.uniform(1, 4, shape)
+    add_to_samples(design, mode, rows, np.broadcast_to(heights, design["data"].shape))
+    spikes(rng, design, rng.uniform(0, 0.1))
+
+
+@more_kind
+def samples_of_their_own(rng: Any, design: Design) -> None:
+    """Samples with something of rank one of their own, uneven noise, and bad cells."""
+    mode, rows = choose_samples(rng, design, 0.05, 0.15)
+    X = design["data"]
+    scales = np.exp(rng.uniform(-1.5, 1.5, X.shape[mode]))
+    scales = scales.reshape([-1 if n == mode else 1 for n in range(X.ndim)])
+    design["sigma"] = design["sigma"] * scales
+    design["data"] = design["model"] + design["sigma"] * rng.standard_normal(X.shape)
+    added = np.zeros(X.shape)
+    for row in rows:
+        own = full([rng.random((n, 1)) for k, n in enumerate(X.shape) if k != mode])
+        added[(slice(None),) * mode + (row,)] = rng.uniform(4, 12) * size(design) * own
+    add_to_samples(design, mode, rows, added)
+    spikes(rng, design, rng.uniform(0, 0.1))
+
+
+@more_kind
+def good_leverage(rng: Any, design: Design) -> None:
+    """Samples that are large and follow the model; the rank may be one too high."""
+    mode, rows = choose_samples(rng, design, 0.1, 0.25)
+    times = np.ones((design["data"].shape[mode], 1))
+    times[rows] = rng.uniform(3, 30)
+    truth = [A * times if n == mode else A for n, A in enumerate(design["truth"])]
+    noise = design["data"] - design["model"]
+    design["truth"], design["model"] = truth, full(truth)
+    design["data"] = design["model"] + noise
+    design["extra"] = int(rng.integers(2))
+
+
+@more_kind
+def rank_too_high(rng: Any, design: Design) -> None:
+    spikes(rng, design, rng.uniform(0, 0.15))
+    design["extra"] = 1
+
+
+@more_kind
+def exact_slabs(rng: Any, design: Design) -> None:
+    """Slabs that one component fits exactly."""
+    X, mode = design["data"], int(np.argmax(design["data"].shape))
+    rows = rng.choice(X.shape[mode], max(1, X.shape[mode] // 12), replace=False)
+    bad, values = np.zeros(X.shape, bool), np.zeros(X.shape)
+    for row in rows:
+        own = full([rng.random((n, 1)) for k, n in enumerate(X.shape) if k != mode])
+        bad[(slice(None),) * mode + (row,)] = True
+        values[(slice(None),) * mode + (row,)] = rng.uniform(2, 8) * size(design) * own
+    spikes(rng, design, rng.uniform(0, 0.1))
+    add_bad(design, bad, values)
+    design["unrecoverable"] = (mode, rows)
+
+
+@more_kind
+def overdispersed_counts(rng: Any, design: Design) -> None:
+    factors = [np.abs(A) for A in design["truth"]]
+    factors[0] = factors[0] * rng.uniform(5, 30) / np.mean(full(factors))
+    design["truth"], design["model"] = factors, full(factors)
+    k = rng.uniform(2, 10)
+    design["sigma"] = np.sqrt(design["model"] + design["model"] ** 2 / k + 0.5)
+    gamma = rng.gamma(k, design["model"] / k + 1e-9)
+    design["data"] = rng.poisson(gamma).astype(float)
+
+
+#: Which kinds are drawn in turn; to the sets of earlier runs nothing is added.
+SETS = {"first": KINDS, "more": MORE_KINDS, "all": [*KINDS, *MORE_KINDS]}
+
+
+def make_design(seed: int, kinds: Sequence[Contaminate] = KINDS) -> Design:
     rng = np.random.default_rng([seed, 34])
-    function = KINDS[seed % len(KINDS)]
+    function = kinds[seed % len(kinds)]
     order = int(rng.choice([3, 3, 3, 3, 4, 5]))
     while True:
         shape = tuple(int(n) for n in np.exp(rng.uniform(np.log(6), np.log(90), order)))
@@ -245,11 +398,11 @@ def make_design(seed: int) -> Design:
         "kind": function.__name__, "seed": seed, "shape": shape, "rank": rank,
         "positive": positive, "truth": factors, "model": model, "sigma": sigma,
         "data": model + sigma * rng.standard_normal(shape), "clean": np.ones(shape, bool),
-        "unrecoverable": None,
+        "unrecoverable": None, "options": {}, "extra": 0,
     }  # fmt: skip
     function(rng, design)
     design["clean"] &= ~np.isnan(design["data"])
-    design["options"] = {"nonnegative": True} if positive and rng.random() < 0.5 else {}
+    design["options"] |= {"nonnegative": True} if positive and rng.random() < 0.5 else {}
     return design
 
 
@@ -276,10 +429,10 @@ def recoverable_model(design: Design, estimate: Any) -> Any:
     return robustcp.KruskalTensor(weights, tuple(factors)).normalized()
 
 
-def measure(seed: int, oracles: dict[str, float]) -> dict[str, Any]:
+def measure(seed: int, oracles: dict[str, float], kinds: str) -> dict[str, Any]:
     import robustcp
 
-    design = make_design(seed)
+    design = make_design(seed, SETS[kinds])
     X, rank = design["data"], design["rank"]
     truth = recoverable_model(design, (np.ones(rank), design["truth"]))
 
@@ -288,26 +441,26 @@ def measure(seed: int, oracles: dict[str, float]) -> dict[str, Any]:
         return float(robustcp.factor_match_score(estimate, truth, weights=False))
 
     begin = time.perf_counter()
-    fit = robustcp.cp(X, rank, rng=seed, **design["options"])
+    fit = robustcp.cp(X, rank + design["extra"], rng=seed, **design["options"])
     seconds = time.perf_counter() - begin
     row = {name: design[name] for name in ("kind", "seed", "shape", "rank", "positive")}
     oracle = oracles.get(str(seed))
     return row | {
         "cp": score(fit), "seconds": seconds, "sweeps": fit.sweeps, "starts": len(fit.starts),
         "codes": [warning.code for warning in fit.warnings],
-        "cpals": score(robustcp.cpals(X, rank)),
+        "cpals": score(robustcp.cpals(X, rank + design["extra"])),
         "oracle": score(oracle_estimate(design)) if oracle is None else oracle,
     }  # fmt: skip
 
 
-def work(first: int, last: int, step: int, oracle: Path | None) -> None:
+def work(first: int, last: int, step: int, kinds: str, oracle: Path | None) -> None:
     warnings.simplefilter("ignore")
     rows = [] if oracle is None else json.loads(oracle.read_text())
     oracles = {str(row["seed"]): row["oracle"] for row in rows if "oracle" in row}
-    measure(first, oracles)  # compiled code is loaded
+    measure(first, oracles, kinds)  # compiled code is loaded
     for seed in range(first, last, step):
         try:
-            row = measure(seed, oracles)
+            row = measure(seed, oracles, kinds)
         except Exception as error:
             row = {"seed": seed, "error": repr(error)}
         print(json.dumps(row), flush=True)
@@ -320,6 +473,7 @@ def run(options: argparse.Namespace) -> None:
         subprocess.Popen(
             [
                 sys.executable, __file__, "work", str(first), str(last), str(options.jobs),
+                options.kinds,
                 *([] if options.oracle is None else ["--oracle", str(options.oracle)]),
             ],
             env=environment, stdout=subprocess.PIPE, text=True,
@@ -339,6 +493,7 @@ def summarise(rows: list[dict[str, Any]]) -> None:
     seconds = np.array([row["seconds"] for row in rows])
     failed = [row for row in rows if row["cp"] < 0.9 and row["oracle"] > 0.95]
     silent = [row for row in failed if not row["codes"]]
+    easy = [row for row in rows if row["kind"] == "clean" and row["oracle"] > 0.95]
     for name in sorted({row["kind"] for row in rows}):
         own = [row for row in rows if row["kind"] == name]
         failures = (
@@ -354,7 +509,8 @@ def summarise(rows: list[dict[str, Any]]) -> None:
         )
     print(
         f"{len(rows)} designs: failed {len(failed) / len(rows):.1%}, silently "
-        f"{len(silent) / len(rows):.1%}; cpals below .9 in "
+        f"{len(silent) / len(rows):.1%}; clean, and warned of: "
+        f"{sum(bool(row['codes']) for row in easy)} of {len(easy)}; cpals below .9 in "
         f"{np.mean([row['cpals'] < 0.9 for row in rows]):.0%}; seconds: median "
         f"{np.median(seconds):.2f}, 90% {np.quantile(seconds, 0.9):.2f}, 99% "
         f"{np.quantile(seconds, 0.99):.2f}, worst {seconds.max():.2f}, sum {seconds.sum():.0f}"
@@ -365,7 +521,12 @@ def compare(old: Path, new: Path) -> None:
     before = {row["seed"]: row for row in json.loads(old.read_text())}
     for row in json.loads(new.read_text()):
         other = before.get(row["seed"])
-        if other and "error" not in row and abs(row["cp"] - other["cp"]) > 0.01:
+        if (
+            other
+            and other["kind"] == row["kind"]
+            and "error" not in row
+            and abs(row["cp"] - other["cp"]) > 0.01
+        ):
             print(
                 f"{row['seed']:5} {row['kind']:16} {row['shape']} rank {row['rank']}  "
                 f"cp {other['cp']:.3f} -> {row['cp']:.3f}  oracle {row['oracle']:.3f}  "
@@ -384,6 +545,7 @@ def main() -> None:
     command.add_argument("--tree", type=Path, default=Path(__file__).parents[1])
     command.add_argument("--count", type=int, default=1000)
     command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--kinds", choices=SETS, default="first")
     command.add_argument("--jobs", type=int, default=2)
     command.add_argument("--oracle", type=Path, help="results of a run of this tree")
     command.set_defaults(call=run)
@@ -394,9 +556,12 @@ def main() -> None:
     command = commands.add_parser("work")
     for name in ("first", "last", "step"):
         command.add_argument(name, type=int)
+    command.add_argument("kinds", choices=SETS)
     command.add_argument("--oracle", type=Path)
     command.set_defaults(
-        call=lambda options: work(options.first, options.last, options.step, options.oracle)
+        call=lambda options: work(
+            options.first, options.last, options.step, options.kinds, options.oracle
+        )
     )
     options = parser.parse_args()
     options.call(options)

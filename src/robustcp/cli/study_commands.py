@@ -158,9 +158,8 @@ def trials(
         list[str] | None, typer.Argument(help="Which kinds; all of them if none is named.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("results"),
-    seeds: Annotated[
-        int | None, typer.Option(help="How many seeds, from 0 on; by default 10.")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; by default 10.")] = None,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A first look: two seeds.")] = False,
     methods: Annotated[
         str, typer.Option(help="Of cp, cpal1, cpals, oracle, cp_at_truth, with commas between.")
@@ -188,9 +187,12 @@ def trials(
     method_names = _check_names("method", methods.split(",") if methods else [], METHODS)
     if seeds is not None and seeds < 1:
         fail(f"--seeds {seeds}: must be at least 1")
+    if first_seed < 0:
+        fail(f"--first-seed {first_seed}: must not be negative")
     if jobs is not None and jobs < 1:
         fail(f"--jobs {jobs}: must be at least 1")
-    selection = Selection(kind_names or list(KINDS), seeds or (2 if quick else 10), method_names)
+    number = seeds or (2 if quick else 10)
+    selection = Selection(kind_names or list(KINDS), number, method_names, first_seed)
     with (
         explain_interrupt("stopped; the same command goes on from here"),
         ProgressDisplay().count_tasks() as progress,
