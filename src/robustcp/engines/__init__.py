@@ -41,6 +41,16 @@ from robustcp.engines.labelled import (
 )
 from robustcp.engines.limits import Limits
 from robustcp.engines.observed import Observed, ObservedEngine, values_at_entries
+from robustcp.engines.preprocessing import (
+    Anscombe,
+    Center,
+    Log,
+    Preprocessing,
+    Scale,
+    Sqrt,
+    Step,
+    Transformation,
+)
 from robustcp.engines.scales import Scales, VarianceFunction
 from robustcp.engines.subsets import HostData, host_data, is_on_host
 from robustcp.engines.threads import single_blas_thread
@@ -49,8 +59,10 @@ from robustcp.engines.tiles import Tiling, khatri_rao
 __all__ = [
     "FIBRES_NOT_EXCLUDED",
     "SAMPLE_ENTRIES",
+    "Anscombe",
     "Arrangement",
     "Axes",
+    "Center",
     "ChunkError",
     "ChunkedEngine",
     "DenseEngine",
@@ -62,15 +74,21 @@ __all__ = [
     "LabelledTensor",
     "Limits",
     "ListedField",
+    "Log",
     "Observed",
     "ObservedEngine",
     "PartitionedEngine",
     "PartitionedTable",
+    "Preprocessing",
+    "Scale",
     "Scales",
     "SchedulerError",
+    "Sqrt",
+    "Step",
     "SweepRule",
     "SweepState",
     "Tiling",
+    "Transformation",
     "VarianceFunction",
     "View",
     "WholeSweep",

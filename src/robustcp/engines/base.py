@@ -21,6 +21,7 @@ from robustcp.engines.entry_field import EntryField, Indices, ListedField, as_we
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.limits import Limits
 from robustcp.engines.normal_equations import NormalEquations
+from robustcp.engines.preprocessing import ARGUMENT_NAME, Preprocessing, Transformation
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor
 from robustcp.engines.tiles import split_range
@@ -355,6 +356,39 @@ class Engine(ABC):
         entries = self.entries(factors)
         residuals = self.asarray(entries.values)
         return [entries.fibre_sums(to_host(work(residuals))) for work in works]
+
+    def fibre_locations(self, mode: int, location: str) -> np.ndarray:
+        """The "median" or "mean" of each fibre along a mode, on the host.
+
+        An array of the data's shape, but of size 1 in the mode; NaN for fibres without entries.
+        """
+        return self.entries().fibre_locations(mode, location)
+
+    def preprocessed(self, preprocessing: Preprocessing) -> Engine:
+        """The same data after preprocessing, with its limits too; a copy of data in memory.
+
+        Data in chunks, or parts, is preprocessed as it is read.
+        """
+        preprocessing.check(self.shape)
+        if not preprocessing:
+            return self
+        if not self.view.is_identity or self.view.scales is not None:
+            raise checks.ArgumentError(ARGUMENT_NAME, "is for data as given, before it is scaled")
+        transformation = Transformation.of(preprocessing, self.view.limits)
+        return self.censored(None).transformed(transformation).censored(transformation.limits)
+
+    def values(self) -> Array:
+        """x of every entry, as `map_residuals` returns them."""
+        data = self.standardized(None).censored(None)
+        return data.map_residuals(lambda x: x, self._null_factors)
+
+    def locate(self, array: np.ndarray) -> np.ndarray:
+        """The values of an array that broadcasts to the data, for what `map_residuals` returns."""
+        return array
+
+    def transformed(self, transformation: Transformation) -> Engine:
+        """The same data with other entries."""
+        raise checks.ArgumentError(ARGUMENT_NAME, f"{type(self).__name__} does not take any")
 
     def unfolding(self, mode: int, rows: slice) -> np.ndarray:
         """Some rows of the mode-n unfolding, with NaN where an entry is missing; host."""

@@ -20,9 +20,10 @@ from robustcp.engines.limits import drop_satisfied
 from robustcp.engines.memory import format_bytes, free_memory
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.engines.passes import Passes
+from robustcp.engines.preprocessing import Transformation
 from robustcp.engines.storage import DataSummary, Storage
 from robustcp.engines.threads import TileExecutor, available_threads
-from robustcp.engines.tiles import Tile, Tiling, slice_length
+from robustcp.engines.tiles import Tile, Tiling, slice_length, split_boxes
 from robustcp.engines.unfoldings import UnfoldingProducts
 from robustcp.losses import Loss
 
@@ -318,6 +319,31 @@ class DenseEngine(Engine):
             return self.xp.ones(self.shape, dtype=self.dtype, device=storage.device)
         return self._assemble_tiles(storage.scales.tile_values)
 
+    def fibre_locations(self, mode: int, location: str) -> np.ndarray:
+        storage, n = self._storage, self._storage.order.index(mode)
+
+        def locations(tile: Tile) -> tuple[Tile, np.ndarray]:
+            x = storage.read_masked(tile, self.dtype)
+            return tile, to_host(_LOCATIONS[location](x, n, self.xp))
+
+        out = np.empty([1 if m == n else size for m, size in enumerate(storage.shape)])
+        boxes = split_boxes(storage.shape, storage.tile_entries, n)
+        # By the executor: a block of data in chunks may have no entries.
+        for tile, part in storage.executor.map(locations, boxes):
+            out[(*tile[:n], slice(0, 1), *tile[n + 1 :])] = part
+        return np.transpose(out, [storage.order.index(m) for m in range(self.order)])
+
+    def transformed(self, transformation: Transformation) -> DenseEngine:
+        storage, xp = self._storage, self.xp
+
+        def values(tile: Tile) -> Array:
+            box = tuple(tile[storage.order.index(m)] for m in range(self.order))
+            x = xp.astype(storage.array[box], self.dtype, copy=False)
+            return xp.permute_dims(transformation.box(x, box), storage.order)
+
+        array = self._assemble_tiles(values)
+        return self._with_storage(Storage(array, storage.tiling, storage.executor, self.view))
+
     def _assemble_tiles(self, tile_values: Callable[[Tile], Array]) -> Array:
         """An array of the data's shape from the values of each tile."""
         xp, storage = self.xp, self._storage
@@ -355,3 +381,34 @@ class DenseEngine(Engine):
 
     def project(self, mode: int, basis: np.ndarray) -> np.ndarray:
         return self._unfolding_products.project(mode, basis)
+
+
+def _fibre_medians(x: Array, axis: int, xp: Any) -> Array:
+    """The medians along an axis, NaN left out."""
+    missing = xp.isnan(x)
+    ordered = xp.sort(xp.where(missing, xp.full_like(x, math.inf), x), axis=axis)
+    count = xp.sum(xp.astype(~missing, xp.int64), axis=axis, keepdims=True)
+    sizes = [1] * x.ndim
+    sizes[axis] = -1
+    device = array_api_compat.device(x)
+    rank = xp.reshape(xp.arange(x.shape[axis], device=device), tuple(sizes))
+    zero = xp.zeros_like(ordered)
+    middle = (
+        xp.sum(xp.where(rank == position, ordered, zero), axis=axis, keepdims=True)
+        for position in ((count - 1) // 2, count // 2)
+    )
+    lower, upper = middle
+    median = lower + 0.5 * (upper - lower)
+    return xp.where(count > 0, median, xp.full_like(median, math.nan))
+
+
+def _fibre_means(x: Array, axis: int, xp: Any) -> Array:
+    """The means along an axis, NaN left out."""
+    missing = xp.isnan(x)
+    total = xp.sum(
+        xp.where(missing, xp.zeros_like(x), x), axis=axis, keepdims=True, dtype=xp.float64
+    )
+    return total / xp.sum(xp.astype(~missing, xp.float64), axis=axis, keepdims=True)
+
+
+_LOCATIONS = {"median": _fibre_medians, "mean": _fibre_means}

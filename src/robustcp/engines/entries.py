@@ -185,6 +185,26 @@ class Entries:
             sums.append(np.bincount(numbers, terms, math.prod(sizes)).reshape(sizes))
         return sums
 
+    def fibre_locations(self, mode: int, location: str) -> np.ndarray:
+        """The "median" or "mean" of the values in each fibre along a mode, NaN without entries.
+
+        An array of the tensor's shape, but of size 1 in the mode.
+        """
+        numbers, sizes = Fibres.fibre_numbers(self.shape, mode, self.indices)
+        counts = np.bincount(numbers, minlength=math.prod(sizes))
+        with np.errstate(invalid="ignore"):
+            if location == "mean":
+                locations = np.bincount(numbers, self.values, counts.size) / counts
+                return np.asarray(locations.reshape(sizes))
+            ordered = self.values[np.lexsort((self.values, numbers))]
+            first = np.cumsum(counts) - counts
+            last = max(ordered.size - 1, 0)
+            lower, upper = (
+                ordered[np.minimum(first + k, last)] for k in ((counts - 1) // 2, counts // 2)
+            )
+            locations = np.where(counts > 0, lower + 0.5 * (upper - lower), np.nan)
+        return np.asarray(locations.reshape(sizes))
+
     def dense_slice(self, values: np.ndarray, fixed: Mapping[int, int]) -> np.ndarray:
         """An array as `to_dense` makes it, where some modes are fixed at an index."""
         inside = np.ones(len(values), dtype=bool)

@@ -138,7 +138,7 @@ class EntryField:
     def values_at(self, indices: Sequence[Any] | np.ndarray) -> np.ndarray:
         """The numbers of some entries, given by an array of indices for each mode; host."""
         if self.array is not None:
-            index = _broadcast_indices(self.array, indices)
+            index = broadcast_indices(self.array, indices)
             if is_lazy(self.array):
                 return np.asarray(self.array.vindex[index].compute(), dtype=np.float64)
             return np.asarray(to_host(self.array)[index], dtype=np.float64)
@@ -244,7 +244,7 @@ class TileField:
     def values_at(self, indices: Sequence[Array]) -> Array:
         """The numbers of some entries, given by an array of indices for each mode."""
         if self.array is not None:
-            values = self.array[_broadcast_indices(self.array, indices)]
+            values = self.array[broadcast_indices(self.array, indices)]
             return self._xp.astype(values, self.dtype)
         parts = [
             self._xp.take(w, index, axis=0)
@@ -326,7 +326,7 @@ def broadcast_box(array: Array, box: Tile) -> Tile:
     return tuple(part if size > 1 else slice(0, 1) for part, size in pairs)
 
 
-def _broadcast_indices(array: Array, indices: Sequence[Any] | np.ndarray) -> tuple[Any, ...]:
+def broadcast_indices(array: Array, indices: Sequence[Any] | np.ndarray) -> tuple[Any, ...]:
     """Indices of entries, 0 where a mode of size 1 stands for all."""
     pairs = zip(indices, array.shape, strict=True)
     return tuple(index if size > 1 else 0 * index for index, size in pairs)

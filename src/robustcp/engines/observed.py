@@ -30,9 +30,10 @@ from robustcp.engines.entries import (
     subset_shape,
     subtensor_indices,
 )
-from robustcp.engines.entry_field import ListedField, as_weights, check_shape
+from robustcp.engines.entry_field import ListedField, as_weights, broadcast_indices, check_shape
 from robustcp.engines.fibres import Fibres
 from robustcp.engines.normal_equations import NormalEquations
+from robustcp.engines.preprocessing import Transformation
 from robustcp.engines.scales import Scales
 from robustcp.engines.threads import TileExecutor, available_threads
 from robustcp.losses import Loss
@@ -509,6 +510,17 @@ class ObservedEngine(Engine):
         return self._passes.for_loss(loss).value(factors, loss)
 
     # Parts
+
+    def locate(self, array: np.ndarray) -> np.ndarray:
+        return np.asarray(array[broadcast_indices(array, self.data.indices.T)])
+
+    def transformed(self, transformation: Transformation) -> ObservedEngine:
+        data = self.data
+        values = transformation.listed(data.sorted_values, data.sorted_indices)
+        transformed = Observed.from_sorted(
+            data.sorted_indices, values, data.shape, data.sorting
+        )
+        return self._engine_for(transformed, self.view)
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:
         inside, new_indices = subtensor_indices(self._coordinates.indices, self.shape, indices)

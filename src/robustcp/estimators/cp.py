@@ -35,6 +35,7 @@ def cp(
     cases: Cases | int | str | None = None,
     entry_weights: Any = None,
     limits: Any = "auto",
+    preprocess: Any = None,
     nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
     fixed: Sequence[int | str] = (),
@@ -97,6 +98,12 @@ def cp(
         the model is beyond the limit, and as usual otherwise. "auto" finds ceilings, of all entries
         or of the slabs of a mode: many entries at exactly the largest value. A note in `fit.notes`
         says so; `fit.limits` has them. Floors, such as limits of detection, must be given.
+    preprocess : list of steps, optional
+        Centring, scaling and functions of entries (`robustcp.preprocess`), in their order, such as
+        ``[Center("sample"), Scale("variable")]``. Centres and sizes are robust, and kept as
+        `fit.preprocessing`. Factors, weights, noise and objective are then in preprocessed units;
+        `fit.full`, `fit.at`, `fit.residuals` and `fit.sigma` in those of the data. Data in memory
+        is copied.
     nonnegative : bool, or one for each mode, or modes by number or name
         Which factors must not have negative entries.
     constraints : dict of constraints, optional
@@ -162,6 +169,7 @@ def cp(
         max_sweeps=max_sweeps,
         entry_weights=entry_weights,
         limits=limits,
+        preprocess=preprocess,
         constraints=constraints,
         nonnegative=nonnegative,
         fixed=tuple(fixed),

@@ -38,6 +38,7 @@ def cpal1(
     inner_tol: float = 1e-4,
     entry_weights: Any = None,
     limits: Any = None,
+    preprocess: Any = None,
     constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
@@ -73,8 +74,8 @@ def cpal1(
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the
         relative fall of the loss below which they end early.
-    entry_weights, limits, constraints
-        As in `cp`, but "auto" must be asked for.
+    entry_weights, limits, preprocess, constraints
+        As in `cp`, but limits="auto" must be asked for.
     init : {"nvecs", "random", "auto"}, KruskalTensor, Fit, or list of factors
     starts : int
         How many starts; those after the first are random. The lowest objective wins.
@@ -118,6 +119,7 @@ def cpal1(
         max_sweeps=max_sweeps,
         entry_weights=entry_weights,
         limits=limits,
+        preprocess=preprocess,
         constraints=constraints,
     )
     request = request_checkpoint(

@@ -32,6 +32,7 @@ def cpals(
     mu: float = 0.0,
     entry_weights: Any = None,
     limits: Any = None,
+    preprocess: Any = None,
     constraints: Mapping[int | str, Constraint] | None = None,
     init: Any = "nvecs",
     starts: int = 1,
@@ -72,6 +73,7 @@ def cpals(
         max_sweeps=max_sweeps,
         entry_weights=entry_weights,
         limits=limits,
+        preprocess=preprocess,
         constraints=constraints,
     )
     request = request_checkpoint(checkpoint, "cpals", mu=mu, tol=tol)

@@ -19,8 +19,10 @@ from robustcp._util.typing import Array
 from robustcp.constraints import Constraints
 from robustcp.engines import (
     Axes,
+    Center,
     Engine,
     Fibres,
+    Preprocessing,
     align_to_axes,
     as_engine,
     single_blas_thread,
@@ -36,6 +38,7 @@ from robustcp.optimize.posterior_means import move_to_posterior_means
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import PriorDominatedRows, RowPrior
 from robustcp.optimize.solver import Solver, State
+from robustcp.preprocess import preprocess
 from robustcp.persist.checkpoint import CheckpointRequest, FitRecord, SavedRun
 from robustcp.results import diagnostics
 from robustcp.results.diagnostics import FitWarning
@@ -134,10 +137,15 @@ def estimate(
             engine = engine.weighted(align_to_axes(engine.view.axes, spec.entry_weights))
         limits, limit_notes = parse_limits(spec.limits, engine)
         engine = engine.censored(limits)
+        preprocessing, engine, preprocess_notes = preprocess(spec.preprocess, engine)
         axes = engine.view.axes
+        if checkpoint is not None and preprocessing is not None:
+            options = checkpoint.options | {"preprocess": preprocessing.describe(axes.modes)}
+            checkpoint = replace(checkpoint, options=options)
         fit_engine = engine.off_device
         fit_engine.check_memory()
         fit_plan = plan(spec, fit_engine)
+        check_centred_signs(preprocessing, fit_plan.mode_constraints)
         constraints = fit_plan.mode_constraints
         bound = bind_constraints(constraints, engine.shape, axes.labels)
         fit_plan = replace(fit_plan, constraints=bound)
@@ -151,8 +159,27 @@ def estimate(
         fit = replace(fit, model=KruskalTensor(weights, tuple(factors)))
     for warning in fit.warnings:
         LOG.warning("%s", warning, extra={"of_fit": True})
-    notes = (*fit.notes, *limit_notes)
-    return _label_fit(replace(fit, constraints=constraints, limits=limits, notes=notes), axes)
+    fit = replace(
+        fit,
+        constraints=constraints,
+        limits=limits,
+        preprocessing=preprocessing,
+        notes=(*fit.notes, *limit_notes, *preprocess_notes),
+    )
+    return _label_fit(fit, axes)
+
+
+def check_centred_signs(preprocessing: Preprocessing | None, constraints: Constraints) -> None:
+    """Refuse models without negative entries of data that is centred, of which half is negative."""
+    centred = preprocessing is not None and any(
+        isinstance(step, Center) for step in preprocessing.steps
+    )
+    if centred and not any(constraint.signed for constraint in constraints):
+        raise checks.ArgumentError(
+            "nonnegative",
+            "in all modes cannot describe centred data, which has negative entries; leave a mode "
+            "free, such as that across which it is centred, or scale without centring",
+        )
 
 
 def _label_fit(fit: Fit, axes: Axes) -> Fit:

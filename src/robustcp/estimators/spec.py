@@ -50,7 +50,7 @@ class FitSpec:
     starts : int or None
         None is as many as needed.
     max_sweeps : int
-    entry_weights, limits, constraints, nonnegative, fixed, cases
+    entry_weights, limits, preprocess, constraints, nonnegative, fixed, cases
         As `cp` takes them.
     """
 
@@ -61,6 +61,7 @@ class FitSpec:
     max_sweeps: int
     entry_weights: Any = None
     limits: Any = None
+    preprocess: Any = None
     constraints: Mapping[int | str, Constraint] | None = None
     nonnegative: bool | Sequence[bool] | Sequence[int | str] = False
     fixed: tuple[int | str, ...] = ()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcp.engines import EntryField, Limits, ListedField
+from robustcp.engines import EntryField, Limits, ListedField, Preprocessing
 from robustcp.losses import loss_types
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.model.simulation import Simulation
@@ -23,6 +23,7 @@ from robustcp.persist.formats.description import (
     CONSTRAINTS,
     LIMIT_ARRAYS,
     NOISE_FIELDS,
+    STEPS,
     ForeignConstraint,
     ForeignLoss,
     decode_instance,
@@ -112,7 +113,22 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
             for constraint in constraints
         ),
         limits=Limits.of(tuple(map(arrays.get, LIMIT_ARRAYS)), model.shape),
+        preprocessing=_decode_preprocessing(arrays, metadata, model.shape),
     )
+
+
+def _decode_preprocessing(
+    arrays: dict[str, np.ndarray], metadata: dict[str, Any], shape: tuple[int, ...]
+) -> Preprocessing | None:
+    """The preprocessing of a fit, if it has any."""
+    steps = [STEPS[step["name"]](**step["numbers"]) for step in metadata.get("preprocess", ())]
+    if not steps:
+        return None
+    values = [arrays.get(f"preprocess_{k}") for k in range(len(steps))]
+    for value in values:
+        if value is not None and np.broadcast_shapes(value.shape, shape) != shape:
+            raise ValueError(f"centres or sizes of shape {value.shape}")
+    return Preprocessing(shape, tuple(steps), tuple(values))
 
 
 def _decode_cases(

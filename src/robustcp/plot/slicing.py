@@ -45,7 +45,7 @@ def data_and_model(fit: Fit, X: Any, fixed: Mapping[int, int]) -> tuple[np.ndarr
     """A slice of the data, with NaN for missing entries, and of the model."""
     data = host_slice(X, fixed, fit.shape)
     factors = [np.asarray(to_host(A), dtype=np.float64) for A in fit.model.absorbed()]
-    return data, model_slice(factors, fixed)
+    return data, undo_slice(fit, model_slice(factors, fixed), fixed)
 
 
 def model_slice(factors: Sequence[np.ndarray], fixed: Mapping[int, int]) -> np.ndarray:
@@ -53,6 +53,20 @@ def model_slice(factors: Sequence[np.ndarray], fixed: Mapping[int, int]) -> np.n
     weights = np.prod([factors[n][k] for n, k in fixed.items()], axis=0)
     first, *rest = (A for n, A in enumerate(factors) if n not in fixed)
     return np.asarray((first * weights) @ (rest[0].T if rest else np.ones(first.shape[1])))
+
+
+def undo_slice(
+    fit: Fit, values: np.ndarray, fixed: Mapping[int, int], stride: int = 1
+) -> np.ndarray:
+    """A slice of preprocessed values, at a stride, in the units of the data."""
+    if fit.preprocessing is None:
+        return values
+    indices: list[Any] = [
+        np.array([fixed[n]]) if n in fixed else slice(None, None, stride)
+        for n in range(len(fit.shape))
+    ]
+    part = fit.preprocessing.subset(indices)
+    return np.asarray(part.undo(values.reshape(part.shape))).reshape(values.shape)
 
 
 def slice_limits(

@@ -13,7 +13,7 @@ import numpy as np
 from robustcp._util.typing import Factors
 from robustcp.engines import Engine, to_host
 from robustcp.inference.uncertainty import Uncertainty
-from robustcp.plot.slicing import model_slice, slice_limits
+from robustcp.plot.slicing import model_slice, slice_limits, undo_slice
 from robustcp.results.distances import Distances
 from robustcp.results.outliers import Outliers
 from robustcp.results.summary import Summary
@@ -38,7 +38,7 @@ class ReportData:
     fit : Fit
         In the order of the data.
     engine : Engine
-        The data, neither weighted nor standardized.
+        The data, preprocessed as for the fit, neither weighted nor standardized.
     outliers : Outliers
     distances : Distances
     rank : RankProfile, optional
@@ -90,7 +90,10 @@ class ReportData:
         return fixed
 
     def slice_of(self, fixed: Mapping[int, int]) -> Slice:
-        """Data, model, residuals and scores of the slice where some modes are fixed."""
+        """Data, model, residuals and scores of the slice where some modes are fixed.
+
+        All but the scores in the units of the data.
+        """
         free_modes = [n for n in range(len(self.fit.shape)) if n not in fixed]
         cells = math.prod(self.fit.shape[n] for n in free_modes)
         stride = max(1, math.ceil(math.sqrt(cells / MAX_SLICE_CELLS)))
@@ -109,7 +112,14 @@ class ReportData:
             [A if n in fixed else A[::stride] for n, A in enumerate(host_factors)], fixed
         )
         sigma = self.outliers.noise.sigma or 1.0
-        return Slice(uncensored + model, model, residual, scores / sigma, stride)
+        data = uncensored + model
+        if self.fit.preprocessing is not None:
+            data, model, reached = (
+                undo_slice(self.fit, values, fixed, stride)
+                for values in (data, model, data - residual)
+            )
+            residual = data - reached
+        return Slice(data, model, residual, scores / sigma, stride)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,16 @@ from array_api_compat import array_namespace, device
 from robustcp._util.optional import import_optional
 from robustcp._util.typing import Array, Factors
 from robustcp.constraints import Constraints, Free, Nonnegative
-from robustcp.engines import Axes, Engine, Limits, as_array, as_engine, axes_of, to_host
+from robustcp.engines import (
+    Axes,
+    Engine,
+    Limits,
+    Preprocessing,
+    as_array,
+    as_engine,
+    axes_of,
+    to_host,
+)
 from robustcp.inference.parallel import Progress
 from robustcp.inference.uncertainty import Uncertainty
 from robustcp.losses import Loss
@@ -22,6 +31,7 @@ from robustcp.noise import Noise, NoiseSpec
 from robustcp.optimize.outcome import CONVERGED, Outcome
 from robustcp.optimize.regression import project
 from robustcp.persist.formats import save
+from robustcp.preprocess import complete
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.distances import Distances
 from robustcp.results.outliers import FLAG_RATE, Outliers
@@ -78,6 +88,11 @@ class Fit:
     limits : Limits, optional
         The limits beyond which entries are censored, as given or found. Methods that take the data
         apply them.
+    preprocessing : Preprocessing, optional
+        The steps of `preprocess` with the centres and sizes found. Weights, factors, objective,
+        noise and cases are then in preprocessed units; the model as `full` and `at` give it,
+        residuals and `sigma` are in those of the data, and methods that take the data preprocess
+        it.
 
     Examples
     --------
@@ -109,6 +124,7 @@ class Fit:
     units: tuple[str, ...] = ()
     constraints: Constraints = field(repr=False, default=())
     limits: Limits | None = field(repr=False, default=None)
+    preprocessing: Preprocessing | None = field(repr=False, default=None)
 
     def __post_init__(self) -> None:
         order = len(self.model.shape)
@@ -291,7 +307,8 @@ class Fit:
             noise=self.noise.reorder(arrangement),
             cases=None if self.cases is None else self.cases.reorder(arrangement),
             starts=self.starts.without_models(),
-            limits=None if self.limits is None else self.limits.reorder(arrangement),
+            limits=self.limits and self.limits.reorder(arrangement),
+            preprocessing=self.preprocessing and self.preprocessing.reorder(arrangement),
         )
 
     def save(self, path: str | Path) -> None:
@@ -339,11 +356,12 @@ class Fit:
         return xarray.Dataset(data, coords=coords)
 
     def full(self) -> Array:
-        """The model as a whole tensor."""
-        return self.model.full()
+        """The model as a whole tensor, in the units of the data."""
+        full = self.model.full()
+        return full if self.preprocessing is None else self.preprocessing.undo(full)
 
     def at(self, indices: Array | Sequence[Sequence[Any]]) -> Array:
-        """The model's entries at some indices, integers of shape (count, N).
+        """The model's entries at some indices, integers of shape (count, N), in the data's units.
 
         A list of tuples may have labels in place of integers, which are positions.
         """
@@ -361,7 +379,10 @@ class Fit:
             examples = ", ".join(str(tuple(row)) for row in positions[outside][:3].tolist())
             raise ValueError(f"indices: outside of {self.shape}: {examples}")
         xp = array_namespace(self.weights)
-        return self.model.at(xp.asarray(positions.astype(np.int64), device=device(self.weights)))
+        entries = self.model.at(xp.asarray(positions.astype(np.int64), device=device(self.weights)))
+        if self.preprocessing is None:
+            return entries
+        return self.preprocessing.undo_listed(entries, tuple(positions.T))
 
     def _positions_of_row(self, row: Any) -> Any:
         """The row with positions in place of labels; other things than rows as they are."""
@@ -430,7 +451,9 @@ class Fit:
         """The standard deviation of the noise of each entry of X.
 
         It is estimated from X, which may be other data than the fit's, under the same kind of noise
-        as `noise`. For Observed, one for each entry.
+        as `noise`. For Observed, one for each entry. After preprocessing by logarithms or roots,
+        half the distance in the units of the data between the model plus and minus one standard
+        deviation; NaN where an entry is missing.
 
         Examples
         --------
@@ -463,7 +486,8 @@ class Fit:
         -------
         array (X.shape[mode], rank)
             Scores in the units of weights times unit columns: for the data of the fit they are
-            ``factors[mode] * weights``.
+            ``factors[mode] * weights``. With `preprocess`, the new slabs are preprocessed with the
+            centres and sizes of the fit; those that are of a slab itself are estimated from it.
 
         Examples
         --------
@@ -482,6 +506,7 @@ class Fit:
             constraint = Nonnegative() if nonnegative else Free()
         if fit.limits is not None:
             engine = engine.censored(fit.limits.for_new_slabs(mode_index, engine.shape[mode_index]))
+        engine = fit.preprocess_new(engine, mode_index)
         return project(
             fit.model,
             engine,
@@ -489,6 +514,13 @@ class Fit:
             constraint,
             NoiseSpec.for_new_slabs(fit.noise, mode_index),
         )
+
+    def preprocess_new(self, engine: Engine, mode: int) -> Engine:
+        """New slabs of a mode with the preprocessing of the fit; see `project`."""
+        if self.preprocessing is None:
+            return engine
+        of_slabs = self.preprocessing.for_new_slabs(mode, engine.shape[mode])
+        return engine.preprocessed(complete(of_slabs, engine)[0])
 
     def _matching_modes(self, engine: Engine, mode: int | str) -> tuple[int, ...]:
         """The number in the fit of a mode of some data; empty if the fit has no such mode."""

@@ -37,7 +37,9 @@ class FittedView:
     fit : Fit
         With modes and indices in the order of the data.
     engine : Engine
-        The data.
+        The data, after the preprocessing of the fit.
+    data : Engine
+        The data in its own units.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class FittedView:
 
     fit: Fit
     engine: Engine = field(repr=False)
+    data: Engine = field(repr=False)
 
     @classmethod
     def of(cls, fit: Fit, X: Any) -> FittedView:
@@ -59,8 +62,11 @@ class FittedView:
         aligned = fit.aligned_to(engine)
         if engine.shape != aligned.shape:
             raise ValueError(f"X: has shape {engine.shape}, the model has shape {aligned.shape}")
-        limits = aligned.limits
-        return cls(aligned, engine if limits is None else engine.censored(limits))
+        if aligned.limits is not None:
+            engine = engine.censored(aligned.limits)
+        if aligned.preprocessing is None:
+            return cls(aligned, engine, engine)
+        return cls(aligned, engine.preprocessed(aligned.preprocessing), engine)
 
     @cached_property
     def problem(self) -> Problem:
@@ -90,12 +96,31 @@ class FittedView:
 
     def residuals(self) -> Array:
         """The data minus the model; see `Fit.residuals`."""
-        return self.engine.map_residuals(lambda r: r, self.data_factors)
+        r = self.engine.map_residuals(lambda r: r, self.data_factors)
+        preprocessing = self.fit.preprocessing
+        if preprocessing is None:
+            return r
+        if preprocessing.affine:
+            return preprocessing.undo_difference(r, self.engine.locate)
+        xp, x = self.engine.xp, self.data.values()
+        model = preprocessing.undo(self.engine.values() - r, self.engine.locate)
+        if self.data.view.limits is None:
+            return x - model
+        return xp.where(r == 0, xp.zeros_like(x), x - model)  # censored, with the model beyond
 
     def sigma(self) -> Array:
         """The standard deviation of the noise of each entry; see `Fit.sigma`."""
         scales = self._standardize(self.problem.engine, self.noise).entry_scales()
-        return self.noise.sigma * self.problem.units.factor * scales
+        sigma = self.noise.sigma * self.problem.units.factor * scales
+        preprocessing, locate = self.fit.preprocessing, self.engine.locate
+        if preprocessing is None:
+            return sigma
+        if preprocessing.affine:
+            return preprocessing.undo_difference(sigma, locate)
+        r = self.engine.map_residuals(lambda r: r, self.data_factors)
+        model = self.engine.values() - r
+        low, high = (preprocessing.undo(model + s, locate) for s in (-sigma, sigma))
+        return 0.5 * (high - low)
 
     @cached_property
     def outliers(self) -> Outliers:

@@ -27,7 +27,7 @@ from robustcp.engines.blocks.chunks import (
     Block,
     DaskSource,
     Source,
-    SubsetSource,
+    TransformedSource,
     format_box,
     indices_within,
     volume,
@@ -46,6 +46,7 @@ from robustcp.engines.entries import Entries, model_at
 from robustcp.engines.entry_field import broadcast_box
 from robustcp.engines.limits import drop_satisfied
 from robustcp.engines.memory import fits_in_memory, format_bytes
+from robustcp.engines.preprocessing import Transformation
 from robustcp.engines.sample_indices import SampleIndices
 from robustcp.engines.storage import DataSummary
 from robustcp.engines.threads import TileExecutor
@@ -237,7 +238,7 @@ class ChunkedEngine(DenseBlockEngine):
             view = view.map_fields(lambda field: field.in_memory())
             data, threads = self._load_subset(indices), self.executor.threads
             return DenseEngine(data, threads=threads, compiled=self.compiled, view=view)
-        source = SubsetSource(self._source, indices)
+        source = self._source.subset(indices)
         subset = self._without_cached_values()
         subset.shape, subset.view = shape, view
         subset._shared, subset._block_summaries = _SharedState.of(source, source.grid.boxes), {}
@@ -316,6 +317,22 @@ class ChunkedEngine(DenseBlockEngine):
         if not self.entries_fit_in_memory:
             raise MemoryError(f"X: all of {'x'.join(map(str, self.shape))} would have to be held")
         return self._load_all().entries(factors)
+
+    def transformed(self, transformation: Transformation) -> ChunkedEngine:
+        source = TransformedSource(self._source, transformation)
+        other = self._without_cached_values()
+        boxes = [box for box, _ in self._shared.groups]
+        other._shared, other._block_summaries = _SharedState.of(source, boxes), {}
+        return other
+
+    def fibre_locations(self, mode: int, location: str) -> np.ndarray:
+        out = np.empty([1 if n == mode else size for n, size in enumerate(self.shape)])
+        locations = methodcaller("fibre_locations", mode, location)
+        grid = self._source.grid.uncut_along([mode], 4 * GROUP_ENTRIES)
+        groups = self._groups([(box, self._source.blocks(box)) for box in grid.boxes])
+        for box, part in self._ask_engines(locations, groups, needs_whole_group=True):
+            out[(*box[:mode], slice(0, 1), *box[mode + 1 :])] = part
+        return out
 
     # Arrays of the data's shape
 

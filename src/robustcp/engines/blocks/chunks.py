@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustcp.engines.arrays import take_indices
+from robustcp.engines.arrays import take_indices, working_dtype
 from robustcp.engines.base import Engine
 from robustcp.engines.dense import DenseEngine
+from robustcp.engines.preprocessing import Transformation
 from robustcp.engines.tiles import Tile, slice_length, split_boxes
 
 if TYPE_CHECKING:
@@ -305,6 +306,10 @@ class Source(ABC):
     def check(self, group: Tile) -> None:  # noqa: B027 - most have nothing to check
         """Refuse a box with chunks that are not stored and would be read as a fill value."""
 
+    def subset(self, indices: Sequence[np.ndarray | None]) -> Source:
+        """The entries at some rising indices of each mode; None stands for all."""
+        return SubsetSource(self, indices)
+
     @abstractmethod
     def as_dask(self) -> Any:
         """The data as an array of Dask; None if Dask is not installed."""
@@ -505,6 +510,80 @@ class SubsetSource(Source):
         for mode, index in enumerate(self._indices):
             array = None if array is None else take_indices(array, index, mode)
         return array
+
+
+@dataclass(frozen=True, eq=False)
+class TransformedBlock(Block):
+    """A block whose entries are changed after they are read."""
+
+    transformation: Transformation | None = None
+
+    def load(self, data: Any) -> Any:
+        assert self.transformation is not None
+        entries = super().load(data)
+        return np.ascontiguousarray(
+            _transform_block(entries, self.transformation, working_dtype(entries))
+        )
+
+
+def _transform_block(
+    entries: np.ndarray, transformation: Transformation, dtype: Any
+) -> np.ndarray:
+    whole = tuple(slice(0, size) for size in entries.shape)
+    return np.asarray(transformation.box(entries.astype(dtype, copy=False), whole))
+
+
+class TransformedSource(Source):
+    """Another source whose entries are changed whenever they are read."""
+
+    def __init__(self, source: Source, transformation: Transformation) -> None:
+        self.array, self._source, self._transformation = source.array, source, transformation
+        self.grid, self.graph, self.futures = source.grid, source.graph, source.futures
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(working_dtype(np.empty(0, self._source.dtype)))
+
+    def blocks(self, group: Tile) -> list[Block]:
+        return [
+            TransformedBlock(
+                block.box, block.data, block.selection, self._transformation.subset(block.box)
+            )
+            for block in self._source.blocks(group)
+        ]
+
+    def group_grid(self, max_entries: int) -> Grid:
+        return self._source.group_grid(max_entries)
+
+    def check(self, group: Tile) -> None:
+        self._source.check(group)
+
+    def subset(self, indices: Sequence[np.ndarray | None]) -> Source:
+        return TransformedSource(
+            self._source.subset(indices), self._transformation.subset(indices)
+        )
+
+    def as_dask(self) -> Any:
+        lazy = self._source.as_dask()
+        if lazy is None:
+            return None
+        return lazy.map_blocks(
+            _LazyTransformation(self._transformation, self.dtype),
+            dtype=self.dtype,
+            meta=np.empty((0,) * len(self.shape), self.dtype),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _LazyTransformation:
+    """Changes the entries of a chunk of an array of Dask."""
+
+    transformation: Transformation
+    dtype: Any
+
+    def __call__(self, entries: np.ndarray, block_info: Any = None) -> np.ndarray:
+        box = tuple(slice(a, b) for a, b in block_info[0]["array-location"])
+        return _transform_block(np.asarray(entries), self.transformation.subset(box), self.dtype)
 
 
 def chunked_source(data: Any) -> Source | None:

@@ -11,6 +11,7 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
+from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.base import View
 from robustcp.engines.blocks.block_engine import BlockEngine, concurrent_pieces, thread_count
@@ -27,8 +28,10 @@ from robustcp.engines.blocks.tasks import (
 )
 from robustcp.engines.coordinates import stable_order
 from robustcp.engines.entries import Entries, sample_size, subset_shape, subtensor_indices
+from robustcp.engines.entry_field import broadcast_indices
 from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.observed import Observed, ObservedEngine
+from robustcp.engines.preprocessing import ARGUMENT_NAME, Transformation
 from robustcp.engines.threads import TileExecutor
 from robustcp.engines.tiles import Tile, split_range
 from robustcp.losses import Loss
@@ -46,10 +49,14 @@ class TableBlock(Block):
     """A part of a table as a block, whose box is all of the tensor."""
 
     layout: TableLayout | None = field(default=None, repr=False)
+    transformation: Transformation | None = field(default=None, repr=False)
 
     def load(self, data: Any) -> Rows:
         assert self.layout is not None
-        return self.layout.decode_rows(data.read())
+        rows = self.layout.decode_rows(data.read())
+        if self.transformation is None:
+            return rows
+        return Rows(rows.indices, self.transformation.listed(rows.values, rows.indices))
 
     def engine(self, arrays: Sequence[Rows], job: Job) -> ObservedEngine | None:
         (rows,) = arrays
@@ -129,6 +136,7 @@ class PartitionedEngine(BlockEngine):
             threads, _ = concurrent_pieces(memory, size, description, threads)
         self.executor = TileExecutor(threads)
         self._samples: dict[int, Rows] = {}
+        self._transformation: Transformation | None = None
 
     def __repr__(self) -> str:
         return f"PartitionedEngine({self._data!r})"
@@ -136,7 +144,12 @@ class PartitionedEngine(BlockEngine):
     def _groups(self, positions: Sequence[np.ndarray] | None = None) -> list[Group]:
         box, groups = self._full_box, []
         for number, partition in enumerate(self._data.partitions):
-            block = TableBlock(box, partition, layout=self._data.layout)
+            block = TableBlock(
+                box,
+                partition,
+                layout=self._data.layout,
+                transformation=self._transformation,
+            )
             own_positions = None if positions is None else positions[number]
             groups.append(Group(number, box, [Piece((block,), sample_indices=own_positions)]))
         return groups
@@ -220,6 +233,17 @@ class PartitionedEngine(BlockEngine):
         indices = [np.array([fixed[n]]) if n in fixed else None for n in range(self.order)]
         rows = tuple(A if k is None else A[k] for A, k in zip(factors, indices, strict=True))
         return self.subtensor(indices).residual_slice(rows, dict.fromkeys(fixed, 0))
+
+    def locate(self, array: np.ndarray) -> np.ndarray:
+        rows = self._collect_rows(partial(_entries_at_indices, (None,) * self.order))
+        return np.asarray(array[broadcast_indices(array, rows.indices)])
+
+    def transformed(self, transformation: Transformation) -> PartitionedEngine:
+        if self._transformation is not None:
+            raise ArgumentError(ARGUMENT_NAME, "the data is preprocessed already")
+        other = self._without_cached_values()
+        other._transformation, other._samples = transformation, {}
+        return other
 
     @property
     def entries_fit_in_memory(self) -> bool:

@@ -25,6 +25,7 @@ from robustcp.engines.blocks.tasks import Group, Job, Piece
 from robustcp.engines.dense import DenseEngine
 from robustcp.engines.entries import Entries
 from robustcp.engines.memory import format_bytes, free_memory, parse_bytes
+from robustcp.engines.preprocessing import Transformation
 from robustcp.engines.storage import DataSummary
 from robustcp.engines.tiles import split_range
 
@@ -106,7 +107,7 @@ class StreamedEngine(DenseBlockEngine):
     ) -> None:
         import torch
 
-        self._device, self.compiled = device, compiled
+        self._device, self._memory, self.compiled = device, memory, compiled
         self._stream = DeviceStream(torch, device)
         self._host = DenseEngine(data, compiled=compiled)
         self.shape, self.view = self._host.shape, self._host.view
@@ -173,6 +174,15 @@ class StreamedEngine(DenseBlockEngine):
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> DenseEngine:
         subset = self._host.subtensor(indices)
         return self._device_engine(np.ascontiguousarray(subset.array)).with_view(subset.view)
+
+    def fibre_locations(self, mode: int, location: str) -> np.ndarray:
+        return self._host.fibre_locations(mode, location)
+
+    def transformed(self, transformation: Transformation) -> StreamedEngine:
+        """The same data with other entries, in the host's memory."""
+        data = self._host.transformed(transformation).array
+        engine = StreamedEngine(data, self._device, self._memory, compiled=self.compiled)
+        return engine.with_view(self.view)
 
     def _device_engine(self, data: np.ndarray) -> DenseEngine:
         return DenseEngine(self._stream.to_device(data), compiled=self.compiled)

@@ -10,7 +10,16 @@ import numpy as np
 
 from robustcp._util.typing import Array
 from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
-from robustcp.engines import ListedField, to_host
+from robustcp.engines import (
+    Anscombe,
+    Center,
+    ListedField,
+    Log,
+    Scale,
+    Sqrt,
+    Step,
+    to_host,
+)
 from robustcp.losses import Loss, loss_types
 from robustcp.noise import Noise
 from robustcp.persist.labels import LABEL_CODEC
@@ -36,6 +45,11 @@ NOISE_FIELDS = {
 
 #: The arrays of `CaseDiagnostics`, with a value for each sample.
 CASE_ARRAYS = ("weights", "distances", "cutoffs")
+
+#: The steps of preprocessing, by the name that a file gives them.
+STEPS: dict[str, type[Step]] = {
+    kind.__name__: kind for kind in (Anscombe, Center, Log, Scale, Sqrt)
+}
 
 #: The limits of entries, as arrays that broadcast to the data.
 LIMIT_ARRAYS = ("limits_low", "limits_high")
@@ -74,6 +88,9 @@ def fit_arrays(fit: Fit) -> dict[str, np.ndarray]:
     if fit.limits is not None:
         limits = zip(LIMIT_ARRAYS, fit.limits.arrays, strict=True)
         arrays |= {name: array for name, array in limits if array is not None}
+    if fit.preprocessing is not None:
+        values = enumerate(fit.preprocessing.values)
+        arrays |= {f"preprocess_{k}": value for k, value in values if value is not None}
     return (
         arrays
         | noise_arrays(fit.noise)
@@ -120,9 +137,23 @@ def fit_metadata(fit: Fit) -> dict[str, Any]:
         "modes": LABEL_CODEC.encode(list(fit.modes)),
         "labels": LABEL_CODEC.encode(list(fit.labels)),
         "units": list(fit.units),
+        **_describe_preprocessing(fit),
         "constraints": [
             _describe_instance(constraint, CONSTRAINTS) for constraint in fit.constraints
         ],
+    }
+
+
+def _describe_preprocessing(fit: Fit) -> dict[str, Any]:
+    """The steps of preprocessing, and in words what the units of the numbers are."""
+    if fit.preprocessing is None:
+        return {}
+    return {
+        "preprocess": [
+            {"name": type(step).__name__, "numbers": asdict(step)}  # type: ignore[call-overload]
+            for step in fit.preprocessing.steps
+        ],
+        "values": f"weights and factors are of data {fit.preprocessing.describe(fit.modes)}",
     }
 
 
