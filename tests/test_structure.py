@@ -38,6 +38,7 @@ LAYERS = (
     ("optimize.schedules", "optimize.solver", "optimize.stages", "starts.search_log"),
     ("optimize.posterior_means",),
     ("results.diagnostics",),
+    ("preprocess",),
     ("starts.criterion", "starts.subsamples"),
     ("starts.start", "starts.random", "starts.svd", "starts.spectral", "starts.initial_factors"),
     ("starts.loose_fits",),

@@ -6,7 +6,6 @@ are robust unless something else is asked for. See the guide on preprocessing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -17,16 +16,18 @@ import numpy as np
 from robustcp._util.checks import ArgumentError
 from robustcp.engines import (
     Anscombe,
+    Axes,
     Center,
     Engine,
     EntryField,
     Log,
     Preprocessing,
+    PreprocessingStep,
     Scale,
     Scales,
     Sqrt,
-    Step,
 )
+from robustcp.results.diagnostics import FitWarning
 
 __all__ = ["Anscombe", "Center", "Log", "LogRatio", "Scale", "Sqrt"]
 
@@ -44,11 +45,20 @@ TAU_SCALE_LIMIT, TAU_MEAN_LIMIT = 1.54764, 4.0
 TAU_SCALE_MEAN, TAU_MEAN_MEAN = 0.5, 0.1560052
 #: The M-scale is computed to this relative accuracy, in at most so many passes.
 SCALE_TOL, MAX_SCALE_PASSES = 1e-9, 100
+#: Slabs of variables have different units if their sizes differ by more than this.
+MAX_SIZE_RATIO = 100.0
+#: A mode without names and labels may be of variables if it is no longer.
+MAX_VARIABLES = 12
+#: What a mode of variables is called, in lower case, perhaps with an s.
+VARIABLE_NAMES = {
+    "variable", "feature", "measure", "measurement", "quantity", "indicator", "sensor", "channel",
+    "item", "attribute",
+}  # fmt: skip
 #: A slab of which the sample has fewer entries begins at the size of all entries.
 MIN_SAMPLED_ENTRIES = 5
 
 
-def LogRatio(mode: int | str, *, floor: float | None = None) -> tuple[Step, ...]:  # noqa: N802
+def LogRatio(mode: int | str, *, floor: float | None = None) -> tuple[PreprocessingStep, ...]:
     """The steps of the centred log-ratio transformation (clr) of compositions.
 
     The logarithm of each entry minus the mean logarithm over the parts that share the indices of
@@ -75,18 +85,18 @@ def LogRatio(mode: int | str, *, floor: float | None = None) -> tuple[Step, ...]
     return Log(floor=floor), Center(mode, location="mean")
 
 
-def parse_steps(given: Any, engine: Engine) -> tuple[Step, ...]:
+def parse_steps(given: Any, engine: Engine) -> tuple[PreprocessingStep, ...]:
     """The steps of the argument of an estimator, with modes by number."""
     if given is None:
         return ()
-    items = (given,) if isinstance(given, Step) else given
+    items = (given,) if isinstance(given, PreprocessingStep) else given
     if not isinstance(items, Sequence) or isinstance(items, str):
         raise ArgumentError(_ARGUMENT_NAME, f"must be a list of steps, got {given!r}")
-    steps: list[Step] = []
+    steps: list[PreprocessingStep] = []
     for item in items:  # `LogRatio` is several
         steps += item if isinstance(item, tuple) else [item]
     for k, step in enumerate(steps):
-        if not isinstance(step, Step):
+        if not isinstance(step, PreprocessingStep):
             raise ArgumentError(
                 _ARGUMENT_NAME, f"must be steps, such as Center('sample'), got {step!r}"
             )
@@ -98,7 +108,9 @@ def parse_steps(given: Any, engine: Engine) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def preprocess(given: Any, engine: Engine) -> tuple[Preprocessing | None, Engine, tuple[str, ...]]:
+def fit_preprocessing(
+    given: Any, engine: Engine
+) -> tuple[Preprocessing | None, Engine, tuple[str, ...]]:
     """The preprocessing that an estimator's argument asks for, estimated from some data.
 
     Returns
@@ -120,9 +132,7 @@ def preprocess(given: Any, engine: Engine) -> tuple[Preprocessing | None, Engine
     return fitted, preprocessed, notes
 
 
-def complete(
-    preprocessing: Preprocessing, engine: Engine
-) -> tuple[Preprocessing, tuple[str, ...]]:
+def complete(preprocessing: Preprocessing, engine: Engine) -> tuple[Preprocessing, tuple[str, ...]]:
     """Preprocessing with centres and sizes in place of those that are None, and notes.
 
     They are estimated in the order of the steps. Several centrings in a row disturb each other, and
@@ -162,7 +172,7 @@ def _names(engine: Engine) -> Sequence[str]:
     return engine.view.axes.modes or [f"mode {n}" for n in range(engine.order)]
 
 
-def _runs_of_steps(steps: Sequence[Step]) -> Iterator[range]:
+def _runs_of_steps(steps: Sequence[PreprocessingStep]) -> Iterator[range]:
     """The numbers of consecutive steps of the same kind."""
     first = 0
     for _, group in groupby(steps, key=type):
@@ -181,7 +191,7 @@ def _take(preprocessing: Preprocessing, numbers: Sequence[int]) -> Preprocessing
 
 
 def _update(
-    step: Step, value: np.ndarray | None, engine: Engine
+    step: PreprocessingStep, value: np.ndarray | None, engine: Engine
 ) -> tuple[np.ndarray, float]:
     """Centres or sizes after one more estimate from what the steps so far leave of the data.
 
@@ -212,7 +222,7 @@ def slab_sizes(engine: Engine, mode: int, kind: str) -> np.ndarray:
 
 def _root_mean_squares(engine: Engine, mode: int) -> np.ndarray:
     unit = engine.max_abs or 1.0
-    return unit * np.sqrt(_slab_means(engine, mode, lambda x: (x / unit) ** 2))
+    return np.asarray(unit * np.sqrt(_slab_means(engine, mode, lambda x: (x / unit) ** 2)))
 
 
 def _standard_deviations(engine: Engine, mode: int) -> np.ndarray:
@@ -241,9 +251,9 @@ def _slab_means(engine: Engine, mode: int, work: Any) -> np.ndarray:
 def _tau_scales(engine: Engine, mode: int) -> np.ndarray:
     """The tau scale about 0 of the entries of each slab that are not 0.
 
-    Yohai & Zamar 1988: s^2 mean rho_2(x / s) / E rho_2, with s the M-scale, mean rho_1(x / s) = 1/2.
-    With f(s) = log(mean rho_1(x / s) / (1/2)) / 2 that is the root in u = log s of f; its slope is
-    between -1 (all entries are small beside s) and 0.
+    Its square is s^2 mean rho_2(x / s) / E rho_2, with s the M-scale: mean rho_1(x / s) = 1/2. In
+    u = log s that is the root of f(u) = log(2 mean rho_1(x / s)) / 2, whose slope is between -1
+    (all entries are small beside s) and 0.
     """
     xp = engine.xp
     counts = engine.slab_sums(lambda x: (x != 0) & ~xp.isnan(x))[mode]
@@ -261,7 +271,8 @@ def _tau_scales(engine: Engine, mode: int) -> np.ndarray:
         return np.asarray(engine.standardized(Scales(field)).slab_sums(rho, zeros)[mode] / used)
 
     u, slope = np.log(_initial_sizes(engine, mode)), np.full(engine.shape[mode], -1.0)
-    f, tiny = np.zeros_like(u), np.finfo(float).tiny
+    f = step = np.zeros_like(u)
+    tiny = np.finfo(float).tiny
     for number in range(MAX_SCALE_PASSES):
         previous, ratio = f, mean_rho(np.exp(u), TAU_SCALE_LIMIT) / TAU_SCALE_MEAN
         f = np.where(counts > 0, 0.5 * np.log(np.maximum(ratio, tiny)), 0.0)
@@ -279,17 +290,59 @@ def _tau_scales(engine: Engine, mode: int) -> np.ndarray:
 
 
 def _initial_sizes(engine: Engine, mode: int) -> np.ndarray:
-    """The median magnitude of the entries of each slab that a sample has, zeros left out."""
+    """The typical sizes of the slabs; of those of which the sample has little, that of all data."""
+    medians, typical = _sampled_sizes(engine, mode)
+    return np.where(np.isnan(medians), typical, medians)
+
+
+def _sampled_sizes(engine: Engine, mode: int) -> tuple[np.ndarray, float]:
+    """The median magnitude of the entries of each slab that a sample has, zeros left out.
+
+    NaN where the sample has few entries; and the median of all.
+    """
     sample = engine.sample()
     sample = sample.select(sample.values != 0)
-    magnitudes = replace(sample, values=np.abs(sample.values))
-    if not magnitudes.values.size:
-        return np.full(engine.shape[mode], engine.max_abs or 1.0)
-    index = magnitudes.indices[mode]
-    order = np.lexsort((magnitudes.values, index))
+    if not sample.values.size:
+        return np.full(engine.shape[mode], np.nan), engine.max_abs or 1.0
+    index, magnitudes = sample.indices[mode], np.abs(sample.values)
+    order = np.lexsort((magnitudes, index))
     counts = np.bincount(index, minlength=engine.shape[mode])
     first = np.cumsum(counts) - counts
-    positions = np.minimum(first + counts // 2, order.size - 1)
-    medians = magnitudes.values[order][positions]
-    typical = float(np.median(magnitudes.values))
-    return np.where(counts >= MIN_SAMPLED_ENTRIES, medians, typical)
+    medians = magnitudes[order][np.minimum(first + counts // 2, order.size - 1)]
+    medians = np.where(counts >= MIN_SAMPLED_ENTRIES, medians, np.nan)
+    return medians, float(np.median(magnitudes))
+
+
+def unit_warnings(engine: Engine) -> list[FitWarning]:
+    """A warning if the slabs of a mode that may be of variables differ much in size."""
+    axes, warnings = engine.view.axes, []
+    for mode in range(engine.order):
+        if not _may_be_variables(axes, mode, engine.shape[mode]):
+            continue
+        sizes, _ = _sampled_sizes(engine, mode)
+        if np.isnan(sizes).all():
+            continue
+        low, high = int(np.nanargmin(sizes)), int(np.nanargmax(sizes))
+        ratio = float(sizes[high] / sizes[low])
+        if ratio < MAX_SIZE_RATIO:
+            continue
+        name = axes.mode_name(mode)
+        labels = axes.labels[mode] if axes.labels else None
+        largest, smallest = (k if labels is None else labels[k] for k in (high, low))
+        given = repr(axes.modes[mode]) if axes.modes else mode
+        sentence = (
+            f"slabs of {name} differ {ratio:.2g}-fold in size ({largest} is largest, {smallest} "
+            f"smallest), so that the fit is of the largest: if their units differ, "
+            f"preprocess=[Scale({given})]"
+        )
+        warnings.append(FitWarning("units", sentence, {"mode": mode, "ratio": ratio}))
+    return warnings
+
+
+def _may_be_variables(axes: Axes, mode: int, size: int) -> bool:
+    """Whether a mode is called one of variables, or is short and not an axis of numbers."""
+    name = str(axes.modes[mode]).lower() if axes.has_names else ""
+    if name in VARIABLE_NAMES or name.removesuffix("s") in VARIABLE_NAMES:
+        return True
+    labels = axes.labels[mode] if axes.labels else None
+    return size <= MAX_VARIABLES and (labels is None or all(isinstance(k, str) for k in labels))

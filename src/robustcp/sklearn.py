@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from robustcp._util import checks
 from robustcp.constraints import Constraint
-from robustcp.engines import LabelledTensor, as_array, axes_of, khatri_rao, to_host
+from robustcp.engines import LabelledTensor, as_array, as_engine, axes_of, khatri_rao, to_host
 from robustcp.estimators.cp import cp
 from robustcp.losses import Loss
 from robustcp.results.fit import Fit
@@ -31,6 +31,7 @@ CP_OPTIONS = (
     "nonnegative",
     "constraints",
     "limits",
+    "preprocess",
     "starts",
     "tol",
     "max_sweeps",
@@ -49,8 +50,9 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ----------
     n_components : int
         The rank.
-    loss, noise, nonnegative, constraints, limits, starts, tol, max_sweeps
-        As in `robustcp.cp`; the mode of the samples is mode 0.
+    loss, noise, nonnegative, constraints, limits, preprocess, starts, tol, max_sweeps
+        As in `robustcp.cp`; the mode of the samples is mode 0. New samples are preprocessed with
+        the centres and sizes of the samples of `fit`.
     cases : bool or float
         Whether samples may be bad as a whole, or the largest share of samples that may be.
     random_state : None, int, RandomState or Generator
@@ -61,7 +63,8 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     fit_ : Fit
         The fitted model, with `fit_.warnings`, `fit_.outliers(X)` and so on.
     components_ : array (n_components, ...)
-        The sample with a score of 1 in one component: the outer product of its unit columns.
+        The sample with a score of 1 in one component: the outer product of its unit columns. In
+        preprocessed units, as scores are.
     sample_shape_ : tuple of int
         The shape of one sample.
     n_features_in_ : int
@@ -91,6 +94,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         nonnegative: bool | tuple[bool, ...] = False,
         constraints: Mapping[int | str, Constraint] | None = None,
         limits: Any = "auto",
+        preprocess: Any = None,
         starts: int | str = "auto",
         tol: float = 1e-6,
         max_sweeps: int = 1000,
@@ -103,6 +107,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.nonnegative = nonnegative
         self.constraints = constraints
         self.limits = limits
+        self.preprocess = preprocess
         self.starts = starts
         self.tol = tol
         self.max_sweeps = max_sweeps
@@ -140,14 +145,26 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return self._scores(self._check_samples(X, reset=False))
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """The samples that have some scores, by the model: array (samples, ...)."""
+        """The samples that have some scores, by the model, in the units of the data.
+
+        Array (samples, ...).
+        """
         check_is_fitted(self)
         scores = check_array(X, input_name="X")
         if scores.shape[1] != self.fit_.rank:
             raise ValueError(
                 f"X: must have a score for each of {self.fit_.rank} components, got {scores.shape}"
             )
-        return np.tensordot(scores, self.components_, axes=1)
+        samples = np.tensordot(scores, self.components_, axes=1)
+        if self.fit_.preprocessing is None:
+            return samples
+        preprocessing = self.fit_.preprocessing.for_new_slabs(0, len(samples))
+        if not preprocessing.complete:
+            raise ValueError(
+                f"inverse_transform: after {preprocessing.describe(self.fit_.modes)} each sample "
+                "has a centre or size of its own, which its scores do not tell"
+            )
+        return np.asarray(preprocessing.undo(samples))
 
     def score(self, X: Any, y: Any = None) -> float:
         """How well entries of samples are predicted from other entries of the same samples.
@@ -166,7 +183,8 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         check_is_fitted(self)
         data = self._check_samples(X, reset=False)
         data = np.asarray(data, dtype=np.result_type(data, np.float32))
-        observed = ~np.isnan(data)
+        preprocessed = self._preprocess(data)
+        observed = ~np.isnan(preprocessed)
         if not observed.any():
             raise ValueError("X: has no entries to predict")
         first_half = checks.generator(self._seed()).random(data.shape) < 0.5
@@ -177,12 +195,12 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
             if has_entries.any():
                 scores[has_entries] = self._scores(np.where(half, data, np.nan)[has_entries])
             predicted = np.tensordot(scores, self.components_, axes=1)
-            residuals = np.where(half, residuals, data - predicted)
+            residuals = np.where(half, residuals, preprocessed - predicted)
         limits = self.fit_.limits and self.fit_.limits.for_new_slabs(0, len(data))
         if limits is not None:  # what is beyond the limits cannot be predicted
             observed[observed] = limits.sides_at(data[observed], np.nonzero(observed)) == 0
-        data = data[observed]
-        return _mean_log_density(residuals[observed], data) - _mean_log_density(data, data)
+        values = preprocessed[observed]
+        return _mean_log_density(residuals[observed], values) - _mean_log_density(values, values)
 
     @property
     def components_(self) -> np.ndarray:
@@ -194,6 +212,12 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     @property
     def _n_features_out(self) -> int:
         return self.fit_.rank
+
+    def _preprocess(self, data: np.ndarray) -> np.ndarray:
+        """Samples with the preprocessing of the fit."""
+        if self.fit_.preprocessing is None:
+            return data
+        return np.asarray(as_array(self.fit_.preprocess_new(as_engine(data), 0)))
 
     def _scores(self, data: np.ndarray) -> np.ndarray:
         return np.asarray(self.fit_.project(data, 0))

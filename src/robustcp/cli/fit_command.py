@@ -18,15 +18,18 @@ from robustcp.cli.interrupts import explain_interrupt
 from robustcp.cli.options import (
     AsJson,
     CaseMode,
+    CenterModes,
     Constraint,
     Force,
     Limits,
     LogEvery,
+    LogRatioMode,
     Noise,
     Nonnegative,
     PictureFormat,
     Quiet,
     ReportFile,
+    ScaleModes,
     Seed,
     Smooth,
     TensorFile,
@@ -55,6 +58,9 @@ def fit(
     noise: Noise = None,
     cases: CaseMode = None,
     limits: Limits = None,
+    center: CenterModes = None,
+    scale: ScaleModes = None,
+    log_ratio: LogRatioMode = None,
     nonnegative: Nonnegative = None,
     smooth: Smooth = None,
     unimodal: Unimodal = None,
@@ -149,6 +155,9 @@ def fit(
         constraint or (),
         init,
         fixed,
+        center or (),
+        scale or (),
+        log_ratio,
     ).check()
     resources = ComputeResources.from_options(scheduler, workers, memory)
     inputs = (file, mask_file, weights, noise_file(noise), fit_options.init_file)

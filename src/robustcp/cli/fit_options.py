@@ -29,6 +29,9 @@ class FitOptions:
     constraint: Sequence[str] = ()
     init: str | None = None
     fixed: str | None = None
+    center: Sequence[str] = ()
+    scale: Sequence[str] = ()
+    log_ratio: str | None = None
 
     def check(self) -> FitOptions:
         """Refuse what cannot be meant, whatever the data."""
@@ -42,6 +45,7 @@ class FitOptions:
         self._parse_constraints()
         if self.limits is not None:
             _parse_limits(self.limits)
+        self._parse_preprocessing()
         return self
 
     @property
@@ -54,6 +58,8 @@ class FitOptions:
         arguments: dict[str, Any] = {"constraints": self._parse_constraints()}
         if self.limits is not None:
             arguments["limits"] = _parse_limits(self.limits)
+        if steps := self._parse_preprocessing():
+            arguments["preprocess"] = steps
         if self.method == "cp":
             arguments["nonnegative"] = parse_modes(self.nonnegative, modes)
         if self.init is not None:
@@ -62,6 +68,28 @@ class FitOptions:
         if self.fixed is not None:
             arguments["fixed"] = parse_modes(self.fixed, modes)
         return arguments
+
+    def _parse_preprocessing(self) -> list[Any]:
+        """Steps of preprocessing as the library takes them."""
+        from robustcp.preprocess import Center, LogRatio, Scale
+
+        steps: list[Any] = []
+        try:
+            if self.log_ratio is not None:
+                option = f"--log-ratio {self.log_ratio}"
+                mode, floor = _split_option(self.log_ratio)
+                steps += LogRatio(mode, floor=None if floor is None else float(floor))
+            for name, texts, step in (
+                ("center", self.center, Center),
+                ("scale", self.scale, Scale),
+            ):
+                for text in texts:
+                    option = f"--{name} {text}"
+                    mode, kind = _split_option(text)
+                    steps.append(step(mode) if kind is None else step(mode, kind))
+        except ValueError as error:
+            fail(f"{option}: {error}")
+        return steps
 
     def _parse_constraints(self) -> dict[Any, Any]:
         """Constraints as the library takes them, each mode as a number or a name."""
@@ -105,6 +133,12 @@ def _split_pair(option: str, text: str, placeholder: str) -> tuple[str, str]:
     if not separator or not mode:
         fail(f"{option} {text}: must be MODE={placeholder}")
     return mode, value
+
+
+def _split_option(text: str) -> tuple[int | str, str | None]:
+    """A mode, as a number or a name, and what is after a colon."""
+    mode, _, kind = text.partition(":")
+    return int(mode) if _is_number(mode) else mode, kind or None
 
 
 def _parse_limits(text: str) -> Any:

@@ -57,6 +57,32 @@ Limits = Annotated[
         "of cp), or none.",
     ),
 ]
+CenterModes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--center",
+        metavar="MODE[:mean]",
+        help="Subtract medians, or means, across a mode (number or name), such as the samples.",
+    ),
+]
+ScaleModes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scale",
+        metavar="MODE[:rms|sd]",
+        help="Divide each slab of a mode, such as each variable, by its robust size; or by its "
+        "root mean square or standard deviation. After --center.",
+    ),
+]
+LogRatioMode = Annotated[
+    str | None,
+    typer.Option(
+        "--log-ratio",
+        metavar="MODE[:FLOOR]",
+        help="Logarithms minus their mean over a mode of parts (clr), first of all. Entries below "
+        "FLOOR count as that; without one, zeros are missing.",
+    ),
+]
 CaseMode = Annotated[
     str | None,
     typer.Option(

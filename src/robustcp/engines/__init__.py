@@ -46,9 +46,9 @@ from robustcp.engines.preprocessing import (
     Center,
     Log,
     Preprocessing,
+    PreprocessingStep,
     Scale,
     Sqrt,
-    Step,
     Transformation,
 )
 from robustcp.engines.scales import Scales, VarianceFunction
@@ -80,11 +80,11 @@ __all__ = [
     "PartitionedEngine",
     "PartitionedTable",
     "Preprocessing",
+    "PreprocessingStep",
     "Scale",
     "Scales",
     "SchedulerError",
     "Sqrt",
-    "Step",
     "SweepRule",
     "SweepState",
     "Tiling",

@@ -516,10 +516,8 @@ class ObservedEngine(Engine):
 
     def transformed(self, transformation: Transformation) -> ObservedEngine:
         data = self.data
-        values = transformation.listed(data.sorted_values, data.sorted_indices)
-        transformed = Observed.from_sorted(
-            data.sorted_indices, values, data.shape, data.sorting
-        )
+        values = transformation.entries(data.sorted_values, data.sorted_indices)
+        transformed = Observed.from_sorted(data.sorted_indices, values, data.shape, data.sorting)
         return self._engine_for(transformed, self.view)
 
     def subtensor(self, indices: Sequence[np.ndarray | None]) -> ObservedEngine:

@@ -29,7 +29,7 @@ ARGUMENT_NAME = "preprocess"
 _Locate = Callable[[np.ndarray], np.ndarray]
 
 
-class Step(ABC):
+class PreprocessingStep(ABC):
     """One step of preprocessing: an increasing function of each entry, which can be undone."""
 
     #: Whether the step adds or multiplies, so that residuals of data are multiples of residuals.
@@ -49,7 +49,7 @@ class Step(ABC):
 
 
 @dataclass(frozen=True)
-class Center(Step):
+class Center(PreprocessingStep):
     """Subtract a location over a mode, for each combination of indices of the other modes.
 
     Parameters
@@ -78,7 +78,7 @@ class Center(Step):
 
 
 @dataclass(frozen=True)
-class Scale(Step):
+class Scale(PreprocessingStep):
     """Divide each slab of a mode by its size.
 
     Parameters
@@ -110,7 +110,7 @@ class Scale(Step):
 
 
 @dataclass(frozen=True)
-class Log(Step):
+class Log(PreprocessingStep):
     """The natural logarithm of entries.
 
     Parameters
@@ -145,7 +145,7 @@ class Log(Step):
 
 
 @dataclass(frozen=True)
-class Sqrt(Step):
+class Sqrt(PreprocessingStep):
     """The square root of entries; negative ones count as missing.
 
     The variance of a square root of a count is about 1/4, whatever its mean, if that is large.
@@ -162,7 +162,7 @@ class Sqrt(Step):
 
 
 @dataclass(frozen=True)
-class Anscombe(Step):
+class Anscombe(PreprocessingStep):
     """2 sqrt(x + 3/8): counts get a variance of about 1, from a mean of about 4 on."""
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
@@ -184,7 +184,7 @@ class Preprocessing:
     ----------
     shape : tuple of int
         The shape of the data.
-    steps : tuple of Step
+    steps : tuple of PreprocessingStep
         In the order in which they are applied, modes by number.
     values : tuple of (float64 array or None), one for each step
         The centres or the sizes, which broadcast to the data: of size 1 in a mode that they do not
@@ -200,7 +200,7 @@ class Preprocessing:
     """
 
     shape: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PreprocessingStep, ...]
     values: tuple[np.ndarray | None, ...]
 
     def __bool__(self) -> bool:
@@ -229,6 +229,17 @@ class Preprocessing:
     def affine(self) -> bool:
         """Whether residuals in the units of the data are multiples of preprocessed ones."""
         return all(step.affine for step in self.steps)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all centres and sizes are known."""
+        pairs = zip(self.steps, self.values, strict=True)
+        return all(v is not None or not isinstance(step, Center | Scale) for step, v in pairs)
+
+    @property
+    def scales(self) -> bool:
+        """Whether any step is a scaling."""
+        return any(isinstance(step, Scale) for step in self.steps)
 
     def undo_difference(self, r: Array, locate: _Locate = np.asarray) -> Array:
         """Differences of preprocessed entries in the units of the data; of affine steps only."""
@@ -298,14 +309,14 @@ class Preprocessing:
         return ", ".join(step.describe(names) for step in self.steps)
 
 
-def _depends_on(step: Step, value: np.ndarray, mode: int) -> bool:
+def _depends_on(step: PreprocessingStep, value: np.ndarray, mode: int) -> bool:
     """Whether the centres or sizes of a step differ between the slabs of a mode."""
     if isinstance(step, Center):
         return step.mode != mode
     return isinstance(step, Scale) and step.mode == mode
 
 
-def _locate_listed(indices: Sequence[np.ndarray]) -> _Locate:
+def _locate_listed(indices: Sequence[np.ndarray] | np.ndarray) -> _Locate:
     return lambda value: np.asarray(value[broadcast_indices(value, indices)])
 
 
@@ -346,7 +357,7 @@ class Transformation:
         """Preprocessed entries of a box."""
         return self._apply(x, lambda value: value[broadcast_box(value, box)])
 
-    def listed(self, x: np.ndarray, indices: Sequence[np.ndarray]) -> np.ndarray:
+    def entries(self, x: np.ndarray, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """Preprocessed entries, given by an array of indices for each mode."""
         z = np.asarray(self._apply(x, _locate_listed(indices)))
         if np.isnan(z).any():
@@ -371,9 +382,7 @@ class Transformation:
 
     def subset(self, indices: Sequence[Indices]) -> Transformation:
         """The transformation of the entries at some indices of each mode."""
-        given, limits = (
-            part and part.subset(indices) for part in (self.given_limits, self.limits)
-        )
+        given, limits = (part and part.subset(indices) for part in (self.given_limits, self.limits))
         return Transformation(self.preprocessing.subset(indices), given, limits)
 
 
@@ -382,4 +391,3 @@ def _preprocessed_limit(preprocessing: Preprocessing, limit: np.ndarray) -> np.n
     with np.errstate(all="ignore"):
         z = preprocessing.apply(np.where(np.isinf(limit), np.nan, limit))
     return z if np.isfinite(z).any() else None
-

@@ -20,7 +20,7 @@ from robustcp.engines.dense import DenseEngine
 from robustcp.engines.entries import Entries, subset_shape, subtensor_indices
 from robustcp.engines.labelled import without_labels
 from robustcp.engines.limits import Limits
-from robustcp.engines.observed import Observed
+from robustcp.engines.observed import Observed, ObservedEngine
 
 #: Data in chunks is read into memory if it has no more entries.
 MAX_LOADED_ENTRIES = 1 << 24
@@ -128,7 +128,7 @@ def _from_engine(engine: Engine) -> HostData:
 def host_data(X: Any) -> HostData:
     """What `as_engine` takes on the host; names and labels are left behind.
 
-    Of engines only those of data in chunks. Of a table in parts it is a sample of the entries.
+    Of an engine it is the data without its view. Of a table in parts it is a sample of the entries.
 
     >>> host_data(np.ones((3, 4, 5))).take(1, np.array([0, 2])).shape
     (3, 2, 5)
@@ -136,6 +136,10 @@ def host_data(X: Any) -> HostData:
     X = without_labels(X)
     if isinstance(X, Observed):
         return HostData(X)
+    if isinstance(X, ObservedEngine):
+        return HostData(X.data)
+    if isinstance(X, DenseEngine):
+        X = X.array
     if isinstance(X, ChunkedEngine | PartitionedEngine):
         return _from_engine(X)
     if isinstance(X, PartitionedTable):

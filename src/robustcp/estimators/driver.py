@@ -38,8 +38,8 @@ from robustcp.optimize.posterior_means import move_to_posterior_means
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.row_prior import PriorDominatedRows, RowPrior
 from robustcp.optimize.solver import Solver, State
-from robustcp.preprocess import preprocess
 from robustcp.persist.checkpoint import CheckpointRequest, FitRecord, SavedRun
+from robustcp.preprocess import fit_preprocessing, unit_warnings
 from robustcp.results import diagnostics
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
@@ -137,7 +137,9 @@ def estimate(
             engine = engine.weighted(align_to_axes(engine.view.axes, spec.entry_weights))
         limits, limit_notes = parse_limits(spec.limits, engine)
         engine = engine.censored(limits)
-        preprocessing, engine, preprocess_notes = preprocess(spec.preprocess, engine)
+        preprocessing, engine, preprocess_notes = fit_preprocessing(spec.preprocess, engine)
+        scaled = preprocessing is not None and preprocessing.scales
+        unit_findings = [] if scaled else unit_warnings(engine)
         axes = engine.view.axes
         if checkpoint is not None and preprocessing is not None:
             options = checkpoint.options | {"preprocess": preprocessing.describe(axes.modes)}
@@ -157,15 +159,16 @@ def estimate(
     if fit_engine is not engine:
         weights, *factors = _transfer_arrays((fit.model.weights, *fit.model.factors), engine)
         fit = replace(fit, model=KruskalTensor(weights, tuple(factors)))
-    for warning in fit.warnings:
-        LOG.warning("%s", warning, extra={"of_fit": True})
     fit = replace(
         fit,
         constraints=constraints,
         limits=limits,
         preprocessing=preprocessing,
+        warnings=(*fit.warnings, *unit_findings),
         notes=(*fit.notes, *limit_notes, *preprocess_notes),
     )
+    for warning in fit.warnings:
+        LOG.warning("%s", warning, extra={"of_fit": True})
     return _label_fit(fit, axes)
 
 

@@ -30,6 +30,7 @@ from robustcp.model.metrics import align_components, canonical_model
 from robustcp.noise import Noise, estimate_rough_noise, parse_limits
 from robustcp.optimize.problem import Problem
 from robustcp.persist.checkpoint import CheckpointArgument, request_checkpoint
+from robustcp.preprocess import fit_preprocessing
 from robustcp.results.fit import Fit
 from robustcp.results.view import FittedView
 from robustcp.starts.subsamples import draw_indices, restrict_constraints
@@ -161,7 +162,7 @@ def _equal(first: Any, second: Any) -> bool:
     return bool(np.array_equal(first, second, equal_nan=True))
 
 
-def rank_profile(
+def rank_profile(  # noqa: PLR0913 - many are those of `cp`
     X: Any,
     ranks: int | Iterable[int] = range(1, 9),
     *,
@@ -170,6 +171,7 @@ def rank_profile(
     nonnegative: bool | tuple[bool, ...] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
     limits: Any = "auto",
+    preprocess: Any = None,
     starts: int | str = "auto",
     rng: Seed = None,
     jobs: int | None = None,
@@ -193,8 +195,8 @@ def rank_profile(
         The mode that holds samples. With fewer than four of them only cells are held out.
     folds : int
         The number of folds.
-    nonnegative, constraints, limits
-        As in `cp`. Censored entries are not held out.
+    nonnegative, constraints, limits, preprocess
+        As in `cp`. Censored entries are not held out. Centres and sizes are those of all data.
     starts : int or "auto"
         The most starts at each rank, for all data and for each fold; fewer if two of them agree.
         "auto" is 4.
@@ -224,8 +226,11 @@ def rank_profile(
         constraints_by_mode(constraints, axes.modes, engine.order), nonnegative, axes
     )
     rng_state = dict(generator.bit_generator.state)
+    found_limits, _ = parse_limits(limits, engine)
+    censored = as_engine(host_data(X).data).with_axes(axes).censored(found_limits)
+    preprocessing, preprocessed, _ = fit_preprocessing(preprocess, censored)
     data, bound_constraints = _subsample(
-        replace(host_data(X), limits=parse_limits(limits, engine)[0]),
+        replace(host_data(preprocessed), limits=preprocessed.view.limits),
         bind_constraints(mode_constraints, engine.shape, axes.labels),
         max(rank_list),
         generator,
@@ -247,6 +252,7 @@ def rank_profile(
         constraints=repr(mode_constraints),
         starts=start_count,
         rng=rng_state,
+        **({} if preprocessing is None else {"preprocess": preprocessing.describe(axes.modes)}),
     )
     paths = RankPathCheckpoint(request, len(tasks))
     pending = [number for number in range(len(tasks)) if number not in paths.completed]

@@ -462,7 +462,11 @@ class _FitFile(CheckpointFile):
         rng: np.random.Generator,
     ) -> None:
         self._plan, self._max_sweeps, self._engine = plan, max_sweeps, plan.problem.engine
-        omitted = {State: {"cached_equations"}, Noise: {"known_sigmas"}, Fit: {"limits", "preprocessing"}}
+        omitted = {
+            State: {"cached_equations"},
+            Noise: {"known_sigmas"},
+            Fit: {"limits", "preprocessing"},
+        }
         codec = Codec(SAVED_CLASSES, omitted)
         try:
             codec.register([*plan.stages, *plan.mode_constraints, *request.options.values()])

@@ -47,7 +47,7 @@ class FitWarning:
     code : str
         For programs: "one_start", "search_limit", "ambiguous", "structured", "narrow", "prior",
         "rejected", "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined",
-        "unsolved".
+        "units", "unsolved".
     sentence : str
         The finding, and what to try.
     numbers : dict

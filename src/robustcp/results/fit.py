@@ -322,7 +322,8 @@ class Fit:
         """For each mode, by its name, its factor as a pandas.DataFrame.
 
         Rows have the labels of the mode, columns the numbers of the components. Columns have
-        unit norm; `weights` has the sizes of the components.
+        unit norm; `weights` has the sizes of the components. `attrs` of the frames say what
+        preprocessing the factors are of.
 
         Examples
         --------
@@ -338,6 +339,8 @@ class Fit:
             rows = range(A.shape[0]) if labels is None else labels
             index = pandas.Index(rows, name=name, tupleize_cols=False)
             frames[name] = pandas.DataFrame(np.asarray(to_host(A)), index=index, columns=components)
+            if self.preprocessing is not None:
+                frames[name].attrs["preprocessing"] = self.preprocessing.describe(self.modes)
         return frames
 
     def to_xarray(self) -> xarray.Dataset:
@@ -353,7 +356,10 @@ class Fit:
             data[f"factor_{n}"] = ((name, "component"), np.asarray(to_host(A)))
             if labels is not None:
                 coords[name] = (name, labels, {"units": unit} if unit else {})
-        return xarray.Dataset(data, coords=coords)
+        attributes = {}
+        if self.preprocessing is not None:
+            attributes["preprocessing"] = self.preprocessing.describe(self.modes)
+        return xarray.Dataset(data, coords=coords, attrs=attributes)
 
     def full(self) -> Array:
         """The model as a whole tensor, in the units of the data."""

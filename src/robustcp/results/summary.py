@@ -92,6 +92,7 @@ def _describe_fit(fit: Fit) -> dict[str, Any]:
         "components": _describe_components(fit),
         "noise": describe_noise(fit.noise, fit, fit.noise.outlying_slabs()),
         "limits": None if fit.limits is None else fit.limits.describe(),
+        "preprocessing": fit.preprocessing and fit.preprocessing.describe(fit.modes),
         "starts": list(fit.starts),
         "reached": fit.starts.reached,
         "cases": _describe_cases(fit),
@@ -251,6 +252,9 @@ def list_facts(content: Mapping[str, Any]) -> Iterator[Fact]:
         sizes = zip(names, content["shape"], strict=True)
         yield Fact("modes", ", ".join(f"{name} ({size})" for name, size in sizes))
     constraints = [f"{mode}: {constraint}" for mode, constraint in content["constraints"].items()]
+    if content["preprocessing"] is not None:
+        units = "weights, factors and noise are of preprocessed data"
+        yield Fact("preprocessing", content["preprocessing"], (units,))
     yield Fact("loss", content["loss"], tuple(constraints))
     stages = ", ".join(f"{name} {count}" for name, count in content["stages"])
     yield Fact("sweeps", f"{content['sweeps']} ({stages})")

@@ -526,9 +526,7 @@ class TransformedBlock(Block):
         )
 
 
-def _transform_block(
-    entries: np.ndarray, transformation: Transformation, dtype: Any
-) -> np.ndarray:
+def _transform_block(entries: np.ndarray, transformation: Transformation, dtype: Any) -> np.ndarray:
     whole = tuple(slice(0, size) for size in entries.shape)
     return np.asarray(transformation.box(entries.astype(dtype, copy=False), whole))
 
@@ -542,7 +540,8 @@ class TransformedSource(Source):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(working_dtype(np.empty(0, self._source.dtype)))
+        dtype: np.dtype[Any] = np.dtype(working_dtype(np.empty(0, self._source.dtype)))
+        return dtype
 
     def blocks(self, group: Tile) -> list[Block]:
         return [
@@ -559,9 +558,7 @@ class TransformedSource(Source):
         self._source.check(group)
 
     def subset(self, indices: Sequence[np.ndarray | None]) -> Source:
-        return TransformedSource(
-            self._source.subset(indices), self._transformation.subset(indices)
-        )
+        return TransformedSource(self._source.subset(indices), self._transformation.subset(indices))
 
     def as_dask(self) -> Any:
         lazy = self._source.as_dask()

@@ -56,7 +56,7 @@ class TableBlock(Block):
         rows = self.layout.decode_rows(data.read())
         if self.transformation is None:
             return rows
-        return Rows(rows.indices, self.transformation.listed(rows.values, rows.indices))
+        return Rows(rows.indices, self.transformation.entries(rows.values, rows.indices))
 
     def engine(self, arrays: Sequence[Rows], job: Job) -> ObservedEngine | None:
         (rows,) = arrays

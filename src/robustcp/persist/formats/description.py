@@ -15,9 +15,9 @@ from robustcp.engines import (
     Center,
     ListedField,
     Log,
+    PreprocessingStep,
     Scale,
     Sqrt,
-    Step,
     to_host,
 )
 from robustcp.losses import Loss, loss_types
@@ -47,7 +47,7 @@ NOISE_FIELDS = {
 CASE_ARRAYS = ("weights", "distances", "cutoffs")
 
 #: The steps of preprocessing, by the name that a file gives them.
-STEPS: dict[str, type[Step]] = {
+STEPS: dict[str, type[PreprocessingStep]] = {
     kind.__name__: kind for kind in (Anscombe, Center, Log, Scale, Sqrt)
 }
 

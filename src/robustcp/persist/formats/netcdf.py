@@ -65,7 +65,7 @@ def _dimension_names(modes: Sequence[Any]) -> tuple[str, ...]:
     mode_names = [str(mode) for mode in modes]
     array_names = (
         f"{prefix}_{n}"
-        for prefix in ("factor", "noise", "known")
+        for prefix in ("factor", "noise", "known", "preprocess")
         for n in range(len(mode_names) + 1)
     )
     used_names = {"component", "sweep", "weights", "trace", "known_listed", *array_names}
