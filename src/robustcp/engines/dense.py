@@ -408,7 +408,9 @@ def _fibre_means(x: Array, axis: int, xp: Any) -> Array:
     total = xp.sum(
         xp.where(missing, xp.zeros_like(x), x), axis=axis, keepdims=True, dtype=xp.float64
     )
-    return total / xp.sum(xp.astype(~missing, xp.float64), axis=axis, keepdims=True)
+    count = xp.sum(xp.astype(~missing, xp.float64), axis=axis, keepdims=True)
+    mean = total / xp.where(count > 0, count, xp.ones_like(count))
+    return xp.where(count > 0, mean, xp.full_like(mean, math.nan))
 
 
 _LOCATIONS = {"median": _fibre_medians, "mean": _fibre_means}

@@ -59,6 +59,11 @@ WARNING_MEANINGS: dict[str, tuple[str, str]] = {
         "The noise could not be told from outliers, so the last step of the fit was left out.",
         "Try another rank, or more starts.",
     ),
+    "units": (
+        "Slabs of a mode that may be of variables differ more than a hundredfold in size, so that "
+        "the fit is of the largest.",
+        "If their units differ, scale within that mode: preprocess=[Scale(mode)].",
+    ),
     "unsolved": ("Some rows could not be solved for.", "Fit a lower rank."),
     "subsets": (
         "Fewer subsets of samples were tried than it takes to be sure that one has no bad sample.",

@@ -514,21 +514,32 @@ class SubsetSource(Source):
 
 @dataclass(frozen=True, eq=False)
 class TransformedBlock(Block):
-    """A block whose entries are changed after they are read."""
+    """A block whose entries are changed, in several steps, after they are read."""
 
-    transformation: Transformation | None = None
+    transformations: tuple[Transformation, ...] = ()
 
     def load(self, data: Any) -> Any:
-        assert self.transformation is not None
-        entries = super().load(data)
-        return np.ascontiguousarray(
-            _transform_block(entries, self.transformation, working_dtype(entries))
-        )
+        return _transform(super().load(data), self.transformations)
 
 
-def _transform_block(entries: np.ndarray, transformation: Transformation, dtype: Any) -> np.ndarray:
+def _transform(entries: np.ndarray, transformations: Sequence[Transformation]) -> np.ndarray:
+    """The entries of a block after its transformations, in C order."""
     whole = tuple(slice(0, size) for size in entries.shape)
-    return np.asarray(transformation.box(entries.astype(dtype, copy=False), whole))
+    values = entries.astype(working_dtype(entries), copy=False)
+    for transformation in transformations:
+        values = transformation.box(values, whole)
+    return np.ascontiguousarray(values)
+
+
+@dataclass(frozen=True, eq=False)
+class _LazyTransformation:
+    """Changes the entries of a chunk of an array of Dask."""
+
+    transformation: Transformation
+
+    def __call__(self, entries: np.ndarray, block_info: Any = None) -> np.ndarray:
+        box = tuple(slice(a, b) for a, b in block_info[0]["array-location"])
+        return _transform(np.asarray(entries), [self.transformation.subset(box)])
 
 
 class TransformedSource(Source):
@@ -544,12 +555,12 @@ class TransformedSource(Source):
         return dtype
 
     def blocks(self, group: Tile) -> list[Block]:
-        return [
-            TransformedBlock(
-                block.box, block.data, block.selection, self._transformation.subset(block.box)
-            )
-            for block in self._source.blocks(group)
-        ]
+        blocks: list[Block] = []
+        for block in self._source.blocks(group):
+            earlier = block.transformations if isinstance(block, TransformedBlock) else ()
+            own = self._transformation.subset(block.box)
+            blocks.append(TransformedBlock(block.box, block.data, block.selection, (*earlier, own)))
+        return blocks
 
     def group_grid(self, max_entries: int) -> Grid:
         return self._source.group_grid(max_entries)
@@ -558,29 +569,18 @@ class TransformedSource(Source):
         self._source.check(group)
 
     def subset(self, indices: Sequence[np.ndarray | None]) -> Source:
-        return TransformedSource(self._source.subset(indices), self._transformation.subset(indices))
+        part = self._source.subset(indices)
+        return TransformedSource(part, self._transformation.subset(indices))
 
     def as_dask(self) -> Any:
         lazy = self._source.as_dask()
         if lazy is None:
             return None
         return lazy.map_blocks(
-            _LazyTransformation(self._transformation, self.dtype),
+            _LazyTransformation(self._transformation),
             dtype=self.dtype,
             meta=np.empty((0,) * len(self.shape), self.dtype),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _LazyTransformation:
-    """Changes the entries of a chunk of an array of Dask."""
-
-    transformation: Transformation
-    dtype: Any
-
-    def __call__(self, entries: np.ndarray, block_info: Any = None) -> np.ndarray:
-        box = tuple(slice(a, b) for a, b in block_info[0]["array-location"])
-        return _transform_block(np.asarray(entries), self.transformation.subset(box), self.dtype)
 
 
 def chunked_source(data: Any) -> Source | None:

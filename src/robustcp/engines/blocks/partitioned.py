@@ -11,7 +11,6 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from robustcp._util.checks import ArgumentError
 from robustcp._util.typing import Array, Factors
 from robustcp.engines.base import View
 from robustcp.engines.blocks.block_engine import BlockEngine, concurrent_pieces, thread_count
@@ -31,7 +30,7 @@ from robustcp.engines.entries import Entries, sample_size, subset_shape, subtens
 from robustcp.engines.entry_field import broadcast_indices
 from robustcp.engines.memory import fits_in_memory, format_bytes
 from robustcp.engines.observed import Observed, ObservedEngine
-from robustcp.engines.preprocessing import ARGUMENT_NAME, Transformation
+from robustcp.engines.preprocessing import Transformation
 from robustcp.engines.threads import TileExecutor
 from robustcp.engines.tiles import Tile, split_range
 from robustcp.losses import Loss
@@ -49,14 +48,15 @@ class TableBlock(Block):
     """A part of a table as a block, whose box is all of the tensor."""
 
     layout: TableLayout | None = field(default=None, repr=False)
-    transformation: Transformation | None = field(default=None, repr=False)
+    transformations: tuple[Transformation, ...] = field(default=(), repr=False)
 
     def load(self, data: Any) -> Rows:
         assert self.layout is not None
         rows = self.layout.decode_rows(data.read())
-        if self.transformation is None:
-            return rows
-        return Rows(rows.indices, self.transformation.entries(rows.values, rows.indices))
+        values = rows.values
+        for transformation in self.transformations:
+            values = transformation.entries(values, rows.indices)
+        return Rows(rows.indices, values)
 
     def engine(self, arrays: Sequence[Rows], job: Job) -> ObservedEngine | None:
         (rows,) = arrays
@@ -136,7 +136,7 @@ class PartitionedEngine(BlockEngine):
             threads, _ = concurrent_pieces(memory, size, description, threads)
         self.executor = TileExecutor(threads)
         self._samples: dict[int, Rows] = {}
-        self._transformation: Transformation | None = None
+        self._transformations: tuple[Transformation, ...] = ()
 
     def __repr__(self) -> str:
         return f"PartitionedEngine({self._data!r})"
@@ -148,7 +148,7 @@ class PartitionedEngine(BlockEngine):
                 box,
                 partition,
                 layout=self._data.layout,
-                transformation=self._transformation,
+                transformations=self._transformations,
             )
             own_positions = None if positions is None else positions[number]
             groups.append(Group(number, box, [Piece((block,), sample_indices=own_positions)]))
@@ -239,10 +239,8 @@ class PartitionedEngine(BlockEngine):
         return np.asarray(array[broadcast_indices(array, rows.indices)])
 
     def transformed(self, transformation: Transformation) -> PartitionedEngine:
-        if self._transformation is not None:
-            raise ArgumentError(ARGUMENT_NAME, "the data is preprocessed already")
         other = self._without_cached_values()
-        other._transformation, other._samples = transformation, {}
+        other._transformations, other._samples = (*self._transformations, transformation), {}
         return other
 
     @property
