@@ -61,8 +61,9 @@ CenterModes = Annotated[
     list[str] | None,
     typer.Option(
         "--center",
-        metavar="MODE[:mean]",
-        help="Subtract medians, or means, across a mode (number or name), such as the samples.",
+        metavar="MODE[:mean|skipped]",
+        help="Subtract medians across a mode (number or name), such as the samples; or means, or "
+        "means without far values.",
     ),
 ]
 ScaleModes = Annotated[

@@ -358,7 +358,7 @@ class Engine(ABC):
         return [entries.fibre_sums(to_host(work(residuals))) for work in works]
 
     def fibre_locations(self, mode: int, location: str) -> np.ndarray:
-        """The "median" or "mean" of each fibre along a mode, on the host.
+        """The "median", "mean" or "skipped" mean of each fibre along a mode, on the host.
 
         An array of the data's shape, but of size 1 in the mode; NaN for fibres without entries.
         """

@@ -15,7 +15,7 @@ from robustcp._util.typing import Array, Factors
 from robustcp.engines.algebra import Algebra, TritonAlgebra
 from robustcp.engines.arrays import to_host
 from robustcp.engines.base import Elementwise, Engine, Ridges, View, WholeSweep
-from robustcp.engines.entries import Entries, model_at
+from robustcp.engines.entries import SKIPPED_BEYOND, Entries, model_at
 from robustcp.engines.limits import drop_satisfied
 from robustcp.engines.memory import format_bytes, free_memory
 from robustcp.engines.normal_equations import NormalEquations
@@ -413,4 +413,15 @@ def _fibre_means(x: Array, axis: int, xp: Any) -> Array:
     return xp.where(count > 0, mean, xp.full_like(mean, math.nan))
 
 
-_LOCATIONS = {"median": _fibre_medians, "mean": _fibre_means}
+def _fibre_skipped_means(x: Array, axis: int, xp: Any) -> Array:
+    """The means along an axis of the values that are not far from the median."""
+    distance = xp.abs(x - _fibre_medians(x, axis, xp))
+    far = distance > SKIPPED_BEYOND * _fibre_medians(distance, axis, xp)
+    return _fibre_means(xp.where(far, xp.full_like(x, math.nan), x), axis, xp)
+
+
+_LOCATIONS = {
+    "median": _fibre_medians,
+    "mean": _fibre_means,
+    "skipped": _fibre_skipped_means,
+}

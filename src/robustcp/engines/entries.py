@@ -24,6 +24,9 @@ SAMPLE_ENTRIES = 1 << 16
 SLAB_SAMPLE_ENTRIES = 64
 #: The most entries of a sample, however long modes are.
 MAX_SAMPLE_ENTRIES = 1 << 20
+#: A skipped mean leaves out values that are further from the median than this many median
+#: distances (3 standard deviations of normal values).
+SKIPPED_BEYOND = 4.45
 #: Entries whose products of factor rows are held at a time.
 BLOCK_ENTRIES = 1 << 16
 
@@ -186,23 +189,24 @@ class Entries:
         return sums
 
     def fibre_locations(self, mode: int, location: str) -> np.ndarray:
-        """The "median" or "mean" of the values in each fibre along a mode, NaN without entries.
+        """A location of the values in each fibre along a mode, NaN without entries.
 
-        An array of the tensor's shape, but of size 1 in the mode.
+        The "median", the "mean", or the "skipped" mean of values not far from the median. An array
+        of the tensor's shape, but of size 1 in the mode.
         """
         numbers, sizes = Fibres.fibre_numbers(self.shape, mode, self.indices)
-        counts = np.bincount(numbers, minlength=math.prod(sizes))
+        counts, values = np.bincount(numbers, minlength=math.prod(sizes)), self.values
         with np.errstate(invalid="ignore"):
-            if location == "mean":
-                locations = np.bincount(numbers, self.values, counts.size) / counts
-                return np.asarray(locations.reshape(sizes))
-            ordered = self.values[np.lexsort((self.values, numbers))]
-            first = np.cumsum(counts) - counts
-            last = max(ordered.size - 1, 0)
-            lower, upper = (
-                ordered[np.minimum(first + k, last)] for k in ((counts - 1) // 2, counts // 2)
-            )
-            locations = np.where(counts > 0, lower + 0.5 * (upper - lower), np.nan)
+            if location != "mean":
+                locations = _group_medians(values, numbers, counts)
+            if location == "skipped":
+                distances = np.abs(values - locations[numbers])
+                limits = SKIPPED_BEYOND * _group_medians(distances, numbers, counts)
+                keep = distances <= limits[numbers]
+                numbers, values = numbers[keep], values[keep]
+                counts = np.bincount(numbers, minlength=counts.size)
+            if location != "median":
+                locations = np.bincount(numbers, values, counts.size) / counts
         return np.asarray(locations.reshape(sizes))
 
     def dense_slice(self, values: np.ndarray, fixed: Mapping[int, int]) -> np.ndarray:
@@ -237,3 +241,11 @@ class Entries:
         x = np.abs(self.values)
         limit = 5 * float(np.median(x)) or float(x.max())
         return math.sqrt(float(np.mean(np.minimum(x, limit) ** 2)))
+
+
+def _group_medians(values: np.ndarray, numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The median of the values with each number; NaN where there are none."""
+    ordered = values[np.lexsort((values, numbers))]
+    first, last = np.cumsum(counts) - counts, max(ordered.size - 1, 0)
+    lower, upper = (ordered[np.minimum(first + k, last)] for k in ((counts - 1) // 2, counts // 2))
+    return np.where(counts > 0, lower + 0.5 * (upper - lower), np.nan)

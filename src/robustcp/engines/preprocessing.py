@@ -56,8 +56,13 @@ class Center(PreprocessingStep):
     ----------
     mode : int or str
         The mode across which data is centred, such as the samples, by number or name.
-    location : {"median", "mean"}
-        The median is not moved by bad samples as long as they are fewer than half.
+    location : {"median", "skipped", "mean"}
+        The median is not moved by bad samples as long as they are fewer than half. "skipped" is the
+        mean of the values within 3 standard deviations of the median, as the median distance from
+        it tells them. A mean over the same samples for all fibres takes components to components,
+        as a median does only nearly: where the noise is far smaller than the differences between
+        samples, centring by medians leaves a remainder that "skipped" does not, but for single
+        skipped values.
     """
 
     mode: int | str
@@ -65,7 +70,7 @@ class Center(PreprocessingStep):
     affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checks.choice("location", self.location, ("median", "mean"))
+        checks.choice("location", self.location, ("median", "skipped", "mean"))
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
         return x - value
