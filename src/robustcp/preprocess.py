@@ -45,6 +45,8 @@ TAU_SCALE_LIMIT, TAU_MEAN_LIMIT = 1.54764, 4.0
 TAU_SCALE_MEAN, TAU_MEAN_MEAN = 0.5, 0.1560052
 #: The M-scale is computed to this relative accuracy, in at most so many passes.
 SCALE_TOL, MAX_SCALE_PASSES = 1e-9, 100
+#: Rounding errors in multiples of the machine epsilon.
+ROUNDING = 16.0
 #: Slabs of variables have different units if their sizes differ by more than this.
 MAX_SIZE_RATIO = 100.0
 #: A mode without names and labels may be of variables if it is no longer.
@@ -105,6 +107,12 @@ def parse_steps(given: Any, engine: Engine) -> tuple[PreprocessingStep, ...]:
             steps[k] = replace(step, mode=mode)
         elif any(isinstance(earlier, Center) for earlier in steps[:k]):
             raise ArgumentError(_ARGUMENT_NAME, f"{step!r} must come before any centring")
+    for run in _runs_of_steps(steps):
+        scalings = [step for step in steps[run.start : run.stop] if isinstance(step, Scale)]
+        if len(run) > 1 and any(step.size == "sd" for step in scalings):
+            raise ArgumentError(
+                _ARGUMENT_NAME, "several modes cannot be scaled to standard deviations; use 'rms'"
+            )
     return tuple(steps)
 
 
@@ -157,7 +165,11 @@ def complete(preprocessing: Preprocessing, engine: Engine) -> tuple[Preprocessin
                 current = before.preprocessed(
                     _take(replace(preprocessing, values=tuple(values)), known)
                 )
-                values[k], own_change = _update(preprocessing.steps[k], values[k], current)
+                value, own_change = _update(preprocessing.steps[k], values[k], current)
+                if isinstance(preprocessing.steps[k], Scale):
+                    rounding = _rounding_of_centring(preprocessing, k, engine.machine_epsilon)
+                    value = np.where(value > rounding, value, 1.0)
+                values[k] = value
                 change = max(change, own_change)
             if len(unknown) == 1 or change <= REPEAT_TOL:
                 break
@@ -179,6 +191,21 @@ def _runs_of_steps(steps: Sequence[PreprocessingStep]) -> Iterator[range]:
         size = len(list(group))
         yield range(first, first + size)
         first += size
+
+
+def _rounding_of_centring(preprocessing: Preprocessing, number: int, epsilon: float) -> np.ndarray:
+    """The size of rounding errors that centring leaves in each slab that a step scales.
+
+    A variable that is constant has no other size.
+    """
+    mode = int(preprocessing.steps[number].mode)  # type: ignore[attr-defined]
+    shape = [size if n == mode else 1 for n, size in enumerate(preprocessing.shape)]
+    errors, others = np.zeros(shape), tuple(n for n in range(len(shape)) if n != mode)
+    for step, value in zip(preprocessing.steps[:number], preprocessing.values, strict=False):
+        if isinstance(step, Center) and value is not None:
+            largest = np.abs(value).max(axis=others, keepdims=True)
+            errors = np.maximum(errors, ROUNDING * epsilon * largest)
+    return errors
 
 
 def _take(preprocessing: Preprocessing, numbers: Sequence[int]) -> Preprocessing:
@@ -232,7 +259,9 @@ def _standard_deviations(engine: Engine, mode: int) -> np.ndarray:
     centred = engine.preprocessed(Preprocessing(engine.shape, (Center(mode),), values))
     counts = engine.slab_counts(mode)
     correction = np.sqrt(counts / np.maximum(counts - 1, 1))
-    return np.asarray(_root_mean_squares(centred, mode) * correction)
+    deviations, rms = (_root_mean_squares(data, mode) for data in (centred, engine))
+    rounding = ROUNDING * engine.machine_epsilon * rms
+    return np.asarray(np.where(deviations > rounding, deviations, 0.0) * correction)
 
 
 def _slab_means(engine: Engine, mode: int, work: Any) -> np.ndarray:
