@@ -26,6 +26,7 @@ from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.quick_slab_scales import estimate_main_effects
 from robustcp.noise.residuals import Residuals, SlabScales
 from robustcp.noise.resolution import Resolution
+from robustcp.noise.second_peak import add_second_peak
 from robustcp.noise.settings import NOISE_SETTINGS
 from robustcp.optimize.units import Units
 
@@ -46,9 +47,9 @@ def estimate_noise(
         initial = select_kind(residuals)
         kind = initial.kind
     if kind == COMMON:
-        return fit_common_noise(residuals)
+        return add_second_peak(residuals, fit_common_noise(residuals))
     sample = residuals.subsample(NOISE_SETTINGS.estimation_entries)
-    return fit_noise(sample, kind, initial, known_slabs)
+    return add_second_peak(sample, fit_noise(sample, kind, initial, known_slabs))
 
 
 def estimate_model_noise(
@@ -64,7 +65,8 @@ def estimate_model_noise(
     Known standard deviations (the engine's scales, which are in the units of the data) are not
     estimated.
     """
-    residuals = Residuals.of(engine, factors, resolution)
+    fitted_scales = () if initial is None else initial.slabs
+    residuals = Residuals.of(engine, factors, resolution, fitted_scales=fitted_scales)
     known_scales = engine.view.scales
     if known_scales is not None:
         noise = fit_common_noise(residuals, 1 / known_scales.unit / units.factor)
@@ -84,7 +86,7 @@ def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolutio
     residuals = Residuals.of(engine, factors, resolution).subsample(NOISE_SETTINGS.rough_entries)
     if resolution.small_counts and engine.takes_scales:
         return fit_noise(residuals, Kind(signal=True)).with_signal(factors)
-    modes = residuals.scalable_modes if engine.takes_scales else ()
+    modes = residuals.quickly_scalable_modes if engine.takes_scales else ()
     return standardize_by_main_effects(residuals, modes)[0]
 
 
