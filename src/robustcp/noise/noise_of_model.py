@@ -41,15 +41,17 @@ def estimate_noise(
 
     `initial` is an earlier estimate, if there is one. It is not used when the kind is to be
     selected, nor if it is of another kind. `known_slabs` are the scales of slabs that are known
-    already, for some modes.
+    already, for some modes. A second peak is only looked for if `initial` has one, or is not given.
     """
+    one_peak = initial is not None and not initial.shifted
     if kind is None:
         initial = select_kind(residuals)
         kind = initial.kind
-    if kind == COMMON:
-        return add_second_peak(residuals, fit_common_noise(residuals))
-    sample = residuals.subsample(NOISE_SETTINGS.estimation_entries)
-    return add_second_peak(sample, fit_noise(sample, kind, initial, known_slabs))
+    sample = residuals
+    if kind != COMMON:
+        sample = residuals.subsample(NOISE_SETTINGS.estimation_entries)
+    noise = fit_noise(sample, kind, initial, known_slabs)
+    return noise if one_peak else add_second_peak(sample, noise)
 
 
 def estimate_model_noise(
