@@ -84,8 +84,9 @@ class FittedView:
         if noise.known:
             return noise.scaled(1 / problem.units.factor)
         kind = noise.kind if noise.kind_determined else None
+        initial = noise.scaled(1 / problem.units.factor) if noise.kind_determined else None
         return estimate_model_noise(
-            problem.engine, self.factors, problem.resolution, problem.units, kind
+            problem.engine, self.factors, problem.resolution, problem.units, kind, initial
         )
 
     def residuals(self) -> Array:
