@@ -41,7 +41,13 @@ from robustcp.results import diagnostics
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
-from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
+from robustcp.starts.cases import (
+    CaseDiagnostics,
+    cost_of_most_samples,
+    diagnose_cases,
+    estimate_bad_scores,
+    readmit_cases,
+)
 from robustcp.starts.criterion import Criterion, has_split_component
 from robustcp.starts.fit_plan import Plan
 from robustcp.starts.initial_factors import zero_unobserved_rows
@@ -79,6 +85,8 @@ class _Run:
     #: With `cases`, how many random subsets of samples must be drawn for at least one without bad
     #: samples, with probability 0.999 (see `Cases.subsets`).
     subsets_needed: int = 0
+    #: With `cases`, the cost by which runs are compared: on all samples, in the units of the fit.
+    cost_of_cases: float | None = None
 
     @property
     def axes(self) -> Axes:
@@ -107,6 +115,8 @@ class _Run:
     def cost_without(self, fibres: Fibres | None) -> float:
         """The cost on the data without some fibres."""
         problem, state, criterion = self.solver.problem, self.state, self.criterion
+        if self.cost_of_cases is not None:
+            return self.cost_of_cases + math.log(problem.units.factor)
         if fibres is not None:
             part = problem.with_engine(problem.engine.without_fibres(fibres))
             criterion = replace(criterion, problem=part)
@@ -301,19 +311,22 @@ class _FitDriver:
                 problem, factors, noise, mode, bad, plan.mode_constraints, 1e-4, search_log
             )
             diagnostics = diagnose_cases(problem, factors, noise, mode)
-            if (
-                stopped
-                or np.array_equal(diagnostics.flagged, bad)
-                or case_round + 1 == CASE_SETTINGS.max_rounds
-            ):
+            flagged = diagnostics.flagged
+            if case_round == 0 and not stopped:
+                flagged = (flagged & ~bad) | readmit_cases(
+                    problem, factors, noise, mode, flagged & bad, plan.mode_constraints, search_log
+                )
+            elif case_round > 1:  # so that samples cannot change sides again and again
+                flagged = flagged | bad
+            if stopped or np.array_equal(flagged, bad) or case_round + 1 == CASE_SETTINGS.max_rounds:
                 break
-            bad, starting_point = diagnostics.flagged, replace(starting_point, factors=factors)
-        diagnostics = replace(diagnostics, weights=np.where(bad, 0.0, 1.0))
+            bad, starting_point = flagged, replace(starting_point, factors=factors)
         return replace(
             run,
             state=replace(run.state, factors=factors),
-            case_diagnostics=diagnostics,
+            case_diagnostics=diagnostics.settled(bad),
             subsets_needed=plan.cases.subsets(factors[0].shape[1]),
+            cost_of_cases=cost_of_most_samples(problem.engine, factors, mode),
         )
 
 
@@ -399,9 +412,12 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
 def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]:
     """The best run, what became of all starts, and warnings that follow from comparing them."""
     search = runs[0].starting_point.starts
-    if search is not None and runs[0].case_diagnostics is None:
+    if search is not None:
         best, starts = _select_best_run(runs)
-        return best, starts, _start_warnings(runs, best, starts)
+        warnings = _start_warnings(runs, best, starts)
+        if best.case_diagnostics is not None and not best.starting_point.reliable:
+            warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
+        return best, starts, warnings + _bad_sample_warnings(best)
     # Runs that were cut short may end with different losses; compare them under the last one.
     last_level = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).level_spec
     objectives = [
@@ -410,16 +426,17 @@ def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]
         else run.solver.value(run.state, last_level)
         for run in runs
     ]
-    best, warnings = runs[int(np.argmin(objectives))], list[FitWarning]()
-    solver = runs[0].solver
+    best, solver = runs[int(np.argmin(objectives))], runs[0].solver
     starts = Starts(solver.reported_objective(value, last_level.loss) for value in objectives)
-    if best.case_diagnostics is not None:
-        if best.starting_point.starts:
-            starts = best.starting_point.starts
-            warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
-        flagged, max_bad_share = best.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
-        warnings += diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
-    return best, starts, warnings
+    return best, starts, _bad_sample_warnings(best)
+
+
+def _bad_sample_warnings(run: _Run) -> list[FitWarning]:
+    """A warning if too many samples are bad."""
+    if run.case_diagnostics is None:
+        return []
+    flagged, max_bad_share = run.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
+    return diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
 
 
 def _warnings(
@@ -482,13 +499,13 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     close_runs = list(runs)
     fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
-    if fibres:
+    if fibres and runs[0].case_diagnostics is None:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
         limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)
         close_runs = [run for run, cost in zip(runs, costs, strict=True) if cost <= limit]
     lowest_cost = min(run.cost for run in close_runs)
     equal_runs = [
-        (starts.recount_reached(run.starting_point.start_number), run)
+        (_count_reached(starts, run), run)
         for run in close_runs
         if run.cost <= lowest_cost + SAME_COST_TOL
     ]
@@ -501,6 +518,14 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         ),
     )
     return best, starts
+
+
+def _count_reached(starts: Starts, run: _Run) -> Starts:
+    """The starts, with the number of those that reached the model of a run."""
+    own = run.starting_point.starts
+    if run.case_diagnostics is not None and own is not None:  # starts of samples have no models
+        return starts.with_reached(own.reached)
+    return starts.recount_reached(run.starting_point.start_number)
 
 
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:

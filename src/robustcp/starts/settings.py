@@ -160,21 +160,43 @@ class CaseSettings:
     max_subsets: int = 300
     #: Share of the samples that must be good; models are compared by this share of the samples.
     good_share: float = 0.6
-    #: Concentration steps of each subset.
-    concentration_steps: int = 1
-    #: Number of best subsets that get further concentration steps.
-    best_subsets: int = 4
-    #: Further concentration steps of the best subsets.
-    final_concentration_steps: int = 3
+    #: Share of the samples in a large subset.
+    subset_share: float = 0.75
+    #: Extra components of large subsets, in turn; they are pruned.
+    extra_components: tuple[int, ...] = (1, 1, 1, 2)
+    #: From this start on every second subset is small: `extra_subset_samples` beyond the rank.
+    large_subsets: int = 8
+    #: Starts of mostly positive data: kind of initial factors, multiple for the first epsilon, and
+    #: whether residuals are divided by scales of their slabs.
+    positive_starts: tuple[tuple[str, float, bool], ...] = (
+        ("positive", 1.0, False),
+        ("positive", 0.03, True),
+        ("clipped", 0.03, True),
+        ("random", 0.03, False),
+    )
+    #: The same of other data.
+    signed_starts: tuple[tuple[str, float, bool], ...] = (
+        ("clipped", 0.03, True),
+        ("random", 0.03, False),
+        ("clipped", 1.0, False),
+        ("random", 1.0, False),
+    )
+    #: Number of agreeing starts that ends the search, ...
+    sufficient_same_starts: int = 4
+    #: ... and the same if the residuals are noise.
+    sufficient_same_noise_starts: int = 2
+    #: Fits whose cost exceeds the lowest by more get no concentration steps.
+    max_cost_gap: float = 0.3
+    #: Largest number of concentration steps.
+    concentration_steps: int = 3
+    #: Concentration steps end when they lower the cost by less.
+    min_cost_decrease: float = 0.01
+    #: Largest number of models that are fitted to the end, where subsets do not agree.
+    final_fits: int = 3
+    #: Distances smaller than this share of the median count as this share.
+    min_distance_share: float = 0.1
     #: Number of entries on which subsets are compared.
     subset_fit_entries: int = 1 << 15
-    #: Starts of the subsets: kind of initial factors, and multiple for the first epsilon.
-    subset_starts: tuple[tuple[str, float], ...] = (
-        ("clipped", 0.03),
-        ("positive", 1.0),
-        ("random", 1.0),
-        ("random", 0.03),
-    )
     #: A sample is bad if its log distance exceeds the median by more than each of three limits:
     #: this many robust standard deviations of the log distances, ...
     cutoff_deviations: float = 4.0
@@ -186,6 +208,22 @@ class CaseSettings:
     log_median_standard_error: float = 1.17
     #: Smallest distance.
     min_distance: float = 1e-12
+    #: By how much the variance of the model of a sample that was left out, which the errors of the
+    #: other factors cause, may exceed its estimate.
+    left_out_variance_ratio: float = 2.0
+    #: Samples are not readmitted if the cost rises by more than this, or by more than the number of
+    #: parameters per entry.
+    max_cost_rise: float = 0.01
+    #: Coefficients by which squared distances may grow with the squared relative size of samples.
+    growth_coefficients: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+    #: Samples of ordinary size are within this many robust standard deviations of log sizes.
+    ordinary_deviations: float = 2.5
+    #: Share of these that must show this growth, ...
+    growth_share: float = 0.7
+    #: ... by an interval of log distances that is shorter by this factor.
+    min_growth_gain: float = 0.6
+    #: Of fewer samples it is not estimated.
+    min_samples_for_growth: int = 8
     #: Largest number of times that the model is fitted again without the bad samples.
     max_rounds: int = 5
 
