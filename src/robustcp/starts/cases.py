@@ -23,7 +23,7 @@ from robustcp._util import checks
 from robustcp._util.interrupts import stop_requested
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
-from robustcp.engines import Arrangement, Axes, Engine
+from robustcp.engines import Arrangement, Axes, Engine, to_host
 from robustcp.model.kruskal import KruskalTensor, host_factors
 from robustcp.noise import Noise, NoiseSpec, estimate_rough_noise
 from robustcp.noise.group_statistics import group_medians
@@ -475,11 +475,11 @@ class _Subset:
         extra = self.extra_components
         return words + (f", {extra} more component{'s' * (extra > 1)}" if extra else "")
 
-    def draw(self, size: int, rank: int, rng: np.random.Generator) -> np.ndarray:
-        """The samples of the subset."""
-        least = rank + CASE_SETTINGS.extra_subset_samples
+    def draw(self, samples: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
+        """The samples of the subset, drawn from some samples."""
+        least, size = rank + CASE_SETTINGS.extra_subset_samples, samples.size
         count = least if self.small else max(least, round(CASE_SETTINGS.subset_share * size))
-        return np.sort(rng.permutation(size)[:count])
+        return np.sort(samples[rng.permutation(size)[:count]])
 
 
 @dataclass(frozen=True)
@@ -575,7 +575,9 @@ class _SubsetSearch:
     ) -> tuple[list[_SubsetFit], bool]:
         """Fits of subsets, two at a time, until enough agree; and whether they do.
 
-        Only fits whose cost is near the lowest get concentration steps.
+        Only fits whose cost is near the lowest get concentration steps. If a component of the best
+        model is localised on some samples, these may be bad: then subsets are drawn from the other
+        samples, and a few must be fitted before fits may agree.
         """
         LOG.info("at most %d subsets of the samples", count)
         parallel_map = self.problem.engine.executor.map_tasks
@@ -584,17 +586,43 @@ class _SubsetSearch:
             (number, _Subset.from_number(number, positive), child)
             for number, child in enumerate(rng.spawn(count))
         ]
-        fits, agree = list[_SubsetFit](), False
+        fits, agree, all_samples = list[_SubsetFit](), False, np.arange(self._size)
+        samples, fits_without_localised = all_samples, 0
         for first in range(0, count, 2):
-            fits += parallel_map(self.fit_subset, tasks[first : first + 2])
+            block = [(*task, samples) for task in tasks[first : first + 2]]
+            fits += parallel_map(self.fit_subset, block)
+            fits_without_localised += len(block) * (samples is not all_samples)
             limit = min(fit.cost for fit in fits) + CASE_SETTINGS.max_cost_gap
             new = [fit for fit in fits if not fit.concentrated and fit.cost <= limit]
             for fit in parallel_map(self.concentrate, new):
                 fits[fit.number] = fit
-            agree = self._agree(fits)
+            localised = self._localised_samples(Candidates([fits]).best)
+            samples = np.setdiff1d(all_samples, localised) if localised.size else all_samples
+            agree = self._agree(fits) and (
+                not localised.size
+                or fits_without_localised >= CASE_SETTINGS.fits_without_localised_samples
+            )
             if (agree and end_early) or stop_requested():
                 break
         return fits, agree
+
+    @property
+    def _size(self) -> int:
+        """The number of samples."""
+        return self.problem.engine.shape[self.mode]
+
+    def _localised_samples(self, fit: _SubsetFit) -> np.ndarray:
+        """The samples on which the most localised component is concentrated; none if too many."""
+        squares = np.asarray(to_host(fit.factors[self.mode]), dtype=np.float64) ** 2
+        count = self._size - max(
+            math.floor(CASE_SETTINGS.good_share * self._size),
+            self.rank + CASE_SETTINGS.extra_subset_samples,
+        )
+        order = np.argsort(-squares, axis=0, kind="stable")[: max(count, 0)]
+        total = np.maximum(squares.sum(axis=0), 1e-300)
+        shares = np.take_along_axis(squares, order, axis=0).sum(axis=0) / total
+        r = int(np.argmax(shares))
+        return order[:, r] if shares[r] > CASE_SETTINGS.localised_share else order[:0, r]
 
     def _agree(self, fits: Sequence[_SubsetFit]) -> bool:
         """Whether enough fits have the model of the best; fewer if its residuals are noise."""
@@ -618,10 +646,12 @@ class _SubsetSearch:
     def _section(self, name: str) -> _SubsetSearch:
         return replace(self, search_log=self.search_log.section(name))
 
-    def fit_subset(self, task: tuple[int, _Subset, np.random.Generator]) -> _SubsetFit:
-        """Fit a random subset of samples loosely, then the scores of all samples."""
-        (number, subset, rng), begin = task, time.perf_counter()
-        samples = subset.draw(self.problem.engine.shape[self.mode], self.rank, rng)
+    def fit_subset(
+        self, task: tuple[int, _Subset, np.random.Generator, np.ndarray]
+    ) -> _SubsetFit:
+        """Fit a random subset of some samples loosely, then the scores of all samples."""
+        (number, subset, rng, samples), begin = task, time.perf_counter()
+        samples = subset.draw(samples, self.rank, rng)
         search = self._section(f"start {number + 1}")
         fitter = search._fitter_of_samples(samples)
         proposal = L1Proposal(subset.kind, subset.epsilon_share, subset.standardized)
@@ -656,12 +686,12 @@ class _SubsetSearch:
         return replace(fit, factors=best.factors, distances=best.distances, concentrated=True)
 
     def replace_redundant_component(self, fit: _SubsetFit) -> _SubsetFit:
-        """The fit with a redundant component replaced; see `StartFitter`."""
+        """The fit with a component replaced that is not needed; see `StartFitter`."""
         search = self._section(f"redundant components {fit.number + 1}")
         fitter = search._fitter_of_samples(fit.closest_samples)
         factors = self._rows_of_samples(fit, fit.closest_samples)
         candidate = Candidate(factors, fitter.criterion.entropy(factors))
-        new = fitter.replace_redundant_component(candidate)
+        new = fitter.replace_redundant_component(candidate, refit=True)
         if new is candidate:
             return fit
         refitted = search._fit_all_samples(new.factors)

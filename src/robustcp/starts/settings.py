@@ -185,6 +185,11 @@ class CaseSettings:
     sufficient_same_starts: int = 4
     #: ... and the same if the residuals are noise.
     sufficient_same_noise_starts: int = 2
+    #: A component is localised on 40% of the samples, or less, that hold a larger share of its
+    #: squares than this.
+    localised_share: float = 0.9
+    #: So many subsets of the other samples are then fitted at least.
+    fits_without_localised_samples: int = 4
     #: Fits whose cost exceeds the lowest by more get no concentration steps.
     max_cost_gap: float = 0.3
     #: Largest number of concentration steps.
