@@ -46,6 +46,7 @@ from robustcp.starts.cases import (
     cost_of_most_samples,
     diagnose_cases,
     estimate_bad_scores,
+    exclude_cases,
     readmit_cases,
 )
 from robustcp.starts.criterion import Criterion, has_split_component
@@ -85,8 +86,10 @@ class _Run:
     #: With `cases`, how many random subsets of samples must be drawn for at least one without bad
     #: samples, with probability 0.999 (see `Cases.subsets`).
     subsets_needed: int = 0
-    #: With `cases`, the cost by which runs are compared: on all samples, in the units of the fit.
-    cost_of_cases: float | None = None
+    #: With `cases`, the data with all samples.
+    data: Problem | None = None
+    #: The cost by which the run is compared with others, if not on its own data.
+    common_cost: float | None = None
 
     @property
     def axes(self) -> Axes:
@@ -115,8 +118,8 @@ class _Run:
     def cost_without(self, fibres: Fibres | None) -> float:
         """The cost on the data without some fibres."""
         problem, state, criterion = self.solver.problem, self.state, self.criterion
-        if self.cost_of_cases is not None:
-            return self.cost_of_cases + math.log(problem.units.factor)
+        if self.common_cost is not None:
+            return self.common_cost + math.log(problem.units.factor)
         if fibres is not None:
             part = problem.with_engine(problem.engine.without_fibres(fibres))
             criterion = replace(criterion, problem=part)
@@ -318,15 +321,19 @@ class _FitDriver:
                 )
             elif case_round > 1:  # so that samples cannot change sides again and again
                 flagged = flagged | bad
-            if stopped or np.array_equal(flagged, bad) or case_round + 1 == CASE_SETTINGS.max_rounds:
+            if (
+                stopped
+                or np.array_equal(flagged, bad)
+                or case_round + 1 == CASE_SETTINGS.max_rounds
+            ):
                 break
             bad, starting_point = flagged, replace(starting_point, factors=factors)
         return replace(
             run,
             state=replace(run.state, factors=factors),
-            case_diagnostics=diagnostics.settled(bad),
+            case_diagnostics=diagnostics.consistent_with(bad),
             subsets_needed=plan.cases.subsets(factors[0].shape[1]),
-            cost_of_cases=cost_of_most_samples(problem.engine, factors, mode),
+            data=problem,
         )
 
 
@@ -413,6 +420,7 @@ def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]
     """The best run, what became of all starts, and warnings that follow from comparing them."""
     search = runs[0].starting_point.starts
     if search is not None:
+        runs = _compare_without_bad_samples(runs)
         best, starts = _select_best_run(runs)
         warnings = _start_warnings(runs, best, starts)
         if best.case_diagnostics is not None and not best.starting_point.reliable:
@@ -429,6 +437,23 @@ def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]
     best, solver = runs[int(np.argmin(objectives))], runs[0].solver
     starts = Starts(solver.reported_objective(value, last_level.loss) for value in objectives)
     return best, starts, _bad_sample_warnings(best)
+
+
+def _compare_without_bad_samples(runs: Sequence[_Run]) -> Sequence[_Run]:
+    """The runs with their costs on the samples that are good in each of them.
+
+    If these are too few, the costs are those of the samples that are closest to each model.
+    """
+    cases, whole = [run.case_diagnostics for run in runs if run.case_diagnostics], runs[0].data
+    if whole is None or len(runs) == 1 or len(cases) < len(runs):
+        return runs
+    mode, bad = cases[0].mode, reduce(or_, (found.flagged for found in cases))
+    part = exclude_cases(whole, mode, bad)
+    if bad.mean() <= 1 - CASE_SETTINGS.good_share:
+        costs = [replace(run.criterion, problem=part).cost(run.state.factors) for run in runs]
+    else:
+        costs = [cost_of_most_samples(whole.engine, run.state.factors, mode) for run in runs]
+    return [replace(run, common_cost=cost) for run, cost in zip(runs, costs, strict=True)]
 
 
 def _bad_sample_warnings(run: _Run) -> list[FitWarning]:
@@ -499,7 +524,7 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     close_runs = list(runs)
     fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
-    if fibres and runs[0].case_diagnostics is None:
+    if fibres and runs[0].common_cost is None:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
         limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)
         close_runs = [run for run, cost in zip(runs, costs, strict=True) if cost <= limit]
@@ -528,20 +553,26 @@ def _count_reached(starts: Starts, run: _Run) -> Starts:
     return starts.recount_reached(run.starting_point.start_number)
 
 
+def _max_reached_by_chance(run: _Run) -> int:
+    """So few starts that reached the model of a run are no evidence for it."""
+    if run.case_diagnostics is None or run.starting_point.reliable:
+        return 1
+    return CASE_SETTINGS.sufficient_same_starts - 1
+
+
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
     """Warnings if few starts reached the model, or another model fits as well."""
     warnings = []
     if runs[0].starting_point.search_limited:
         warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
-    elif starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
+    elif starts.reached <= _max_reached_by_chance(best) and len(starts) >= MIN_STARTS_TO_WARN:
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
     best_model = KruskalTensor.from_factors(best.state.factors)
+    tol = EQUAL_FIT_TOL
+    if best.common_cost is not None:
+        tol = max(tol, best.criterion.component_cost / 2)
     for run in runs:
-        if (
-            run is best
-            or run.cost > best.cost + EQUAL_FIT_TOL
-            or best.solver.problem.units.order == 2
-        ):
+        if run is best or run.cost > best.cost + tol or best.solver.problem.units.order == 2:
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, best_model, weights=False)

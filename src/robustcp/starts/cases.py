@@ -129,7 +129,7 @@ class CaseDiagnostics:
         """True for bad samples."""
         return np.asarray(self.weights == 0)
 
-    def settled(self, bad: np.ndarray) -> CaseDiagnostics:
+    def consistent_with(self, bad: np.ndarray) -> CaseDiagnostics:
         """These diagnostics, with the bad samples that the model was fitted without.
 
         The cut-off of a sample that would change sides again is moved to its distance.
@@ -219,7 +219,7 @@ def readmit_cases(
     costs = (cost_of_most_samples(problem.engine, A, mode) for A in (factors, refitted))
     if next(costs) + max_rise < next(costs):
         return bad
-    return bad & diagnose_cases(problem, refitted, noise, mode).flagged
+    return np.asarray(bad & diagnose_cases(problem, refitted, noise, mode).flagged)
 
 
 def _degrees_of_freedom_correction(counts: np.ndarray, rank: int) -> np.ndarray:
@@ -401,9 +401,7 @@ class _SubsetFit:
     @cached_property
     def model(self) -> KruskalTensor:
         """The model without the scores of the samples, which those of bad samples may dominate."""
-        return KruskalTensor.from_factors(
-            [A for n, A in enumerate(self.factors) if n != self.mode]
-        )
+        return KruskalTensor.from_factors([A for n, A in enumerate(self.factors) if n != self.mode])
 
     @cached_property
     def cost(self) -> float:
@@ -513,8 +511,12 @@ class SubsetStart(Start):
         subsets_needed = self.cases.subsets(rank)
         count = min(subsets_needed, CASE_SETTINGS.max_subsets) if self.count is None else self.count
         fits, agree = search.run(count, rng, end_early=self.count is None)
-        selected = search.select(fits)
-        selected = selected[:1] if agree else selected[: CASE_SETTINGS.final_fits]
+        selected, final_fits = search.select(fits), CASE_SETTINGS.min_final_fits
+        if agree and search.is_noise(selected[0]):
+            final_fits = 1
+        elif engine.count * CASE_SETTINGS.max_final_fits < SEARCH_SETTINGS.max_final_fit_entries:
+            final_fits = CASE_SETTINGS.max_final_fits
+        selected = selected[:final_fits]
         starts = Starts(
             [fit.cost + math.log(problem.units.factor) for fit in fits],
             families=[fit.family for fit in fits],
@@ -524,8 +526,8 @@ class SubsetStart(Start):
         for fit in map(search.replace_redundant_component, selected):
             point = self._starting_point(problem, subsample, fit, constraints, search_log)
             reached = Candidates([fits]).count_same(fit)
-            points.append(replace(point, starts=starts.with_reached(reached)))
-        return replace(points[0], alternatives=tuple(points[1:]), reliable=agree)
+            points.append(replace(point, starts=starts.with_reached(reached), reliable=agree))
+        return replace(points[0], alternatives=tuple(points[1:]))
 
     def _starting_point(
         self,
@@ -543,10 +545,8 @@ class SubsetStart(Start):
         factors = extend_factors(rest, subsample, fit.factors, constraints, search_log)
         flagged = diagnose_cases(problem, factors, None, mode).flagged
         if flagged.sum() <= bad.sum():
-            bad = flagged
-        return StartingPoint(
-            factors, warm_start=True, start_number=fit.number, bad_samples=bad
-        )
+            bad = readmit_cases(problem, factors, None, mode, flagged, constraints, search_log)
+        return StartingPoint(factors, warm_start=True, start_number=fit.number, bad_samples=bad)
 
     def _draw_subsample(
         self, engine: Engine, mode: int, rank: int, rng: np.random.Generator
@@ -629,10 +629,10 @@ class _SubsetSearch:
         candidates = Candidates([fits])
         same, best = candidates.count_same(), candidates.best
         return same >= CASE_SETTINGS.sufficient_same_starts or (
-            same >= CASE_SETTINGS.sufficient_same_noise_starts and self._is_noise(best)
+            same >= CASE_SETTINGS.sufficient_same_noise_starts and self.is_noise(best)
         )
 
-    def _is_noise(self, fit: _SubsetFit) -> bool:
+    def is_noise(self, fit: _SubsetFit) -> bool:
         """Whether the residuals of the closest samples are noise."""
         samples = fit.closest_samples
         fitter, factors = self._fitter_of_samples(samples), self._rows_of_samples(fit, samples)
@@ -640,15 +640,16 @@ class _SubsetSearch:
 
     def select(self, fits: Sequence[_SubsetFit]) -> list[_SubsetFit]:
         """The fits with different models that are nearly as good as the best, the best first."""
-        limit = min(fit.cost for fit in fits) + SEARCH_SETTINGS.max_cost_gap
+        entries = CASE_SETTINGS.good_share * max(self.problem.engine.count, 1)
+        standard_error = CASE_SETTINGS.log_median_standard_error / math.sqrt(entries)
+        limit = min(fit.cost for fit in fits)
+        limit += max(SEARCH_SETTINGS.max_cost_gap, 2 * standard_error)
         return Candidates([fits]).distinct(fit for fit in fits if fit.cost <= limit)
 
     def _section(self, name: str) -> _SubsetSearch:
         return replace(self, search_log=self.search_log.section(name))
 
-    def fit_subset(
-        self, task: tuple[int, _Subset, np.random.Generator, np.ndarray]
-    ) -> _SubsetFit:
+    def fit_subset(self, task: tuple[int, _Subset, np.random.Generator, np.ndarray]) -> _SubsetFit:
         """Fit a random subset of some samples loosely, then the scores of all samples."""
         (number, subset, rng, samples), begin = task, time.perf_counter()
         samples = subset.draw(samples, self.rank, rng)

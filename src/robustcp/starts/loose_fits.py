@@ -260,9 +260,7 @@ class StartFitter:
                 reduced_models = [pruned.factors]
             else:
                 return candidate
-            pruned = self._best_candidate(
-                map(self.fit_cauchy, reduced_models)
-            )
+            pruned = self._best_candidate(map(self.fit_cauchy, reduced_models))
             if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
                 return candidate
         new = Initialization("clipped")(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from robustcp._util.interrupts import stop_requested
+from robustcp._util.typing import Factors
 from robustcp.engines import Engine, Fibres
 from robustcp.optimize.schedules import (
     Continuation,

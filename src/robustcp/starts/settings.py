@@ -196,8 +196,10 @@ class CaseSettings:
     concentration_steps: int = 3
     #: Concentration steps end when they lower the cost by less.
     min_cost_decrease: float = 0.01
-    #: Largest number of models that are fitted to the end, where subsets do not agree.
-    final_fits: int = 3
+    #: Number of models that are fitted to the end unless subsets agree and residuals are noise, ...
+    min_final_fits: int = 3
+    #: ... and of small data, which `max_final_fit_entries` of `SearchSettings` allows.
+    max_final_fits: int = 6
     #: Distances smaller than this share of the median count as this share.
     min_distance_share: float = 0.1
     #: Number of entries on which subsets are compared.
