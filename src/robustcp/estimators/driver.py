@@ -67,6 +67,8 @@ COST_STANDARD_ERROR = 5e-3
 EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
+#: The same with `cases`: several models are fitted to the end only where subsets or noise leave doubt.
+DIFFERENT_MODEL_OF_SAMPLES_SCORE = 0.99
 #: With at least this many starts there is a warning if only one reached the best model.
 MIN_STARTS_TO_WARN = 6
 
@@ -568,15 +570,16 @@ def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[Fi
     elif starts.reached <= _max_reached_by_chance(best) and len(starts) >= MIN_STARTS_TO_WARN:
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
     best_model = KruskalTensor.from_factors(best.state.factors)
-    tol = EQUAL_FIT_TOL
+    tol, different = EQUAL_FIT_TOL, DIFFERENT_MODEL_SCORE
     if best.common_cost is not None:
         tol = max(tol, best.criterion.component_cost / 2)
+        different = DIFFERENT_MODEL_OF_SAMPLES_SCORE
     for run in runs:
         if run is best or run.cost > best.cost + tol or best.solver.problem.units.order == 2:
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, best_model, weights=False)
-        if score < DIFFERENT_MODEL_SCORE:
+        if score < different:
             warnings += diagnostics.ambiguity_warnings(score)
             break
     return warnings

@@ -112,7 +112,8 @@ class CaseDiagnostics:
         0 for bad samples, which have no influence on the other factors; else 1.
     distances : float64 array (I,)
         The residual distance of each sample: the median magnitude of its residuals in units of
-        the noise, times 1.4826: about 1 for Gaussian noise. NaN for samples without entries.
+        the noise, without outlying ones, times 1.4826: about 1 for Gaussian noise. NaN for samples
+        without entries.
     cutoffs : float64 array (I,)
         The distance above which each sample is bad; higher for samples with few entries.
 
@@ -184,7 +185,7 @@ def diagnose_cases(
         z = np.abs(engine.subtensor(indices).entries(rows).values) / noise.sigma
         counts[k] = z.size
         if z.size:
-            distances[k] = 1.4826 * float(np.median(z))
+            distances[k] = _scale_without_bad_cells(z)
     distances *= _degrees_of_freedom_correction(counts, rank)
     host = host_factors(factors)
     growth = _growth_with_size(distances, _sample_sizes(host, mode))
@@ -220,6 +221,18 @@ def readmit_cases(
     if next(costs) + max_rise < next(costs):
         return bad
     return np.asarray(bad & diagnose_cases(problem, refitted, noise, mode).flagged)
+
+
+def _scale_without_bad_cells(z: np.ndarray) -> float:
+    """The scaled median of magnitudes, without the cells that are outliers given that scale.
+
+    A quarter of bad cells would raise the median by 40%. In a sample that is bad as a whole hardly
+    any cell is an outlier given its own scale.
+    """
+    scale = 1.4826 * float(np.median(z))
+    for _ in range(CASE_SETTINGS.scale_rounds):
+        scale = 1.4826 * float(np.median(z[z <= CASE_SETTINGS.bad_cell_limit * scale]))
+    return scale
 
 
 def _degrees_of_freedom_correction(counts: np.ndarray, rank: int) -> np.ndarray:

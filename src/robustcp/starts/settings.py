@@ -204,6 +204,10 @@ class CaseSettings:
     min_distance_share: float = 0.1
     #: Number of entries on which subsets are compared.
     subset_fit_entries: int = 1 << 15
+    #: Cells beyond this many scales of their sample are outliers, ...
+    bad_cell_limit: float = 3.5
+    #: ... and are left out of it, so many times.
+    scale_rounds: int = 2
     #: A sample is bad if its log distance exceeds the median by more than each of three limits:
     #: this many robust standard deviations of the log distances, ...
     cutoff_deviations: float = 4.0
