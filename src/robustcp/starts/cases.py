@@ -21,6 +21,7 @@ import numpy as np
 
 from robustcp._util import checks
 from robustcp._util.interrupts import stop_requested
+from robustcp._util.quantiles import median
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
 from robustcp.engines import Arrangement, Axes, Engine, to_host
@@ -210,6 +211,8 @@ def readmit_cases(
     Those are tried that errors of the factors may explain. They are readmitted if the model then
     describes them and is not much worse for the other samples.
     """
+    if not bad.any():
+        return bad
     flagged = diagnose_cases(problem, factors, noise, mode, bad).flagged
     if not (bad & ~flagged).any():
         return bad
@@ -229,9 +232,9 @@ def _scale_without_bad_cells(z: np.ndarray) -> float:
     A quarter of bad cells would raise the median by 40%. In a sample that is bad as a whole hardly
     any cell is an outlier given its own scale.
     """
-    scale = 1.4826 * float(np.median(z))
+    scale = 1.4826 * median(z)
     for _ in range(CASE_SETTINGS.scale_rounds):
-        scale = 1.4826 * float(np.median(z[z <= CASE_SETTINGS.bad_cell_limit * scale]))
+        scale = 1.4826 * median(z[z <= CASE_SETTINGS.bad_cell_limit * scale])
     return scale
 
 
@@ -523,9 +526,9 @@ class SubsetStart(Start):
         )
         subsets_needed = self.cases.subsets(rank)
         count = min(subsets_needed, CASE_SETTINGS.max_subsets) if self.count is None else self.count
-        fits, agree = search.run(count, rng, end_early=self.count is None)
+        fits, agree, certain = search.run(count, rng, end_early=self.count is None)
         selected, final_fits = search.select(fits), CASE_SETTINGS.min_final_fits
-        if agree and search.is_noise(selected[0]):
+        if certain:
             final_fits = 1
         elif engine.count * CASE_SETTINGS.max_final_fits < SEARCH_SETTINGS.max_final_fit_entries:
             final_fits = CASE_SETTINGS.max_final_fits
@@ -585,8 +588,10 @@ class _SubsetSearch:
 
     def run(
         self, count: int, rng: np.random.Generator, *, end_early: bool
-    ) -> tuple[list[_SubsetFit], bool]:
-        """Fits of subsets, two at a time, until enough agree; and whether they do.
+    ) -> tuple[list[_SubsetFit], bool, bool]:
+        """Fits of subsets, two at a time, until enough agree.
+
+        Returns the fits, whether enough agree, and whether the residuals of the best are noise.
 
         Only fits whose cost is near the lowest get concentration steps. If a component of the best
         model is localised on some samples, these may be bad: then subsets are drawn from the other
@@ -599,7 +604,8 @@ class _SubsetSearch:
             (number, _Subset.from_number(number, positive), child)
             for number, child in enumerate(rng.spawn(count))
         ]
-        fits, agree, all_samples = list[_SubsetFit](), False, np.arange(self._size)
+        fits, all_samples = list[_SubsetFit](), np.arange(self._size)
+        agree = is_noise = False
         samples, fits_without_localised = all_samples, 0
         for first in range(0, count, 2):
             block = [(*task, samples) for task in tasks[first : first + 2]]
@@ -611,13 +617,12 @@ class _SubsetSearch:
                 fits[fit.number] = fit
             localised = self._localised_samples(Candidates([fits]).best)
             samples = np.setdiff1d(all_samples, localised) if localised.size else all_samples
-            agree = self._agree(fits) and (
-                not localised.size
-                or fits_without_localised >= CASE_SETTINGS.fits_without_localised_samples
-            )
+            agree, is_noise = self._agreement(fits)
+            if localised.size:
+                agree &= fits_without_localised >= CASE_SETTINGS.fits_without_localised_samples
             if (agree and end_early) or stop_requested():
                 break
-        return fits, agree
+        return fits, agree, agree and is_noise
 
     @property
     def _size(self) -> int:
@@ -633,19 +638,26 @@ class _SubsetSearch:
         )
         order = np.argsort(-squares, axis=0, kind="stable")[: max(count, 0)]
         total = np.maximum(squares.sum(axis=0), 1e-300)
-        shares = np.take_along_axis(squares, order, axis=0).sum(axis=0) / total
-        r = int(np.argmax(shares))
-        return order[:, r] if shares[r] > CASE_SETTINGS.localised_share else order[:0, r]
+        remainders = 1 - np.take_along_axis(squares, order, axis=0).sum(axis=0) / total
+        r = int(np.argmin(remainders))
+        is_small = remainders[r] < CASE_SETTINGS.localised_remainder
+        is_least = remainders[r] < CASE_SETTINGS.least_remainder_ratio * np.median(remainders)
+        is_tiny = remainders[r] < CASE_SETTINGS.tiny_remainder
+        return order[:, r] if (is_small and is_least) or is_tiny else order[:0, r]
 
-    def _agree(self, fits: Sequence[_SubsetFit]) -> bool:
-        """Whether enough fits have the model of the best; fewer if its residuals are noise."""
+    def _agreement(self, fits: Sequence[_SubsetFit]) -> tuple[bool, bool]:
+        """Whether enough fits have the model of the best, and whether its residuals are noise.
+
+        Fewer are enough if they are.
+        """
         candidates = Candidates([fits])
-        same, best = candidates.count_same(), candidates.best
-        return same >= CASE_SETTINGS.sufficient_same_starts or (
-            same >= CASE_SETTINGS.sufficient_same_noise_starts and self.is_noise(best)
-        )
+        best, same = candidates.best, candidates.count_same()
+        if same < CASE_SETTINGS.sufficient_same_noise_starts:
+            return False, False
+        is_noise = self._is_noise(best)
+        return is_noise or same >= CASE_SETTINGS.sufficient_same_starts, is_noise
 
-    def is_noise(self, fit: _SubsetFit) -> bool:
+    def _is_noise(self, fit: _SubsetFit) -> bool:
         """Whether the residuals of the closest samples are noise."""
         samples = fit.closest_samples
         fitter, factors = self._fitter_of_samples(samples), self._rows_of_samples(fit, samples)
@@ -694,9 +706,11 @@ class _SubsetSearch:
             fitter = search._fitter_of_samples(samples)
             factors = fitter.fit_cauchy(self._rows_of_samples(best, samples))
             new = search._fit_all_samples(factors)
-            if not new.cost < best.cost - CASE_SETTINGS.min_cost_decrease:
+            decrease = best.cost - new.cost
+            if decrease > 0:
+                best = new
+            if not decrease > CASE_SETTINGS.min_cost_decrease:
                 break
-            best = new
         return replace(fit, factors=best.factors, distances=best.distances, concentrated=True)
 
     def replace_redundant_component(self, fit: _SubsetFit) -> _SubsetFit:

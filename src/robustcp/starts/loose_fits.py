@@ -256,7 +256,7 @@ class StartFitter:
         if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
             if has_split_component(candidate.factors, self.settings):
                 reduced_models = self.leave_one_out(candidate.factors)
-            elif refit:
+            elif refit and pruned.cost < candidate.cost + self.settings.max_entropy_rise_to_refit:
                 reduced_models = [pruned.factors]
             else:
                 return candidate

@@ -53,6 +53,8 @@ class SearchSettings:
     large_entropy_drop: float = 1.0
     #: A component of a candidate is replaced if the entropy without it rises by no more than this.
     negligible_entropy_rise: float = 0.005
+    #: Whether other components make up for one is tried if the entropy rises by no more than this.
+    max_entropy_rise_to_refit: float = 0.3
     #: Multiplier of each factor of the component that replaces it.
     replacement_size: float = 0.1
     #: Component searches for matrices agree if their costs per entry differ by less than this.
@@ -185,17 +187,21 @@ class CaseSettings:
     sufficient_same_starts: int = 4
     #: ... and the same if the residuals are noise.
     sufficient_same_noise_starts: int = 2
-    #: A component is localised on 40% of the samples, or less, that hold a larger share of its
-    #: squares than this.
-    localised_share: float = 0.9
+    #: A component is localised if all but 40% of the samples hold less than this share of its
+    #: squares, ...
+    localised_remainder: float = 0.1
+    #: ... and less than this multiple of the median of the components; ...
+    least_remainder_ratio: float = 0.5
+    #: ... or less than this share, whatever the other components.
+    tiny_remainder: float = 0.02
     #: So many subsets of the other samples are then fitted at least.
     fits_without_localised_samples: int = 4
     #: Fits whose cost exceeds the lowest by more get no concentration steps.
     max_cost_gap: float = 0.3
     #: Largest number of concentration steps.
     concentration_steps: int = 3
-    #: Concentration steps end when they lower the cost by less.
-    min_cost_decrease: float = 0.01
+    #: Concentration steps end with one that lowers the cost by less.
+    min_cost_decrease: float = 0.03
     #: Number of models that are fitted to the end unless subsets agree and residuals are noise, ...
     min_final_fits: int = 3
     #: ... and of small data, which `max_final_fit_entries` of `SearchSettings` allows.
