@@ -327,11 +327,13 @@ def test_searches_end_at_the_same_model_or_say_so(data):
     Y = rng.standard_normal((25, 8, 9))
     if data == "structured":  # smooth, and of no low rank
         Y = np.cumsum(np.cumsum(Y, axis=1), axis=2)
-    fits = [cp(Y, 3, cases=0, rng=seed) for seed in range(3)]
-    for fit in fits:
-        doubted = {"one_start", "ambiguous"} & {warning.code for warning in fit.warnings}
-        same = min(factor_match_score(fit, other) for other in fits) > 0.99
-        assert same or doubted
+    sure = []
+    for seed in range(3):
+        fit = cp(Y, 3, cases=0, rng=seed)
+        if not {"one_start", "ambiguous"} & {warning.code for warning in fit.warnings}:
+            sure.append(fit)
+    for fit in sure:
+        assert factor_match_score(fit, sure[0]) > 0.99
 
 
 @pytest.mark.parametrize("kind", ["foreign", "none"])

@@ -67,7 +67,7 @@ COST_STANDARD_ERROR = 5e-3
 EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
-#: The same with `cases`: several models are fitted to the end only where subsets or noise leave doubt.
+#: The same with `cases`, where several models are fitted to the end only if there is doubt.
 DIFFERENT_MODEL_OF_SAMPLES_SCORE = 0.99
 #: With at least this many starts there is a warning if only one reached the best model.
 MIN_STARTS_TO_WARN = 6

@@ -1,10 +1,12 @@
 """Bad samples that agree with each other, found by fits of random subsets of the samples.
 
-The entries of a component that a fifth of the samples share are not outlying one by one. If most
-samples of a mode are good, some small random subset has good samples only; the factors fitted to it
-have small residuals on most samples, and those of other subsets do not. So subsets are compared by
-the residuals of the 60% of the samples that their model fits best, after concentration steps, in
-which these samples are fitted again (as in FAST-MCD and FAST-LTS).
+The entries of a component that a fifth of the samples share are not outlying one by one. But a
+model with one component more describes it by that component, and without it still describes the
+other samples. So models with extra components are fitted to three quarters of the samples, drawn
+anew for each, and pruned; they are compared by the residuals of the 60% of the samples that each
+fits best, after concentration steps, in which these samples are fitted again (as in FAST-MCD and
+FAST-LTS). If they do not agree, models are also fitted to small subsets, of which some have no bad
+sample.
 """
 
 from __future__ import annotations
@@ -279,7 +281,7 @@ def _growth_with_size(distances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
     Where noise is partly proportional to the signal, or a model does not quite describe the data,
     the squared distance is 1 + c size^2. Most samples of ordinary size must show that: c is the one
-    with which most of their log distances lie in the shortest interval. Larger samples are taken to
+    with which most of their log distances differ least. Larger samples are taken to
     be as large as the largest of these: their distances cannot tell growth from a bad sample.
     """
     settings, growth = CASE_SETTINGS, np.ones(sizes.size)
@@ -295,16 +297,14 @@ def _growth_with_size(distances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     lowest, largest = log_sizes[ordinary].min(), log_sizes[ordinary].max()
     relative = np.exp(np.clip(log_sizes, lowest, largest))
     logs = np.log(np.maximum(distances[ordinary], settings.min_distance))
-    count = math.ceil(settings.growth_share * logs.size)
-    shortest = math.inf
+    smallest = math.inf
     for c in (0.0, *settings.growth_coefficients):
         candidate = np.sqrt((1 + c * relative**2) / (1 + c))
-        ordered = np.sort(logs - np.log(candidate[ordinary]))
-        length = float(np.min(ordered[count - 1 :] - ordered[: ordered.size - count + 1]))
+        _, spread = _center_and_spread(logs - np.log(candidate[ordinary]))
         if c == 0:
-            shortest = settings.min_growth_gain * length
-        elif length < shortest:
-            shortest, growth = length, candidate
+            smallest = settings.min_growth_gain * spread
+        elif spread < smallest:
+            smallest, growth = spread, candidate
     return growth
 
 
@@ -317,8 +317,7 @@ def _flag_large_distances(
     """
     finite = np.isfinite(distances)
     logs = np.log(np.maximum(distances, CASE_SETTINGS.min_distance) / growth)
-    center = float(np.median(logs[finite])) if finite.any() else 0.0
-    spread = 1.4826 * float(np.median(np.abs(logs[finite] - center))) if finite.any() else 0.0
+    center, spread = _center_and_spread(logs[finite])
     errors = (
         CASE_SETTINGS.cutoff_standard_errors
         * CASE_SETTINGS.log_median_standard_error
@@ -336,6 +335,20 @@ def _flag_large_distances(
     )  # where data is exact, distances are roundings
     weights = np.where(finite & (distances > cutoffs), 0.0, 1.0)
     return CaseDiagnostics(mode, weights, distances, cutoffs)
+
+
+def _center_and_spread(logs: np.ndarray) -> tuple[float, float]:
+    """The middle of the shortest interval with 60% of the numbers, and their standard deviation.
+
+    The median and its deviations would be too large if many samples are bad.
+    """
+    if not logs.size:
+        return 0.0, 0.0
+    ordered, count = np.sort(logs), math.ceil(CASE_SETTINGS.good_share * logs.size)
+    lengths = ordered[count - 1 :] - ordered[: ordered.size - count + 1]
+    first = int(np.argmin(lengths))
+    center = float(np.median(ordered[first : first + count]))
+    return center, float(lengths[first]) / CASE_SETTINGS.normal_interval
 
 
 def exclude_cases(problem: Problem, mode: int, bad: np.ndarray) -> Problem:
@@ -594,8 +607,8 @@ class _SubsetSearch:
         Returns the fits, whether enough agree, and whether the residuals of the best are noise.
 
         Only fits whose cost is near the lowest get concentration steps. If a component of the best
-        model is localised on some samples, these may be bad: then subsets are drawn from the other
-        samples, and a few must be fitted before fits may agree.
+        model is localised on some samples, these may be bad: then models are fitted to the other
+        samples, a few of them before fits may agree.
         """
         LOG.info("at most %d subsets of the samples", count)
         parallel_map = self.problem.engine.executor.map_tasks
@@ -677,7 +690,8 @@ class _SubsetSearch:
     def fit_subset(self, task: tuple[int, _Subset, np.random.Generator, np.ndarray]) -> _SubsetFit:
         """Fit a random subset of some samples loosely, then the scores of all samples."""
         (number, subset, rng, samples), begin = task, time.perf_counter()
-        samples = subset.draw(samples, self.rank, rng)
+        if subset.small or samples.size == self._size:
+            samples = subset.draw(samples, self.rank, rng)
         search = self._section(f"start {number + 1}")
         fitter = search._fitter_of_samples(samples)
         proposal = L1Proposal(subset.kind, subset.epsilon_share, subset.standardized)

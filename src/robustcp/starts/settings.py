@@ -186,16 +186,16 @@ class CaseSettings:
     #: Number of agreeing starts that ends the search, ...
     sufficient_same_starts: int = 4
     #: ... and the same if the residuals are noise.
-    sufficient_same_noise_starts: int = 2
+    sufficient_same_noise_starts: int = 3
     #: A component is localised if all but 40% of the samples hold less than this share of its
     #: squares, ...
     localised_remainder: float = 0.1
     #: ... and less than this multiple of the median of the components; ...
-    least_remainder_ratio: float = 0.5
+    least_remainder_ratio: float = 0.65
     #: ... or less than this share, whatever the other components.
     tiny_remainder: float = 0.02
-    #: So many subsets of the other samples are then fitted at least.
-    fits_without_localised_samples: int = 4
+    #: So many models are then fitted to the other samples, at least.
+    fits_without_localised_samples: int = 6
     #: Fits whose cost exceeds the lowest by more get no concentration steps.
     max_cost_gap: float = 0.3
     #: Largest number of concentration steps.
@@ -221,6 +221,8 @@ class CaseSettings:
     cutoff_standard_errors: float = 5.0
     #: ... and the logarithm of this factor.
     min_cutoff_ratio: float = 1.3
+    #: Length of the interval of the middle 60% of a standard normal distribution.
+    normal_interval: float = 1.683
     #: Standard error of the logarithm of a median magnitude, times the square root of the count.
     log_median_standard_error: float = 1.17
     #: Smallest distance.
@@ -235,9 +237,7 @@ class CaseSettings:
     growth_coefficients: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
     #: Samples of ordinary size are within this many robust standard deviations of log sizes.
     ordinary_deviations: float = 2.5
-    #: Share of these that must show this growth, ...
-    growth_share: float = 0.7
-    #: ... by an interval of log distances that is shorter by this factor.
+    #: The standard deviation of the log distances of most of these must be smaller by this factor.
     min_growth_gain: float = 0.6
     #: Of fewer samples it is not estimated.
     min_samples_for_growth: int = 8
