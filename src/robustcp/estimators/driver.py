@@ -41,7 +41,14 @@ from robustcp.results import diagnostics
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
-from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
+from robustcp.starts.cases import (
+    CaseDiagnostics,
+    cost_of_most_samples,
+    diagnose_cases,
+    estimate_bad_scores,
+    exclude_cases,
+    readmit_cases,
+)
 from robustcp.starts.criterion import Criterion, has_split_component
 from robustcp.starts.fit_plan import Plan
 from robustcp.starts.initial_factors import zero_unobserved_rows
@@ -60,6 +67,8 @@ COST_STANDARD_ERROR = 5e-3
 EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
+#: The same with `cases`, where several models are fitted to the end only if there is doubt.
+DIFFERENT_MODEL_OF_SAMPLES_SCORE = 0.99
 #: With at least this many starts there is a warning if only one reached the best model.
 MIN_STARTS_TO_WARN = 6
 
@@ -79,6 +88,10 @@ class _Run:
     #: With `cases`, how many random subsets of samples must be drawn for at least one without bad
     #: samples, with probability 0.999 (see `Cases.subsets`).
     subsets_needed: int = 0
+    #: With `cases`, the data with all samples.
+    data: Problem | None = None
+    #: The cost by which the run is compared with others, if not on its own data.
+    common_cost: float | None = None
 
     @property
     def axes(self) -> Axes:
@@ -107,6 +120,8 @@ class _Run:
     def cost_without(self, fibres: Fibres | None) -> float:
         """The cost on the data without some fibres."""
         problem, state, criterion = self.solver.problem, self.state, self.criterion
+        if self.common_cost is not None:
+            return self.common_cost + math.log(problem.units.factor)
         if fibres is not None:
             part = problem.with_engine(problem.engine.without_fibres(fibres))
             criterion = replace(criterion, problem=part)
@@ -305,19 +320,26 @@ class _FitDriver:
                 problem, factors, noise, mode, bad, plan.mode_constraints, 1e-4, search_log
             )
             diagnostics = diagnose_cases(problem, factors, noise, mode)
+            flagged = diagnostics.flagged
+            if case_round == 0 and not stopped:
+                flagged = (flagged & ~bad) | readmit_cases(
+                    problem, factors, noise, mode, flagged & bad, plan.mode_constraints, search_log
+                )
+            elif case_round > 1:  # so that samples cannot change sides again and again
+                flagged = flagged | bad
             if (
                 stopped
-                or np.array_equal(diagnostics.flagged, bad)
+                or np.array_equal(flagged, bad)
                 or case_round + 1 == CASE_SETTINGS.max_rounds
             ):
                 break
-            bad, starting_point = diagnostics.flagged, replace(starting_point, factors=factors)
-        diagnostics = replace(diagnostics, weights=np.where(bad, 0.0, 1.0))
+            bad, starting_point = flagged, replace(starting_point, factors=factors)
         return replace(
             run,
             state=replace(run.state, factors=factors),
-            case_diagnostics=diagnostics,
+            case_diagnostics=diagnostics.consistent_with(bad),
             subsets_needed=plan.cases.subsets(factors[0].shape[1]),
+            data=problem,
         )
 
 
@@ -412,9 +434,13 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
 def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]:
     """The best run, what became of all starts, and warnings that follow from comparing them."""
     search = runs[0].starting_point.starts
-    if search is not None and runs[0].case_diagnostics is None:
+    if search is not None:
+        runs = _compare_without_bad_samples(runs)
         best, starts = _select_best_run(runs)
-        return best, starts, _start_warnings(runs, best, starts)
+        warnings = _start_warnings(runs, best, starts)
+        if best.case_diagnostics is not None and not best.starting_point.reliable:
+            warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
+        return best, starts, warnings + _bad_sample_warnings(best)
     # Runs that were cut short may end with different losses; compare them under the last one.
     last_level = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).level_spec
     objectives = [
@@ -423,16 +449,34 @@ def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]
         else run.solver.value(run.state, last_level)
         for run in runs
     ]
-    best, warnings = runs[int(np.argmin(objectives))], list[FitWarning]()
-    solver = runs[0].solver
+    best, solver = runs[int(np.argmin(objectives))], runs[0].solver
     starts = Starts(solver.reported_objective(value, last_level.loss) for value in objectives)
-    if best.case_diagnostics is not None:
-        if best.starting_point.starts:
-            starts = best.starting_point.starts
-            warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
-        flagged, max_bad_share = best.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
-        warnings += diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
-    return best, starts, warnings
+    return best, starts, _bad_sample_warnings(best)
+
+
+def _compare_without_bad_samples(runs: Sequence[_Run]) -> Sequence[_Run]:
+    """The runs with their costs on the samples that are good in each of them.
+
+    If these are too few, the costs are those of the samples that are closest to each model.
+    """
+    cases, whole = [run.case_diagnostics for run in runs if run.case_diagnostics], runs[0].data
+    if whole is None or len(runs) == 1 or len(cases) < len(runs):
+        return runs
+    mode, bad = cases[0].mode, reduce(or_, (found.flagged for found in cases))
+    part = exclude_cases(whole, mode, bad)
+    if bad.mean() <= 1 - CASE_SETTINGS.good_share:
+        costs = [replace(run.criterion, problem=part).cost(run.state.factors) for run in runs]
+    else:
+        costs = [cost_of_most_samples(whole.engine, run.state.factors, mode) for run in runs]
+    return [replace(run, common_cost=cost) for run, cost in zip(runs, costs, strict=True)]
+
+
+def _bad_sample_warnings(run: _Run) -> list[FitWarning]:
+    """A warning if too many samples are bad."""
+    if run.case_diagnostics is None:
+        return []
+    flagged, max_bad_share = run.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
+    return diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
 
 
 def _warnings(
@@ -495,13 +539,13 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     close_runs = list(runs)
     fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
-    if fibres:
+    if fibres and runs[0].common_cost is None:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
         limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)
         close_runs = [run for run, cost in zip(runs, costs, strict=True) if cost <= limit]
     lowest_cost = min(run.cost for run in close_runs)
     equal_runs = [
-        (starts.recount_reached(run.starting_point.start_number), run)
+        (_count_reached(starts, run), run)
         for run in close_runs
         if run.cost <= lowest_cost + SAME_COST_TOL
     ]
@@ -516,24 +560,39 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     return best, starts
 
 
+def _count_reached(starts: Starts, run: _Run) -> Starts:
+    """The starts, with the number of those that reached the model of a run."""
+    own = run.starting_point.starts
+    if run.case_diagnostics is not None and own is not None:  # starts of samples have no models
+        return starts.with_reached(own.reached)
+    return starts.recount_reached(run.starting_point.start_number)
+
+
+def _max_reached_by_chance(run: _Run) -> int:
+    """So few starts that reached the model of a run are no evidence for it."""
+    if run.case_diagnostics is None or run.starting_point.reliable:
+        return 1
+    return CASE_SETTINGS.sufficient_same_starts - 1
+
+
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
     """Warnings if few starts reached the model, or another model fits as well."""
     warnings = []
     if runs[0].starting_point.search_limited:
         warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
-    elif starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
+    elif starts.reached <= _max_reached_by_chance(best) and len(starts) >= MIN_STARTS_TO_WARN:
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
     best_model = KruskalTensor.from_factors(best.state.factors)
+    tol, different = EQUAL_FIT_TOL, DIFFERENT_MODEL_SCORE
+    if best.common_cost is not None:
+        tol = max(tol, best.criterion.component_cost / 2)
+        different = DIFFERENT_MODEL_OF_SAMPLES_SCORE
     for run in runs:
-        if (
-            run is best
-            or run.cost > best.cost + EQUAL_FIT_TOL
-            or best.solver.problem.units.order == 2
-        ):
+        if run is best or run.cost > best.cost + tol or best.solver.problem.units.order == 2:
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, best_model, weights=False)
-        if score < DIFFERENT_MODEL_SCORE:
+        if score < different:
             warnings += diagnostics.ambiguity_warnings(score)
             break
     return warnings

@@ -33,6 +33,8 @@ from robustcp.results.outliers import FLAG_RATE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from robustcp.starts.cases import CaseDiagnostics
+
 #: Samples with a larger share of bad entries keep all: which ones are good is then unknown.
 MAX_BAD_SHARE = 0.5
 #: Smaller standard deviations of scores, in units of their noise, are rounding errors.
@@ -57,6 +59,9 @@ class Distances:
     standard deviations of their noise; a sample of which more than half is bad keeps all entries.
     Distances are scaled to completely observed samples, and NaN for samples without entries.
 
+    Of a fit with `cases`, the bad samples of that mode are those of `fit.cases`, whatever their
+    residual distance: its cut-offs allow for few entries, large samples and many comparisons.
+
     Attributes
     ----------
     mode : int
@@ -75,6 +80,8 @@ class Distances:
         The share of bad entries in each sample.
     note : str
         How scores are compared where there are too few samples for a covariance.
+    flagged : boolean array (I,), optional
+        The bad samples of `fit.cases`.
 
     Examples
     --------
@@ -97,6 +104,7 @@ class Distances:
     residual_cutoff: float
     shares: np.ndarray = field(repr=False)
     note: str = ""
+    flagged: np.ndarray | None = field(repr=False, default=None)
 
     @property
     def kinds(self) -> np.ndarray:
@@ -106,21 +114,24 @@ class Distances:
         "orthogonal outlier": ordinary scores, and a large residual; "bad leverage": scores far from
         the others, and a large residual; "no data".
         """
-        return self._classify(self.score, self.residual)
+        return self._classify(self.score, self.residual, self.bad)
 
     @property
     def kinds_before(self) -> np.ndarray:
         """The kind of each sample, with its bad entries."""
-        return self._classify(self.score_before, self.residual_before)
+        bad = self.residual_before > self.residual_cutoff
+        return self._classify(self.score_before, self.residual_before, bad)
 
-    def _classify(self, score: np.ndarray, residual: np.ndarray) -> np.ndarray:
-        far_scores, large_residual = score > self.score_cutoff, residual > self.residual_cutoff
+    def _classify(self, score: np.ndarray, residual: np.ndarray, bad: np.ndarray) -> np.ndarray:
+        far_scores, large_residual = score > self.score_cutoff, bad
         conditions = [np.isnan(residual), far_scores & large_residual, large_residual, far_scores]
         return np.select(conditions, [NO_DATA, BAD_LEVERAGE, ORTHOGONAL, GOOD_LEVERAGE], REGULAR)
 
     @property
     def bad(self) -> np.ndarray:
         """True for samples with large residuals even without their bad entries."""
+        if self.flagged is not None:
+            return self.flagged
         return np.asarray(self.residual > self.residual_cutoff)
 
     @property
@@ -185,6 +196,7 @@ def compute_distances(
     constraint: Constraint,
     name: str,
     labels: list[Any] | None,
+    cases: CaseDiagnostics | None = None,
 ) -> Distances:
     """The distances of the slabs of a mode.
 
@@ -200,6 +212,8 @@ def compute_distances(
         The constraint on single rows of the mode's factor.
     name, labels
         The name and the labels of the mode.
+    cases : CaseDiagnostics, optional
+        The diagnostics of the slabs, if the fit was told that the mode holds samples.
     """
     from scipy.special import ndtri
 
@@ -233,6 +247,7 @@ def compute_distances(
         _residual_cutoff(residual[has_data], slab_entries),
         shares,
         note,
+        None if cases is None else cases.flagged,
     )
 
 

@@ -125,6 +125,7 @@ class FittedView:
             fit.constraints[mode].of_rows,
             fit.modes[mode],
             fit.labels[mode],
+            fit.cases if fit.cases is not None and fit.cases.mode == mode else None,
         )
 
     def _standardize(self, engine: Engine, noise: Noise) -> Engine:

@@ -111,7 +111,12 @@ class Starts(tuple[float, ...]):
         """A copy in which `reached` counts the starts whose model is that of start `number`."""
         if not self.models:
             return self
-        reached = sum(is_same_model(model, self.models[number]) for model in self.models)
+        return self.with_reached(
+            sum(is_same_model(model, self.models[number]) for model in self.models)
+        )
+
+    def with_reached(self, reached: int) -> Starts:
+        """A copy with another number of starts that ended at the best model."""
         return Starts(self, reached, self.final, self.models, self.families, self.seconds)
 
 

@@ -242,19 +242,25 @@ class StartFitter:
         concat = self.problem.engine.xp.concat
         return tuple(concat([A, size * B], axis=1) for A, B in zip(factors, new, strict=True))
 
-    def replace_redundant_component(self, candidate: Candidate) -> Candidate:
+    def replace_redundant_component(
+        self, candidate: Candidate, *, refit: bool = False
+    ) -> Candidate:
         """The candidate with a redundant component, such as half of a split one, replaced by a new
         one, if that hardly raises the cost.
+
+        With `refit` a component is also redundant if the others can make up for it.
         """
         if candidate.factors[0].shape[1] == 1:
             return candidate
         pruned = self.prune_component(candidate.factors)
         if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
-            if not has_split_component(candidate.factors, self.settings):
+            if has_split_component(candidate.factors, self.settings):
+                reduced_models = self.leave_one_out(candidate.factors)
+            elif refit and pruned.cost < candidate.cost + self.settings.max_entropy_rise_to_refit:
+                reduced_models = [pruned.factors]
+            else:
                 return candidate
-            pruned = self._best_candidate(
-                map(self.fit_cauchy, self.leave_one_out(candidate.factors))
-            )
+            pruned = self._best_candidate(map(self.fit_cauchy, reduced_models))
             if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
                 return candidate
         new = Initialization("clipped")(
