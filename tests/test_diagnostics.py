@@ -127,11 +127,60 @@ class TestWords:
             *diagnostics.bad_sample_warnings(15, 30, 0.4),
             *diagnostics.weak_model_warnings(0.1),
             *diagnostics.noisy_slab_warnings({0: np.array([1, 2])}, Axes()),
+            *diagnostics.unobserved_slab_warnings(((), (3,)), Axes()),
         ]
-        assert len(found) == 11
+        assert len(found) == 12
         assert all("try" in str(warning) for warning in found)
-        assert len({warning.code for warning in found}) == 9
+        assert len({warning.code for warning in found}) == 10
         json.dumps([warning.numbers for warning in found])
+
+    #: Axes, `cases`, and what sentences suggest for bad slabs of mode 0 and for structure.
+    SUGGESTIONS = (
+        (Axes(), None, "cases=0", "or cases= if a mode holds samples"),
+        (Axes(), 0, "", "more starts"),
+        (Axes(), 1, "", "more starts"),
+        (
+            Axes(("Sample", "nm"), (["a", "b", "c"], [1.0, 2.0, 3.0])),
+            None,
+            "cases='Sample'",
+            "or cases='Sample' if some of these may be bad",
+        ),
+        (Axes(("time", "trials"), (None, None)), None, "", "or cases='trials' if"),
+        (Axes(("emission", "variable"), (None, None)), None, "", "rank 3 or more starts"),
+        (Axes(("mode 0", "mode 1"), ([300, 302, 304], [2.0, 1.0])), None, "", "more starts"),
+        (Axes(("mode 0", "mode 1"), ([1, 2, 3], None)), None, "cases=0", "cases= if a mode"),
+        (Axes(("mode 0", "mode 1"), (None, None), units=("nm", "nm")), None, "", "more starts"),
+    )
+
+    @pytest.mark.parametrize(("axes", "cases", "bad_slabs", "structure"), SUGGESTIONS)
+    def test_cases_are_suggested_only_where_they_may_help(self, axes, cases, bad_slabs, structure):
+        found = ResidualStructure((0.5, 0.0), (1.0, 1.0), ((0.1, 2.0), (0.1, 2.0)))
+        (structured,) = diagnostics.structure_warnings(found, 2, axes, cases)
+        assert structure in str(structured)
+        assert ("cases=" in structure) == ("cases=" in str(structured))
+        (outlying,) = diagnostics.noisy_slab_warnings({0: np.array([1, 2])}, axes, cases)
+        assert ("cases=" in str(outlying)) == bool(bad_slabs)
+        assert str(outlying).endswith(bad_slabs and f"try {bad_slabs}")
+
+    def test_indices_have_their_labels(self):
+        names = [f"patient {k}" for k in range(30)]
+        axes = Axes(("sample", "nm"), (names, [300.0 + 2.5 * k for k in range(30)]))
+        (outlying,) = diagnostics.noisy_slab_warnings({0: np.array([1, 20])}, axes)
+        assert "2 slabs of sample with far more noise than the others (patient 1, patient 20)" in (
+            str(outlying)
+        )
+        assert outlying.numbers["slabs"] == [1, 20]
+        for mode, words in ((0, "patient 3): if these may be bad samples"), (1, "307.5): look at")):
+            factors = [np.ones((30, 1))] * 3
+            factors[mode] = np.eye(30)[:, 3:4]
+            three = Axes((*axes.modes, "day"), (*axes.labels, None))
+            (narrow,) = diagnostics.localisation_warnings(factors, three)
+            assert words in str(narrow)
+        (unobserved,) = diagnostics.unobserved_slab_warnings((range(9), ()), axes)
+        listed = ", ".join(f"patient {k}" for k in range(5))
+        assert f"9 slabs of sample without any observed entry ({listed}, ...)" in str(unobserved)
+        assert axes.list_indices(0, [7]) == "patient 7"
+        assert len(Axes(("a", "b"), (["x" * 90], None)).list_indices(0, [0])) < 40
 
     def test_nothing_to_say(self):
         assert (

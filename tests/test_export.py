@@ -128,6 +128,19 @@ class TestRoundTrips:
         assert repr(back) == repr(fit)
 
     @pytest.mark.parametrize("suffix", WHOLE)
+    def test_slabs_without_entries_stay_unknown(self, tmp_path, suffix):
+        X = as_xarray(robustcp.simulate((6, 7, 8), 1, eta=0.1, gamma=1.0, rng=0).data)
+        X[4], X[:, 2] = np.nan, np.nan
+        fit = robustcp.cp(X, 1)
+        fit.report(X, tmp_path / "fit.html")
+        back = robustcp.load(written(fit, tmp_path, suffix))
+        assert back.unobserved == fit.unobserved == ((4,), (2,), ())
+        np.testing.assert_array_equal(np.isnan(back.full()), np.isnan(X))
+        turned = X.transpose("excitation", "emission", "sample")[:, :, ::-1]
+        np.testing.assert_array_equal(np.isnan(back.aligned_to(turned).full()), np.isnan(turned))
+        np.testing.assert_array_equal(np.isnan(back.residuals(turned)), np.isnan(turned))
+
+    @pytest.mark.parametrize("suffix", WHOLE)
     def test_float32_and_known_noise(self, tmp_path, suffix):
         X = robustcp.simulate((5, 6, 7), 1, eta=0.1, gamma=1.0, rng=0).data.astype(np.float32)
         known = np.random.default_rng(0).uniform(0.1, 0.2, X.shape)

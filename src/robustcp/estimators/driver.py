@@ -44,7 +44,7 @@ from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
 from robustcp.starts.criterion import Criterion, has_split_component
 from robustcp.starts.fit_plan import Plan
-from robustcp.starts.initial_factors import zero_unobserved_rows
+from robustcp.starts.initial_factors import unobserved_rows, zero_unobserved_rows
 from robustcp.starts.settings import CASE_SETTINGS
 from robustcp.starts.start import Start, StartingPoint
 
@@ -393,6 +393,7 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
             kind_determined=state.noise is not None,
         ),
         cases=best.case_diagnostics,
+        unobserved=_unobserved_slabs(solver),
     )
 
 
@@ -422,6 +423,16 @@ def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]
     return best, starts, warnings
 
 
+def _unobserved_slabs(solver: Solver) -> tuple[tuple[int, ...], ...]:
+    """For each mode the slabs without observed entries, but for those left out on purpose."""
+    problem = solver.problem
+    rows = unobserved_rows(problem.engine, solver.modes, solver.constraints)
+    return tuple(
+        tuple(np.setdiff1d(indices, problem.excluded_slabs.get(mode, ())).tolist())
+        for mode, indices in enumerate(rows)
+    )
+
+
 def _warnings(
     run: _Run, model: KruskalTensor, noise: Noise, sufficient_rank: int | None
 ) -> list[FitWarning]:
@@ -430,6 +441,7 @@ def _warnings(
     cases = None if run.case_diagnostics is None else run.case_diagnostics.mode
     axes = run.axes
     warnings = [
+        *diagnostics.unobserved_slab_warnings(_unobserved_slabs(run.solver), axes),
         *(_unsolved_warning(mode, rows, axes) for mode, rows in state.unsolved_rows),
         *diagnostics.component_warnings(model),
     ]
@@ -444,7 +456,7 @@ def _warnings(
             )
             warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
         warnings += diagnostics.structure_warnings(
-            measure_structure(level_data, state.factors, noise.sigma), rank, axes
+            measure_structure(level_data, state.factors, noise.sigma), rank, axes, cases
         )
         warnings += diagnostics.rejection_warnings(noise.clean)
     warnings += diagnostics.prior_warnings(_prior_decided_rows(level_data, state), axes)
@@ -570,7 +582,7 @@ def _rejected_row_notes(engine: Engine, state: State, axes: Axes) -> list[str]:
         if rows.size:
             notes.append(
                 f"{rows.size} rows of {axes.mode_name(mode)} have no entry that fits and keep the "
-                f"values of the stage before ({diagnostics.abbreviate_indices(rows)})"
+                f"values of the stage before ({axes.list_indices(mode, rows)})"
             )
     return notes
 
@@ -589,6 +601,6 @@ def _prior_decided_rows(engine: Engine, state: State) -> list[PriorDominatedRows
 def _unsolved_warning(mode: int, rows: tuple[int, ...], axes: Axes) -> FitWarning:
     sentence = (
         f"{len(rows)} rows of {axes.mode_name(mode)} could not be solved and kept their value "
-        f"({diagnostics.abbreviate_indices(rows)}): try a lower rank"
+        f"({axes.list_indices(mode, rows)}): try a lower rank"
     )
     return FitWarning("unsolved", sentence, {"mode": mode, "rows": list(rows)})

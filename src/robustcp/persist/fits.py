@@ -110,6 +110,7 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
             decode_instance(constraint, CONSTRAINTS, ForeignConstraint)
             for constraint in constraints
         ),
+        unobserved=tuple(tuple(map(int, slabs)) for slabs in metadata.get("unobserved", ())),
     )
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util import checks
+from robustcp._util.text import label_text, shorten
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
-from robustcp.plot.labelling import name_points, shorten
-from robustcp.plot.ticks import label_text, set_log_ticks
+from robustcp.plot.labelling import name_points
+from robustcp.plot.ticks import set_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util import checks
+from robustcp._util.text import label_text
 from robustcp.engines import to_host
 from robustcp.model.kruskal import component_name
 from robustcp.plot.axes import add_legend, draw_zero_line, grid_or_new, hide_top_and_right
@@ -19,7 +20,6 @@ from robustcp.plot.ticks import (
     FEW_INDICES,
     draw_curve,
     is_ordered,
-    label_text,
     prepare_x_axis,
     set_index_ticks,
 )

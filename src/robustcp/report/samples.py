@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from robustcp._util.text import shorten
 from robustcp.plot.distances import distance_map as draw_distance_map
-from robustcp.plot.labelling import shorten
 from robustcp.report.markup import Markup, element, join, label, number, percent, table
 from robustcp.report.pictures import legend, new_axes, picture
 from robustcp.results.distances import BAD_LEVERAGE, GOOD_LEVERAGE, ORTHOGONAL, REGULAR, Distances

@@ -28,8 +28,6 @@ SCATTER_RATIO = 2
 FEW_ROWS_SHARE = 0.05
 #: A model that lowers the entropy of the data by less explains little.
 MIN_ENTROPY_DROP = 0.25
-#: The most indices that a sentence lists.
-MAX_INDICES_SHOWN = 5
 #: A component is empty if its weight is at most this share of the largest.
 EMPTY_WEIGHT_SHARE = 1e-9
 #: Components are collinear if an eigenvalue of their columns' Gram matrices is below this,
@@ -47,7 +45,7 @@ class FitWarning:
     code : str
         For programs: "one_start", "search_limit", "ambiguous", "structured", "narrow", "prior",
         "rejected", "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined",
-        "unsolved".
+        "unsolved", "unobserved".
     sentence : str
         The finding, and what to try.
     numbers : dict
@@ -168,9 +166,11 @@ def _localisation_warning(
         location = f"one fibre along {axes.mode_name(fibre_mode)}"
     else:
         mode = min(rows, key=lambda n: len(rows[n]))
-        indices = abbreviate_indices(rows[mode])
+        indices = axes.list_indices(mode, rows[mode])
         location = f"{_count_slabs(rows[mode])} of {axes.mode_name(mode)} ({indices})"
-        tip = "look at them" if cases == mode else f"if these may be bad samples, try cases={mode}"
+        tip = "look at them"
+        if _may_try_cases(axes, mode, cases):
+            tip = f"if these may be bad samples, try cases={axes.argument_of(mode)}"
     numbers = {"component": component, "modes": list(rows), "rows": list(rows.values())}
     return FitWarning("narrow", f"{component_name(component)} lives on {location}: {tip}", numbers)
 
@@ -179,15 +179,36 @@ def noisy_slab_warnings(
     outlying: Mapping[int, np.ndarray], axes: Axes, cases: int | None = None
 ) -> list[FitWarning]:
     """Warnings of slabs with far more noise than the others of their mode, which weigh little."""
-    tip = ": if they are bad samples, try cases={}" if cases is None else ""
+    warnings = []
+    for mode, indices in outlying.items():
+        sentence = (
+            f"{_count_slabs(indices)} of {axes.mode_name(mode)} with far more noise than the "
+            f"others ({axes.list_indices(mode, indices)})"
+        )
+        if _may_try_cases(axes, mode, cases):
+            sentence += f": if they are bad samples, try cases={axes.argument_of(mode)}"
+        numbers = {"mode": mode, "slabs": indices.tolist()}
+        warnings.append(FitWarning("outlying", sentence, numbers))
+    return warnings
+
+
+def _may_try_cases(axes: Axes, mode: int, cases: int | None) -> bool:
+    """Whether `cases` may help against bad slabs of a mode: not if it was given already."""
+    return cases is None and axes.may_hold_samples(mode)
+
+
+def unobserved_slab_warnings(slabs: Sequence[Sequence[int]], axes: Axes) -> list[FitWarning]:
+    """Warnings of slabs without observed entries, given those of each mode."""
     return [
         FitWarning(
-            "outlying",
-            f"{_count_slabs(indices)} of {axes.mode_name(mode)} with far more noise than the "
-            f"others ({abbreviate_indices(indices)}){tip.format(mode)}",
-            {"mode": mode, "slabs": indices.tolist()},
+            "unobserved",
+            f"{_count_slabs(rows)} of {axes.mode_name(mode)} without any observed entry "
+            f"({axes.list_indices(mode, rows)}), of which the model says nothing (rows of the "
+            "factor are 0, fit.full() is NaN): try to leave them out",
+            {"mode": mode, "slabs": list(rows)},
         )
-        for mode, indices in outlying.items()
+        for mode, rows in enumerate(slabs)
+        if len(rows)
     ]
 
 
@@ -215,9 +236,19 @@ def ambiguity_warnings(score: float) -> list[FitWarning]:
     return [FitWarning("ambiguous", sentence, {"score": score})]
 
 
-def structure_warnings(structure: ResidualStructure, rank: int, axes: Axes) -> list[FitWarning]:
+def structure_warnings(
+    structure: ResidualStructure, rank: int, axes: Axes, cases: int | None = None
+) -> list[FitWarning]:
     """Warnings of residuals that are not noise."""
-    tip = f"try rank {rank + 1}, more starts, or cases= if a mode holds samples"
+    tips = [f"rank {rank + 1}", "more starts"]
+    sample_modes = [
+        mode for mode in range(len(structure.autocorrelations)) if _may_try_cases(axes, mode, cases)
+    ]
+    if sample_modes and axes.has_names:
+        tips.append(f"cases={axes.argument_of(sample_modes[0])} if some of these may be bad")
+    elif sample_modes:
+        tips.append("cases= if a mode holds samples")
+    tip = f"try {', '.join(tips[:-1])}{',' * (len(tips) > 2)} or {tips[-1]}"
     numbers = {
         "alike": list(structure.autocorrelations),
         "leading": list(structure.leading_eigenvalues),
@@ -288,9 +319,3 @@ def subset_count_warnings(count: int, needed: int) -> list[FitWarning]:
 
 def _count_slabs(indices: Sequence[int] | np.ndarray) -> str:
     return "1 slab" if len(indices) == 1 else f"{len(indices)} slabs"
-
-
-def abbreviate_indices(rows: Sequence[int] | np.ndarray) -> str:
-    """The first indices as text, with "..." in place of the others."""
-    more = ", ..." if len(rows) > MAX_INDICES_SHOWN else ""
-    return ", ".join(map(str, rows[:MAX_INDICES_SHOWN])) + more

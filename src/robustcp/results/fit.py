@@ -75,6 +75,9 @@ class Fit:
         coordinates; "" where that is not known.
     constraints : tuple of Constraint
         The constraint on the factor of each mode.
+    unobserved : tuple of tuples of int, one for each mode
+        Slabs without any observed entry, of which the model says nothing: their rows of the factor
+        are 0, and `full`, `at` and `residuals` are NaN there.
 
     Examples
     --------
@@ -105,6 +108,7 @@ class Fit:
     labels: tuple[list[Any] | None, ...] = ()
     units: tuple[str, ...] = ()
     constraints: Constraints = field(repr=False, default=())
+    unobserved: tuple[tuple[int, ...], ...] = field(repr=False, default=())
 
     def __post_init__(self) -> None:
         order = len(self.model.shape)
@@ -113,6 +117,7 @@ class Fit:
             "labels": (None,) * order,
             "units": ("",) * order,
             "constraints": (Free(),) * order,
+            "unobserved": ((),) * order,
         }
         for name, default in defaults.items():
             object.__setattr__(self, name, getattr(self, name) or default)
@@ -287,6 +292,12 @@ class Fit:
             noise=self.noise.reorder(arrangement),
             cases=None if self.cases is None else self.cases.reorder(arrangement),
             starts=self.starts.without_models(),
+            unobserved=tuple(
+                slabs if rows is None else tuple(np.flatnonzero(np.isin(rows, slabs)).tolist())
+                for slabs, rows in zip(
+                    arrangement.reorder(self.unobserved), arrangement.rows, strict=True
+                )
+            ),
         )
 
     def save(self, path: str | Path) -> None:
@@ -333,14 +344,27 @@ class Fit:
                 coords[name] = (name, labels, {"units": unit} if unit else {})
         return xarray.Dataset(data, coords=coords)
 
+    @property
+    def known_model(self) -> KruskalTensor:
+        """The model with NaN in the rows of slabs without any observed entry."""
+        if not any(self.unobserved):
+            return self.model
+        xp, factors = array_namespace(self.weights), []
+        for A, slabs in zip(self.factors, self.unobserved, strict=True):
+            row_is_unobserved = np.isin(np.arange(A.shape[0]), slabs)[:, None]
+            mask = xp.asarray(row_is_unobserved, device=device(A))
+            factors.append(xp.where(mask, xp.full_like(A, xp.nan), A))
+        return KruskalTensor(self.weights, tuple(factors))
+
     def full(self) -> Array:
-        """The model as a whole tensor."""
-        return self.model.full()
+        """The model as a whole tensor; NaN in slabs without any observed entry (`unobserved`)."""
+        return self.known_model.full()
 
     def at(self, indices: Array | Sequence[Sequence[Any]]) -> Array:
         """The model's entries at some indices, integers of shape (count, N).
 
-        A list of tuples may have labels in place of integers, which are positions.
+        NaN in slabs without any observed entry. A list of tuples may have labels in place of
+        integers, which are positions.
         """
         if isinstance(indices, list | tuple):
             indices = [self._positions_of_row(row) for row in indices]
@@ -356,7 +380,9 @@ class Fit:
             examples = ", ".join(str(tuple(row)) for row in positions[outside][:3].tolist())
             raise ValueError(f"indices: outside of {self.shape}: {examples}")
         xp = array_namespace(self.weights)
-        return self.model.at(xp.asarray(positions.astype(np.int64), device=device(self.weights)))
+        return self.known_model.at(
+            xp.asarray(positions.astype(np.int64), device=device(self.weights))
+        )
 
     def _positions_of_row(self, row: Any) -> Any:
         """The row with positions in place of labels; other things than rows as they are."""
@@ -368,7 +394,10 @@ class Fit:
         ]
 
     def residuals(self, X: Any) -> Array:
-        """X minus the model, as an array of X's library; for Observed, one for each entry."""
+        """X minus the model, as an array of X's library; for Observed, one for each entry.
+
+        NaN where X is missing, and in slabs of which the model says nothing (`unobserved`).
+        """
         return FittedView.of(self, X).residuals()
 
     def outliers(self, X: Any, *, rate: float = FLAG_RATE, control: str = "each") -> Outliers:
