@@ -118,7 +118,7 @@ class TestWords:
         found = [
             *diagnostics.redundancy_warnings([1], None, 3),
             *diagnostics.redundancy_warnings([], 2, 3),
-            *diagnostics.single_start_warnings(1, 8),
+            *diagnostics.single_start_warnings(8),
             *diagnostics.ambiguity_warnings(0.4),
             *diagnostics.structure_warnings(structure, 2, Axes()),
             *diagnostics.rejection_warnings(0.4),

@@ -54,13 +54,13 @@ LOG = logging.getLogger(__name__)
 DIVERGENCE_RATIO = 100.0
 #: Costs per entry that differ by less are taken as equal.
 SAME_COST_TOL = 1e-3
-#: The standard error of costs per entry, which are estimated from a sample of the entries.
+#: The standard error of costs per entry, which are estimated from a sample of the entries: models
+#: whose costs differ by less fit equally well.
 COST_STANDARD_ERROR = 5e-3
-#: Models fit equally well if their costs per entry differ by less than this.
-EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
-#: With at least this many starts there is a warning if only one reached the best model.
+#: With at least this many starts there is a warning if only one reached the best model; with fewer
+#: only if the search did not find it reliable.
 MIN_STARTS_TO_WARN = 6
 
 Callback = Callable[[State], bool | None]
@@ -418,6 +418,8 @@ def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]
         if best.starting_point.starts:
             starts = best.starting_point.starts
             warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
+            if starts.reached <= 1 < len(starts):
+                warnings += diagnostics.single_start_warnings(len(starts))
         flagged, max_bad_share = best.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
         warnings += diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
     return best, starts, warnings
@@ -520,13 +522,15 @@ def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[Fi
     warnings = []
     if runs[0].starting_point.search_limited:
         warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
-    elif starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
-        warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
+    elif starts.reached == 1 and len(starts) >= (
+        MIN_STARTS_TO_WARN if runs[0].starting_point.reliable else 2
+    ):
+        warnings += diagnostics.single_start_warnings(len(starts))
     best_model = KruskalTensor.from_factors(best.state.factors)
     for run in runs:
         if (
             run is best
-            or run.cost > best.cost + EQUAL_FIT_TOL
+            or run.cost > best.cost + COST_STANDARD_ERROR
             or best.solver.problem.units.order == 2
         ):
             continue

@@ -26,6 +26,11 @@ ORDINARY_ENERGY_SHARE = 0.9
 SCATTER_RATIO = 2
 #: A component on this share of the rows or less is localised, whatever the other components do.
 FEW_ROWS_SHARE = 0.05
+#: A component is localised if its rows are as few by chance with at most this probability, ...
+MAX_LOCALISATION_CHANCE = 0.01
+#: ... given the share of the rows that other components have in the mode, and one half of so many
+#: rows more: in a short mode of sparse factors one row may be all that a component has.
+PRIOR_ROWS = 10
 #: A model that lowers the entropy of the data by less explains little.
 MIN_ENTROPY_DROP = 0.25
 #: A component is empty if its weight is at most this share of the largest.
@@ -128,12 +133,16 @@ def localisation_warnings(
     factors: Factors, axes: Axes, cases: int | None = None
 ) -> list[FitWarning]:
     """Warnings of components on a few entries, on one fibre, or on some of the slabs of a mode."""
+    from scipy.special import bdtr
+
     host = host_factors(factors)
     energy_shares, warnings = [concentration(A, LOCALISED_ROW_SHARE) for A in host], []
+    dominant_rows = [[_dominant_rows(column) for column in A.T] for A in host]
     for r in range(host[0].shape[1]):
         localised_rows: dict[int, list[int]] = {}
+        chance = 1.0
         for mode, (A, shares) in enumerate(zip(host, energy_shares, strict=True)):
-            rows, others = _dominant_rows(A[:, r]), np.delete(shares, r)
+            rows, others = dominant_rows[mode][r], np.delete(shares, r)
             on_few_rows = len(rows) <= max(1, FEW_ROWS_SHARE * len(A))
             others_spread = not others.size or np.median(others) < ORDINARY_ENERGY_SHARE
             scattered = rows[-1] - rows[0] + 1 > SCATTER_RATIO * len(rows)
@@ -141,7 +150,9 @@ def localisation_warnings(
                 on_few_rows or (others_spread and scattered)
             ):
                 localised_rows[mode] = rows
-        if localised_rows:
+                count = sum(map(len, dominant_rows[mode])) - len(rows) + 0.5 * PRIOR_ROWS
+                chance *= bdtr(len(rows), len(A), count / (len(A) * others.size + PRIOR_ROWS))
+        if localised_rows and chance <= MAX_LOCALISATION_CHANCE:
             warnings.append(_localisation_warning(r, localised_rows, len(factors), axes, cases))
     return warnings
 
@@ -212,10 +223,10 @@ def unobserved_slab_warnings(slabs: Sequence[Sequence[int]], axes: Axes) -> list
     ]
 
 
-def single_start_warnings(reached: int, count: int) -> list[FitWarning]:
+def single_start_warnings(count: int) -> list[FitWarning]:
     """The warning that no other start led to the model."""
-    sentence = f"only {reached} of {count} starts reached this model: try starts={3 * count}"
-    return [FitWarning("one_start", sentence, {"reached": reached, "starts": count})]
+    sentence = f"only 1 of {count} starts reached this model: try starts={3 * count}"
+    return [FitWarning("one_start", sentence, {"reached": 1, "starts": count})]
 
 
 def search_limit_warnings(reached: int, count: int) -> list[FitWarning]:
