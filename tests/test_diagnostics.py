@@ -37,6 +37,23 @@ class TestWhenAllIsWell:
         X = X + 0.02 * rng.standard_normal(X.shape)
         assert "narrow" not in codes(cp(X, 3, nonnegative=True))
 
+    def test_few_entries_that_are_explained_are_no_reason(self, rng):
+        """A component that is zero in most entries hardly lowers the entropy of all data."""
+        factors = [np.where(np.arange(n) < n / 4, 1 + rng.random(n), 0.0) for n in (40, 30, 28)]
+        X = model(*(a[:, None] for a in factors)) + 0.05 * rng.standard_normal((40, 30, 28))
+        X += np.where(rng.random(X.shape) < 0.2, 4.0, 0.0)
+        assert "weak" not in codes(cp(X, 1, starts=3))
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_short_modes_of_sparse_factors_are_no_reason(self, seed):
+        """Of six rows with a density of one half, one is soon all that a component has."""
+        rng = np.random.default_rng(seed)
+        factors = [rng.standard_normal((n, 3)) for n in (25, 20, 6)]
+        factors[2] *= [[1, 0, 1], [0, 0, 1], [1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]]
+        X = model(*factors)
+        X = X + 0.05 * X.std() * rng.standard_normal(X.shape)
+        assert "narrow" not in codes(cp(X, 3))
+
 
 class TestReasons:
     def test_rank_too_low(self):
@@ -45,6 +62,13 @@ class TestReasons:
         assert "structured" in codes(fit)
         assert "converged, with" in fit.status
         assert "try rank 3" in fit.status
+
+    @pytest.mark.parametrize("options", [{}, {"cases": 0}])
+    def test_one_of_few_starts(self, rng, options):
+        """Nothing but noise: no two starts agree."""
+        fit = cp(rng.standard_normal((12, 9, 8)), 3, starts=4, **options)
+        assert fit.starts.reached <= 1
+        assert "one_start" in codes(fit)
 
     @pytest.mark.recovery
     def test_rank_too_high(self):

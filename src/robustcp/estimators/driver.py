@@ -456,7 +456,8 @@ def _warnings(
             warnings += diagnostics.redundancy_warnings(
                 criterion.redundant_components(factors, entropy), sufficient_rank, rank
             )
-            warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
+            if not criterion.explains_its_entries(factors, noise.sigma):
+                warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
         warnings += diagnostics.structure_warnings(
             measure_structure(level_data, state.factors, noise.sigma), rank, axes, cases
         )

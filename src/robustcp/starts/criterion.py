@@ -19,6 +19,7 @@ from robustcp.noise import (
     find_outlying_fibres,
     fit_contaminated_normal,
     measure_structure,
+    median_magnitude,
     model_entropy,
 )
 from robustcp.optimize.posterior import Posterior
@@ -141,6 +142,20 @@ class Criterion:
         if mixture.clean <= 0.5 or mixture.sigma >= limit:
             return False
         return are_evenly_spread(np.abs(residuals.values) > 5 * mixture.sigma, residuals.indices)
+
+    def explains_its_entries(self, factors: Factors, sigma: float) -> bool:
+        """Whether a model explains the entries where it is beyond the noise, which may be few.
+
+        A sparse model hardly lowers the entropy of all data. These entries must be more than its
+        parameters, and most of their residuals much smaller than the data.
+        """
+        engine, settings = self.problem.engine, self.settings
+        data, residuals = engine.sample().values, engine.sample(factors).values
+        entries = np.abs(data - residuals) > sigma
+        if entries.sum() < settings.min_explained_entries * factors[0].shape[1] * sum(engine.shape):
+            return False
+        size, rest = (median_magnitude(values[entries]) for values in (data, residuals))
+        return rest < settings.max_unexplained_ratio * size
 
     def is_noise(self, factors: Factors, fibres: Fibres | None = None) -> bool:
         """Whether the residuals of a model are noise, apart from outlying fibres."""

@@ -51,6 +51,10 @@ class SearchSettings:
     cost_per_parameter: float = 2.0
     #: If the best model lowers the entropy of the data by less, most entries may be outliers.
     large_entropy_drop: float = 1.0
+    #: A model explains its entries if they are at least so many times its parameters, ...
+    min_explained_entries: float = 3.0
+    #: ... and the median magnitude of their residuals is below this share of that of the data.
+    max_unexplained_ratio: float = 0.25
     #: A component of a candidate is replaced if the entropy without it rises by no more than this.
     negligible_entropy_rise: float = 0.005
     #: Multiplier of each factor of the component that replaces it.
