@@ -42,6 +42,33 @@ def data():
     return X, cp(X, 2, noise="common")
 
 
+@pytest.mark.parametrize("leverage", [1.0, 2.5])
+def test_a_sample_of_which_much_is_bad_is_not_called_good(leverage):
+    X = simulated()
+    X[5] *= leverage
+    cells = np.random.default_rng(1).random(X[5].shape) < 0.39
+    X[5] += np.where(
+        cells, 9 * np.std(X) * np.random.default_rng(2).choice([-1, 1], cells.shape), 0.0
+    )
+    fit = cp(X, 2, noise="common")
+    found = fit.distances(X, 0)
+    assert found.shares[5] > 0.3
+    assert not found.bad[5]  # without these entries
+    assert found.kinds[5] == "many bad entries"
+    assert np.isin(np.delete(found.kinds, 5), ["regular", "good leverage"]).mean() > 0.9
+    assert "1 with many bad entries" in found.words
+    assert next(row for row in found.rows() if row["index"] == 5)["kind"] == found.kinds[5]
+
+
+def test_where_all_samples_have_bad_entries_none_has_many():
+    X = simulated()
+    bad = np.random.default_rng(1).random(X.shape) < 0.3
+    X = X + np.where(bad, 9 * np.std(X), 0.0)
+    found = cp(X, 2, noise="common").distances(X, 0)
+    assert found.shares.max() > 0.3
+    assert "many bad entries" not in found.kinds
+
+
 def of_four_kinds(seed, *, other="foreign", missing=0.0):
     """Samples of all kinds: the data, which are of which of the three kinds, and which are wild."""
     rng = np.random.default_rng(seed)

@@ -150,6 +150,18 @@ class TestRoundTrips:
         np.testing.assert_allclose(back.factors[2], fit.factors[2], rtol=1e-7)
         np.testing.assert_allclose(back.sigma(X), fit.sigma(X), rtol=1e-6)
 
+    @pytest.mark.parametrize("suffix", FORMATS)
+    def test_a_file_that_exists_is_replaced_only_on_demand(self, tmp_path, fit, suffix):
+        path = written(fit, tmp_path, suffix)
+        before = path.read_bytes()
+        for save in (fit.save, lambda *args: robustcp.save(fit, *args)):
+            with pytest.raises(FileExistsError, match=r"^path: .* exists; overwrite=True replaces"):
+                save(path)
+        assert path.read_bytes() == before
+        path.write_bytes(b"other")
+        fit.save(path, overwrite=True)
+        assert len(path.read_bytes()) > 100
+
     def test_csv_holds_a_model_and_says_that_it_is_no_fit(self, tmp_path, fit):
         path = written(fit, tmp_path, ".csv")
         model = load_model(path)

@@ -300,18 +300,19 @@ class Fit:
             ),
         )
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fit to a .npz, .nc, .json, .mat, .xlsx or .csv file; see `robustcp.save`.
 
+        A file that exists is replaced only with `overwrite=True`.
         `robustcp.load` brings it back from all but .csv, which holds weights, factors and labels.
         """
-        save(self, path)
+        save(self, path, overwrite=overwrite)
 
     def to_frames(self) -> dict[str, pandas.DataFrame]:
         """For each mode, by its name, its factor as a pandas.DataFrame.
 
-        Rows have the labels of the mode, columns the numbers of the components. Columns have
-        unit norm; `weights` has the sizes of the components.
+        Rows have the labels of the mode, columns the numbers of the components, from 1 as in the
+        summary. Columns have unit norm; `weights` has the sizes of the components.
 
         Examples
         --------
@@ -321,7 +322,7 @@ class Fit:
         (5, 2)
         """
         pandas = import_optional("pandas", "to_frames")
-        components = pandas.RangeIndex(self.rank, name="component")
+        components = pandas.RangeIndex(1, self.rank + 1, name="component")
         frames = {}
         for name, labels, A in zip(self.modes, self.labels, self.factors, strict=True):
             rows = range(A.shape[0]) if labels is None else labels
@@ -332,11 +333,12 @@ class Fit:
     def to_xarray(self) -> xarray.Dataset:
         """The weights and factors as an xarray.Dataset, with names, labels and units of the modes.
 
-        Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
+        Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component);
+        components are numbered from 1.
         """
         xarray = import_optional("xarray", "to_xarray")
         data: dict[str, Any] = {"weights": ("component", np.asarray(to_host(self.weights)))}
-        coords: dict[str, Any] = {}
+        coords: dict[str, Any] = {"component": np.arange(1, self.rank + 1)}
         rows = zip(self.modes, self.labels, self.units, self.factors, strict=True)
         for n, (name, labels, unit, A) in enumerate(rows):
             data[f"factor_{n}"] = ((name, "component"), np.asarray(to_host(A)))
