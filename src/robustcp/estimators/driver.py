@@ -496,7 +496,11 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         model = KruskalTensor.from_factors(factors).normalized()
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     close_runs = list(runs)
-    fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
+    # Where starts left out fibres, other runs may have a component for these, and have found the
+    # fibres outlying in which a component is that they lack: these count.
+    excluding_runs = [run for run in runs if run.starting_point.fibres is not None] or runs
+    excluded = (f for run in excluding_runs for f in (run.state.fibres, run.starting_point.fibres))
+    fibres = [f for f in excluded if f is not None]
     if fibres:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
         limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)

@@ -208,7 +208,8 @@ class Candidates(Generic[C]):
     def select(self) -> list[C]:
         """The two cheapest models of each round, without duplicates and without candidates whose
         cost is far above the lowest. Two of each round, so that later rounds do not displace good
-        candidates.
+        candidates. The second is the cheapest that leaves out fibres, whatever its cost: that of
+        the others is lower if they have fitted these fibres.
         """
         max_cost = self.best.cost + self._settings.max_cost_gap
         leading = (
@@ -216,7 +217,17 @@ class Candidates(Generic[C]):
             for candidates in self.rounds
             for candidate in self.distinct(c for c in candidates if c.cost <= max_cost)[:2]
         )
-        return self.distinct(leading)
+        best, *others = self.distinct(leading)
+        without_fibres = [c for c in self if isinstance(c, Candidate) and c.fibres is not None]
+        second: list[C] = []
+        if best not in without_fibres:
+            second = self.distinct([best, *without_fibres])[1:2]
+        others = [
+            c
+            for c in others
+            if not any(is_same_model(c.model, new.model, self._settings) for new in second)
+        ]
+        return [best, *second, *others]
 
 
 def multistart(
