@@ -69,6 +69,32 @@ class TestReasons:
         assert fit.starts.reached <= 1
         assert "one_start" in codes(fit)
 
+    @pytest.mark.parametrize("method", [cp, robustcp.cpal1, cpals])
+    def test_components_of_a_matrix(self, rng, method):
+        A, B = rng.standard_normal((30, 2)), rng.standard_normal((20, 2))
+        X = A @ B.T + 0.05 * rng.standard_normal((30, 20))
+        fit = method(X, 2)
+        (warning,) = (w for w in fit.warnings if w.code == "not_unique")
+        assert "any invertible mixture" in warning.sentence
+        T = np.array([[2.0, 1.0], [0.5, 1.5]])  # such as this one
+        weights, (U, V) = fit
+        np.testing.assert_allclose((U * weights @ T) @ (V @ np.linalg.inv(T).T).T, fit.full())
+
+    def test_constraints_that_may_make_a_matrix_unique(self, rng):
+        A, B = np.abs(rng.standard_normal((30, 2))), np.abs(rng.standard_normal((20, 2)))
+        X = A @ B.T + 0.05 * rng.standard_normal((30, 20))
+
+        def is_warned(rank=2, **options):
+            return "not_unique" in codes(cp(X, rank, **options))
+
+        smooth = robustcp.Smooth(1.0)
+        assert is_warned(constraints={0: robustcp.Nonnegative()})  # of one factor only
+        assert is_warned(constraints={0: smooth, 1: smooth})
+        assert not is_warned(nonnegative=True)
+        assert not is_warned(rank=1)
+        assert not is_warned(init=[A, B], fixed=(0,))
+        assert "not_unique" not in codes(cp(np.stack([X, 2 * X + X[::-1]]), 2))
+
     @pytest.mark.recovery
     def test_rank_too_high(self):
         sim = robustcp.simulate((24, 24, 24), 2, eta=0.1, gamma=2.0, rng=0)

@@ -42,7 +42,7 @@ from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
 from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
-from robustcp.starts.criterion import Criterion, has_split_component
+from robustcp.starts.criterion import Criterion, fibres_of_blocks, has_split_component
 from robustcp.starts.fit_plan import Plan
 from robustcp.starts.initial_factors import unobserved_rows, zero_unobserved_rows
 from robustcp.starts.settings import CASE_SETTINGS
@@ -446,6 +446,7 @@ def _warnings(
         *diagnostics.unobserved_slab_warnings(_unobserved_slabs(run.solver), axes),
         *(_unsolved_warning(mode, rows, axes) for mode, rows in state.unsolved_rows),
         *diagnostics.component_warnings(model),
+        *_uniqueness_warnings(run, model),
     ]
     if state.noise is not None:
         warnings += diagnostics.localisation_warnings(model.factors, axes, cases)
@@ -465,6 +466,10 @@ def _warnings(
     warnings += diagnostics.prior_warnings(_prior_decided_rows(level_data, state), axes)
     warnings += diagnostics.noisy_slab_warnings(noise.outlying_slabs(), axes, cases)
     return warnings + diagnostics.skipped_stage_warnings(state.skipped)
+
+
+def _uniqueness_warnings(run: _Run, model: KruskalTensor) -> list[FitWarning]:
+    return diagnostics.uniqueness_warnings(model, run.solver.modes, run.solver.constraints)
 
 
 def _notes(run: _Run) -> list[str]:
@@ -496,11 +501,12 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         model = KruskalTensor.from_factors(factors).normalized()
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     close_runs = list(runs)
-    # Where starts left out fibres, other runs may have a component for these, and have found the
-    # fibres outlying in which a component is that they lack: these count.
-    excluding_runs = [run for run in runs if run.starting_point.fibres is not None] or runs
-    excluded = (f for run in excluding_runs for f in (run.state.fibres, run.starting_point.fibres))
-    fibres = [f for f in excluded if f is not None]
+    fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
+    if any(run.starting_point.fibres is not None for run in runs):
+        # The fibres in which a component is that a run lacks, and found outlying, must count, if
+        # in its place it has a component that is constant on a block.
+        blocks = fibres_of_blocks(min(runs, key=lambda run: run.cost).state.factors)
+        fibres = fibres if blocks is None else [blocks]
     if fibres:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
         limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)
@@ -524,20 +530,18 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
 
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
     """Warnings if few starts reached the model, or another model fits as well."""
-    warnings = []
+    best_model = KruskalTensor.from_factors(best.state.factors)
+    warnings = list[FitWarning]()
     if runs[0].starting_point.search_limited:
         warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
     elif starts.reached == 1 and len(starts) >= (
         MIN_STARTS_TO_WARN if runs[0].starting_point.reliable else 2
     ):
         warnings += diagnostics.single_start_warnings(len(starts))
-    best_model = KruskalTensor.from_factors(best.state.factors)
+    if _uniqueness_warnings(best, best_model):
+        return warnings
     for run in runs:
-        if (
-            run is best
-            or run.cost > best.cost + COST_STANDARD_ERROR
-            or best.solver.problem.units.order == 2
-        ):
+        if run is best or run.cost > best.cost + COST_STANDARD_ERROR:
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, best_model, weights=False)

@@ -47,7 +47,7 @@ def estimate_noise(
         kind = initial.kind
     if kind == COMMON:
         return fit_common_noise(residuals)
-    sample = residuals.subsample(NOISE_SETTINGS.estimation_entries)
+    sample = residuals.subsample(NOISE_SETTINGS.estimation_entries, by_index=True)
     return fit_noise(sample, kind, initial, known_slabs)
 
 
@@ -70,6 +70,8 @@ def estimate_model_noise(
         noise = fit_common_noise(residuals, 1 / known_scales.unit / units.factor)
         return replace(noise, known_sigmas=known_scales.field)
     noise = estimate_noise(residuals, kind if engine.takes_scales else COMMON, initial)
+    if noise.kind == COMMON:  # of all residuals: which ones are drawn depends on their order
+        noise = fit_common_noise(residuals, max_entries=max(residuals.values.size, 1))
     rank = factors[0].shape[1]
     return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))
 

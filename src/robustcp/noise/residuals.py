@@ -12,7 +12,7 @@ import numpy as np
 
 from robustcp._util.quantiles import quantile_of_sorted
 from robustcp._util.typing import Factors
-from robustcp.engines import SAMPLE_ENTRIES, Engine, Entries, sample_size
+from robustcp.engines import SAMPLE_ENTRIES, Engine, Entries, sample_size, select_by_index
 from robustcp.noise.model import Noise
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
@@ -66,12 +66,18 @@ class Residuals:
         read_data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
         return cls(sample, read_data, engine.shape, resolution, engine.count, multiplier)
 
-    def subsample(self, max_count: int) -> Residuals:
-        """At most `max_count` of these residuals, drawn at random; more of a larger sample."""
+    def subsample(self, max_count: int, *, by_index: bool = False) -> Residuals:
+        """At most `max_count` of these residuals, drawn at random; more of a larger sample.
+
+        With `by_index` the same entries are drawn for any order of the modes, which takes longer.
+        """
         max_count = max_count * sample_size(self.shape) // SAMPLE_ENTRIES
         if self.values.size <= max_count:
             return self
-        selection = _draw_indices(self.values.size, max_count)
+        if by_index:
+            selection = select_by_index(self.indices, max_count)
+        else:
+            selection = _draw_indices(self.values.size, max_count)
         return replace(
             self, selection=selection if self.selection is None else self.selection[selection]
         )

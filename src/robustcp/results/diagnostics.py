@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Factors
+from robustcp.constraints import Constraints
 from robustcp.engines import Axes
 from robustcp.model.kruskal import KruskalTensor, component_name, host_factors
 from robustcp.model.metrics import concentration
@@ -50,7 +51,7 @@ class FitWarning:
     code : str
         For programs: "one_start", "search_limit", "ambiguous", "structured", "narrow", "prior",
         "rejected", "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined",
-        "unsolved", "unobserved".
+        "unsolved", "unobserved", "not_unique".
     sentence : str
         The finding, and what to try.
     numbers : dict
@@ -99,6 +100,26 @@ def component_warnings(model: KruskalTensor) -> list[FitWarning]:
             "collinear", sorted(collinear), "is collinear", "are collinear", model.rank - 1
         ),
     ]
+
+
+def uniqueness_warnings(
+    model: KruskalTensor, modes: Sequence[int], constraints: Constraints
+) -> list[FitWarning]:
+    """The warning that the components of a matrix are not unique; `modes` are those fitted.
+
+    There is none for one component, for a given factor, or if constraints other than smoothness
+    hold for both factors: these may make components unique, nonnegative ones with enough zeros.
+    """
+    if len(model.shape) != 2 or model.rank == 1 or len(modes) < 2:
+        return []
+    if not any(constraint.symmetric for constraint in constraints):
+        return []
+    sentence = (
+        "the components of a matrix are not unique, only their sum is: any invertible mixture of "
+        "them fits as well; try data of three modes, or nonnegative=True, which makes components "
+        "unique if both factors have enough zeros"
+    )
+    return [FitWarning("not_unique", sentence, {"rank": model.rank})]
 
 
 def _lower_rank_warnings(

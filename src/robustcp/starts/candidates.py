@@ -205,11 +205,10 @@ class Candidates(Generic[C]):
                 distinct.append(candidate)
         return distinct
 
-    def select(self) -> list[C]:
+    def select(self, alternatives: Iterable[C] = ()) -> list[C]:
         """The two cheapest models of each round, without duplicates and without candidates whose
         cost is far above the lowest. Two of each round, so that later rounds do not displace good
-        candidates. The second is the cheapest that leaves out fibres, whatever its cost: that of
-        the others is lower if they have fitted these fibres.
+        candidates. The second is the cheapest of the `alternatives`, whatever its cost.
         """
         max_cost = self.best.cost + self._settings.max_cost_gap
         leading = (
@@ -218,10 +217,7 @@ class Candidates(Generic[C]):
             for candidate in self.distinct(c for c in candidates if c.cost <= max_cost)[:2]
         )
         best, *others = self.distinct(leading)
-        without_fibres = [c for c in self if isinstance(c, Candidate) and c.fibres is not None]
-        second: list[C] = []
-        if best not in without_fibres:
-            second = self.distinct([best, *without_fibres])[1:2]
+        second = [c for c in self.distinct([best, *alternatives]) if c is not best][:1]
         others = [
             c
             for c in others
