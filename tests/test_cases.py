@@ -89,8 +89,8 @@ class TestFinding:
         Y[:, 3] += 50 * np.random.default_rng(0).standard_normal(Y[:, 3].shape)
         weights = np.ones(14)
         weights[3] = 0.0
-        with pytest.warns(UserWarning, match="no observed entry"):
-            fit = cp(Y, 3, cases=0, entry_weights=[None, weights, None])
+        fit = cp(Y, 3, cases=0, entry_weights=[None, weights, None])
+        assert fit.unobserved == ((), (3,), ())
         np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
 
     def test_another_mode_of_four_by_its_name(self):
@@ -160,8 +160,8 @@ class TestOddData:
     def test_samples_without_an_entry(self):
         Y, _, bad = simulated()
         Y[12] = np.nan
-        with pytest.warns(UserWarning, match="no observed entry"):
-            fit = cp(Y, 3, cases=0)
+        fit = cp(Y, 3, cases=0)
+        assert fit.unobserved[0] == (12,)  # bad samples have scores
         np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
         assert np.isnan(fit.cases.distances[12])
 

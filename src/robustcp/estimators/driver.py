@@ -49,9 +49,9 @@ from robustcp.starts.cases import (
     exclude_cases,
     readmit_cases,
 )
-from robustcp.starts.criterion import Criterion, has_split_component
+from robustcp.starts.criterion import Criterion, fibres_of_blocks, has_split_component
 from robustcp.starts.fit_plan import Plan
-from robustcp.starts.initial_factors import zero_unobserved_rows
+from robustcp.starts.initial_factors import unobserved_rows, zero_unobserved_rows
 from robustcp.starts.settings import CASE_SETTINGS
 from robustcp.starts.start import Start, StartingPoint
 
@@ -61,15 +61,15 @@ LOG = logging.getLogger(__name__)
 DIVERGENCE_RATIO = 100.0
 #: Costs per entry that differ by less are taken as equal.
 SAME_COST_TOL = 1e-3
-#: The standard error of costs per entry, which are estimated from a sample of the entries.
+#: The standard error of costs per entry, which are estimated from a sample of the entries: models
+#: whose costs differ by less fit equally well.
 COST_STANDARD_ERROR = 5e-3
-#: Models fit equally well if their costs per entry differ by less than this.
-EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
 #: The same with `cases`, where several models are fitted to the end only if there is doubt.
 DIFFERENT_MODEL_OF_SAMPLES_SCORE = 0.99
-#: With at least this many starts there is a warning if only one reached the best model.
+#: With at least this many starts there is a warning if only one reached the best model; with fewer
+#: only if the search did not find it reliable.
 MIN_STARTS_TO_WARN = 6
 
 Callback = Callable[[State], bool | None]
@@ -428,6 +428,7 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
             kind_determined=state.noise is not None,
         ),
         cases=best.case_diagnostics,
+        unobserved=_unobserved_slabs(solver),
     )
 
 
@@ -479,6 +480,16 @@ def _bad_sample_warnings(run: _Run) -> list[FitWarning]:
     return diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
 
 
+def _unobserved_slabs(solver: Solver) -> tuple[tuple[int, ...], ...]:
+    """For each mode the slabs without observed entries, but for those left out on purpose."""
+    problem = solver.problem
+    rows = unobserved_rows(problem.engine, solver.modes, solver.constraints)
+    return tuple(
+        tuple(np.setdiff1d(indices, problem.excluded_slabs.get(mode, ())).tolist())
+        for mode, indices in enumerate(rows)
+    )
+
+
 def _warnings(
     run: _Run, model: KruskalTensor, noise: Noise, sufficient_rank: int | None
 ) -> list[FitWarning]:
@@ -487,8 +498,10 @@ def _warnings(
     cases = None if run.case_diagnostics is None else run.case_diagnostics.mode
     axes = run.axes
     warnings = [
+        *diagnostics.unobserved_slab_warnings(_unobserved_slabs(run.solver), axes),
         *(_unsolved_warning(mode, rows, axes) for mode, rows in state.unsolved_rows),
         *diagnostics.component_warnings(model),
+        *_uniqueness_warnings(run, model),
     ]
     if state.noise is not None:
         warnings += diagnostics.localisation_warnings(model.factors, axes, cases)
@@ -499,14 +512,19 @@ def _warnings(
             warnings += diagnostics.redundancy_warnings(
                 criterion.redundant_components(factors, entropy), sufficient_rank, rank
             )
-            warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
+            if not criterion.explains_its_entries(factors, noise.sigma):
+                warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
         warnings += diagnostics.structure_warnings(
-            measure_structure(level_data, state.factors, noise.sigma), rank, axes
+            measure_structure(level_data, state.factors, noise.sigma), rank, axes, cases
         )
         warnings += diagnostics.rejection_warnings(noise.clean)
     warnings += diagnostics.prior_warnings(_prior_decided_rows(level_data, state), axes)
     warnings += diagnostics.noisy_slab_warnings(noise.outlying_slabs(), axes, cases)
     return warnings + diagnostics.skipped_stage_warnings(state.skipped)
+
+
+def _uniqueness_warnings(run: _Run, model: KruskalTensor) -> list[FitWarning]:
+    return diagnostics.uniqueness_warnings(model, run.solver.modes, run.solver.constraints)
 
 
 def _notes(run: _Run) -> list[str]:
@@ -539,6 +557,11 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     close_runs = list(runs)
     fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
+    if any(run.starting_point.fibres is not None for run in runs):
+        # The fibres in which a component is that a run lacks, and found outlying, must count, if
+        # in its place it has a component that is constant on a block.
+        blocks = fibres_of_blocks(min(runs, key=lambda run: run.cost).state.factors)
+        fibres = fibres if blocks is None else [blocks]
     if fibres and runs[0].common_cost is None:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
         limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)
@@ -577,18 +600,22 @@ def _max_reached_by_chance(run: _Run) -> int:
 
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
     """Warnings if few starts reached the model, or another model fits as well."""
-    warnings = []
+    best_model = KruskalTensor.from_factors(best.state.factors)
+    warnings = list[FitWarning]()
     if runs[0].starting_point.search_limited:
         warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
-    elif starts.reached <= _max_reached_by_chance(best) and len(starts) >= MIN_STARTS_TO_WARN:
+    elif starts.reached <= _max_reached_by_chance(best) and len(starts) >= (
+        MIN_STARTS_TO_WARN if runs[0].starting_point.reliable else 2
+    ):
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
-    best_model = KruskalTensor.from_factors(best.state.factors)
-    tol, different = EQUAL_FIT_TOL, DIFFERENT_MODEL_SCORE
+    if _uniqueness_warnings(best, best_model):
+        return warnings
+    tol, different = COST_STANDARD_ERROR, DIFFERENT_MODEL_SCORE
     if best.common_cost is not None:
         tol = max(tol, best.criterion.component_cost / 2)
         different = DIFFERENT_MODEL_OF_SAMPLES_SCORE
     for run in runs:
-        if run is best or run.cost > best.cost + tol or best.solver.problem.units.order == 2:
+        if run is best or run.cost > best.cost + tol:
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, best_model, weights=False)
@@ -642,7 +669,7 @@ def _rejected_row_notes(engine: Engine, state: State, axes: Axes) -> list[str]:
         if rows.size:
             notes.append(
                 f"{rows.size} rows of {axes.mode_name(mode)} have no entry that fits and keep the "
-                f"values of the stage before ({diagnostics.abbreviate_indices(rows)})"
+                f"values of the stage before ({axes.list_indices(mode, rows)})"
             )
     return notes
 
@@ -661,6 +688,6 @@ def _prior_decided_rows(engine: Engine, state: State) -> list[PriorDominatedRows
 def _unsolved_warning(mode: int, rows: tuple[int, ...], axes: Axes) -> FitWarning:
     sentence = (
         f"{len(rows)} rows of {axes.mode_name(mode)} could not be solved and kept their value "
-        f"({diagnostics.abbreviate_indices(rows)}): try a lower rank"
+        f"({axes.list_indices(mode, rows)}): try a lower rank"
     )
     return FitWarning("unsolved", sentence, {"mode": mode, "rows": list(rows)})

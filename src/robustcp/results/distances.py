@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 #: Samples with a larger share of bad entries keep all: which ones are good is then unknown.
 MAX_BAD_SHARE = 0.5
+#: A sample has many bad entries if their share is above this, ...
+MIN_MANY_SHARE = 0.25
+#: ... and above the median of all samples by this many robust standard deviations.
+MANY_SHARE_DEVIATIONS = 4.0
 #: Smaller standard deviations of scores, in units of their noise, are rounding errors.
 MIN_SCORE_SPREAD = 0.1
 #: Smaller residual distances, in units of the noise of an entry, are rounding errors.
@@ -46,6 +50,7 @@ MAX_SOLVE_ROUNDS = 100
 
 REGULAR = "regular"
 GOOD_LEVERAGE = "good leverage"
+MANY_BAD_ENTRIES = "many bad entries"
 ORTHOGONAL = "orthogonal outlier"
 BAD_LEVERAGE = "bad leverage"
 NO_DATA = "no data"
@@ -82,6 +87,8 @@ class Distances:
         How scores are compared where there are too few samples for a covariance.
     flagged : boolean array (I,), optional
         The bad samples of `fit.cases`.
+    share_cutoff : float
+        The share of bad entries above which a sample has many of them, compared with the others.
 
     Examples
     --------
@@ -105,6 +112,7 @@ class Distances:
     shares: np.ndarray = field(repr=False)
     note: str = ""
     flagged: np.ndarray | None = field(repr=False, default=None)
+    share_cutoff: float = math.inf
 
     @property
     def kinds(self) -> np.ndarray:
@@ -112,9 +120,12 @@ class Distances:
 
         "regular"; "good leverage": scores far from the others, and a small residual;
         "orthogonal outlier": ordinary scores, and a large residual; "bad leverage": scores far from
-        the others, and a large residual; "no data".
+        the others, and a large residual; "many bad entries": a small residual, but only without
+        far more bad entries than others have; "no data".
         """
-        return self._classify(self.score, self.residual, self.bad)
+        kinds = self._classify(self.score, self.residual, self.bad)
+        small_residual = (kinds == REGULAR) | (kinds == GOOD_LEVERAGE)
+        return np.where(small_residual & (self.shares > self.share_cutoff), MANY_BAD_ENTRIES, kinds)
 
     @property
     def kinds_before(self) -> np.ndarray:
@@ -182,6 +193,7 @@ class Distances:
 _PLURALS = {
     BAD_LEVERAGE: "bad leverage",
     ORTHOGONAL: "orthogonal outliers",
+    MANY_BAD_ENTRIES: "with many bad entries",
     GOOD_LEVERAGE: "good leverage",
     REGULAR: "regular",
     NO_DATA: "without data",
@@ -248,6 +260,7 @@ def compute_distances(
         shares,
         note,
         None if cases is None else cases.flagged,
+        _share_cutoff(shares[has_data]),
     )
 
 
@@ -356,6 +369,13 @@ def _slab_squares(engine: Engine, factors: Factors, mode: int, loss: Loss) -> np
 
 
 # Metrics and cutoffs
+
+
+def _share_cutoff(shares: np.ndarray) -> float:
+    """The share of bad entries above which a sample has many of them."""
+    center = float(np.median(shares)) if shares.size else 0.0
+    spread = 1.4826 * float(np.median(np.abs(shares - center))) if shares.size else 0.0
+    return max(MIN_MANY_SHARE, center + MANY_SHARE_DEVIATIONS * spread)
 
 
 def _variance_within(limit: float) -> float:

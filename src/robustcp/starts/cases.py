@@ -34,7 +34,6 @@ from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import Continuation
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.optimize.stages import cp_stages
-from robustcp.results.diagnostics import abbreviate_indices
 from robustcp.starts.candidates import Candidate, Candidates, Starts
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import StartFitter
@@ -153,7 +152,7 @@ class CaseDiagnostics:
     def describe(self, axes: Axes) -> str:
         """The number of bad samples, and which they are, in words."""
         bad = np.flatnonzero(self.flagged).tolist()
-        shown = f" ({abbreviate_indices(bad)})" if bad else ""
+        shown = f" ({axes.list_indices(self.mode, bad)})" if bad else ""
         return f"{len(bad)} of {self.weights.size} samples of {axes.mode_name(self.mode)}{shown}"
 
     def __repr__(self) -> str:

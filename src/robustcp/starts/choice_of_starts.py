@@ -209,7 +209,7 @@ class Search:
         if fibres is not None:
             first_two = itertools.islice(self.l1_proposals(), 2)
             description = fibres.describe(self.fitter.problem.engine.view.axes)
-            reason = f"a component is localised on a few slabs, and {description} look outlying"
+            reason = f"a component may have fitted no more than {description}"
             self.add(candidates, [replace(start, excluded=fibres) for start in first_two], reason)
         yield
 

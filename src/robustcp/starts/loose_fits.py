@@ -28,6 +28,7 @@ from robustcp.optimize.solver import Solver, Stage
 from robustcp.starts.candidates import Candidate
 from robustcp.starts.criterion import (
     Criterion,
+    fibres_of_blocks,
     has_split_component,
     leave_one_component_out,
     localised_components,
@@ -183,13 +184,16 @@ class StartFitter:
         return min(candidates, key=lambda candidate: candidate.cost)
 
     def find_artifact_fibres(self, candidate: Candidate) -> Fibres | None:
-        """The outlying fibres given a candidate's model without its localised components, which may
-        have fitted such fibres. None if there is no localised component or no such fibre.
+        """The fibres through blocks on which components are constant; or the outlying fibres given
+        a candidate's model without its localised components, which may have fitted such fibres.
+
+        None if there is no such block, and no localised component or no such fibre.
         """
         localised = localised_components(candidate.factors, self.settings)
         remaining = [r for r in range(candidate.factors[0].shape[1]) if r not in localised]
         if not localised or not remaining:
-            return None
+            excludable = self.problem.engine.takes_weights and self.problem.engine.order > 2
+            return fibres_of_blocks(candidate.factors, self.settings) if excludable else None
         engine = self.problem.engine
         factors = tuple(
             engine.xp.stack([A[:, r] for r in remaining], axis=1) for A in candidate.factors

@@ -51,6 +51,10 @@ class SearchSettings:
     cost_per_parameter: float = 2.0
     #: If the best model lowers the entropy of the data by less, most entries may be outliers.
     large_entropy_drop: float = 1.0
+    #: A model explains its entries if they are at least so many times its parameters, ...
+    min_explained_entries: float = 3.0
+    #: ... and the median magnitude of their residuals is below this share of that of the data.
+    max_unexplained_ratio: float = 0.25
     #: A component of a candidate is replaced if the entropy without it rises by no more than this.
     negligible_entropy_rise: float = 0.005
     #: Whether other components make up for one is tried if the entropy rises by no more than this.
@@ -63,6 +67,14 @@ class SearchSettings:
     localised_row_share: float = 0.05
     #: ... holds this share of the squares.
     localised_energy_share: float = 0.9
+    #: A column is constant on some rows if entries above half the largest, and the others, differ
+    #: from one level, and from 0, by at most this share of the level (root mean squares), ...
+    max_level_deviation: float = 0.1
+    #: ... and if it is so on at most this share of the rows.
+    max_block_row_share: float = 0.7
+    #: A component is constant on a block if its columns, but for one, are constant on some rows, on
+    #: so many in all beyond the first of each mode: fewer may be alike by chance.
+    min_block_rows: int = 4
     #: Two columns are alike above this cosine.
     similar_cosine: float = 0.8
     #: Multiplier of each factor of a new component.
