@@ -304,6 +304,7 @@ class TestPandas:
             np.testing.assert_array_equal(frames[name].to_numpy(), fit.factors[n])
             assert frames[name].index.name == name
             assert list(frames[name].index) == labels
+            assert list(frames[name].columns) == [*range(1, fit.rank + 1)]
         held = fit.to_xarray()
         assert held["factor_1"].sel(emission=304.0).values.tolist() == fit.factors[1][2].tolist()
 
