@@ -48,6 +48,7 @@ LAYERS = (
     ("inference.parallel",),
     ("inference.covariance", "optimize.regression", "results.outliers", "results.distances",
      "results.summary", "inference.uncertainty"),
+    ("results.imputation",),
     ("persist.formats", "report"),
     ("results.fit", "results.view"),
     ("persist.checkpoint",),

@@ -32,6 +32,14 @@ from robustcp.engines.entries import (
 )
 from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
+from robustcp.engines.filling import (
+    IndexFunction,
+    Indices,
+    all_entries,
+    same_kind,
+    spread_over,
+    values_where,
+)
 from robustcp.engines.labelled import (
     LabelledTensor,
     align_to_axes,
@@ -59,6 +67,8 @@ __all__ = [
     "EntryField",
     "Fibres",
     "HostData",
+    "IndexFunction",
+    "Indices",
     "LabelledTensor",
     "Limits",
     "ListedField",
@@ -75,6 +85,7 @@ __all__ = [
     "View",
     "WholeSweep",
     "align_to_axes",
+    "all_entries",
     "as_array",
     "as_engine",
     "as_labelled",
@@ -91,11 +102,14 @@ __all__ = [
     "open_parquet",
     "reverse_modes",
     "row_products",
+    "same_kind",
     "sample_indices",
     "sample_size",
     "single_blas_thread",
+    "spread_over",
     "to_host",
     "values_at_entries",
+    "values_where",
     "without_labels",
 ]
 
