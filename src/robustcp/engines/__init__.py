@@ -50,6 +50,7 @@ from robustcp.engines.labelled import (
 from robustcp.engines.limits import Limits
 from robustcp.engines.observed import Observed, ObservedEngine, values_at_entries
 from robustcp.engines.scales import Scales, VarianceFunction
+from robustcp.engines.selection import drop_values, select_indices
 from robustcp.engines.subsets import HostData, host_data, is_on_host
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
@@ -93,6 +94,7 @@ __all__ = [
     "axes_of",
     "check_device",
     "connect",
+    "drop_values",
     "fibre_length",
     "host_data",
     "is_chunked",
@@ -105,6 +107,7 @@ __all__ = [
     "same_kind",
     "sample_indices",
     "sample_size",
+    "select_indices",
     "single_blas_thread",
     "spread_over",
     "to_host",
