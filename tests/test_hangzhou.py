@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 DATA = ROOT.parent / "shared" / "data"
 SPEC = importlib.util.spec_from_file_location("hangzhou", ROOT / "scripts" / "hangzhou.py")
 hangzhou = importlib.util.module_from_spec(SPEC)
+sys.modules["hangzhou"] = hangzhou  # which dataclasses look up
 SPEC.loader.exec_module(hangzhou)
 
 

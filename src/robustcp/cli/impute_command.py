@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -99,7 +99,7 @@ def impute(
     before = np.asarray(to_host(all_entries(loaded)))
     write_tensors(out, arrays, view.fit.axes)
     missing, still_missing = np.isnan(before), np.isnan(arrays["data"])
-    content = {
+    content: dict[str, Any] = {
         "filled": int(np.count_nonzero(missing & ~still_missing)),
         "replaced": int(np.count_nonzero(~missing & (arrays["data"] != before))),
         "missing": int(np.count_nonzero(still_missing)),
