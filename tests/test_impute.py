@@ -190,7 +190,6 @@ def test_entries_of_weight_0_are_missing(fit):
     np.testing.assert_allclose(filled, fit.impute(X))
 
 
-@pytest.mark.skipif(not hasattr(robustcp.Fit, "known_model"), reason="to come")
 def test_slabs_without_entries_stay_missing():
     X = gappy()[0]
     X[4] = np.nan

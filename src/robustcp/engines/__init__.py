@@ -29,6 +29,7 @@ from robustcp.engines.entries import (
     model_at,
     row_products,
     sample_size,
+    select_by_index,
 )
 from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
@@ -107,6 +108,7 @@ __all__ = [
     "same_kind",
     "sample_indices",
     "sample_size",
+    "select_by_index",
     "select_indices",
     "single_blas_thread",
     "spread_over",
