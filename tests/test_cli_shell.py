@@ -125,6 +125,16 @@ class TestImpute:
         fit = robustcp.cp(X, 2, rng=0)
         np.testing.assert_allclose(np.load(out), fit.impute(X, flagged=True), rtol=1e-9)
 
+    def test_a_fit_that_does_not_converge(self, log, tmp_path, monkeypatch):
+        from functools import partial
+
+        monkeypatch.setattr(robustcp, "cpals", partial(robustcp.cpals, max_sweeps=1))
+        options = ("--rank", 2, "--method", "cpals", "--out", tmp_path / "x.npy")
+        done = run("impute", log / "plain.npy", *options)
+        assert done.exit_code == 1
+        assert "the fit did not converge" in done.stderr
+        assert not np.isnan(np.load(tmp_path / "x.npy")).any()
+
     def test_standard_errors(self, log, tmp_path):
         out = tmp_path / "filled.npz"
         options = ("--fit", log / "fit.npz", "--out", out, "--uncertainty")

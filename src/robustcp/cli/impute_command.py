@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robustcp.cli.errors import fail
+from robustcp.cli.errors import NOT_CONVERGED, fail, print_message
 from robustcp.cli.fit_options import FitOptions
 from robustcp.cli.options import (
     AsJson,
@@ -66,7 +66,8 @@ def impute(
     All other entries stay as they are; with --flagged, outliers are replaced too. Slabs
     without any observed entry stay missing. With --uncertainty the file also holds
     model_errors, standard errors of the model's entries, and prediction_errors, which
-    include the noise of a measurement.
+    include the noise of a measurement. Ctrl-C ends the fit, and the fit so far fills the
+    entries; the exit codes are those of robustcp fit.
 
     Example: robustcp impute log.nc --rank 3 --missing -999 --out filled.nc
     """
@@ -118,6 +119,9 @@ def impute(
         for text in (*notes, *map(str, estimate.warnings)):
             print(f"warning: {text}")
         print(f"written: {out}")
+    if rank is not None and not estimate.converged:
+        print_message(f"the fit did not converge: {estimate.result.sentence}")
+        raise typer.Exit(NOT_CONVERGED)
 
 
 def _entries(count: int) -> str:
