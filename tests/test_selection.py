@@ -118,6 +118,13 @@ def test_values_of_lists_and_of_data_in_chunks():
     np.testing.assert_array_equal(lazy.compute(), np.where(np.isin(X, [3, 5]), np.nan, X))
 
 
+def test_without_dask_data_in_chunks_is_read(landscape, monkeypatch):
+    monkeypatch.setattr("robustcp.engines.blocks.chunks.find_spec", lambda name: None)
+    loaded = read(landscape, select={"nm": "300:400"}, missing=[7.0], lazy=True)
+    assert isinstance(loaded.data, np.ndarray)
+    np.testing.assert_array_equal(loaded.data, np.where(X == 7, np.nan, X)[:, 1:4])
+
+
 def test_files_of_r(tmp_path):
     rdata = pytest.importorskip("rdata")
     rdata.write_rds(tmp_path / "x.rds", X)

@@ -10,8 +10,6 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from robustcp._util.checks import ArgumentError
-from robustcp._util.optional import import_optional
 from robustcp._util.typing import Array
 from robustcp.engines.arrays import is_lazy, plain_array, to_host
 from robustcp.engines.base import Engine
@@ -39,8 +37,8 @@ IndexFunction = Callable[[Indices], np.ndarray]
 def all_entries(data: Any) -> Array:
     """All entries of some data as an array of its library, NaN where one is missing.
 
-    Data in chunks becomes an array of Dask, which is computed when it is asked for. Entries of
-    weight 0 are missing.
+    Data in chunks becomes an array of Dask, which is computed when it is asked for; without Dask
+    it is read. Entries of weight 0 are missing.
 
     Examples
     --------
@@ -50,16 +48,15 @@ def all_entries(data: Any) -> Array:
     """
     data = without_labels(data)
     if isinstance(data, PartitionedTable | PartitionedEngine):
-        raise ArgumentError(
-            "X", "is a table in parts, which cannot be filled; fit.at(indices) has the model there"
+        raise TypeError(
+            "X: is a table in parts, which cannot be filled; fit.at(indices) has the model there"
         )
     if isinstance(data, Engine):
         return _drop_weightless(data, all_entries(_data_of(data)))
     if isinstance(data, Observed):
         if not fits_in_memory(math.prod(map(float, data.shape)), len(data.shape), None):
-            raise ArgumentError(
-                "X",
-                f"has {math.prod(data.shape):.3g} entries, too many to list; fit.at(indices) has "
+            raise ValueError(
+                f"X: has {math.prod(data.shape):.3g} entries, too many to list; fit.at(indices) has "
                 "the model's entries that are needed",
             )
         return spread_over(data, data.values, math.nan)
@@ -67,7 +64,7 @@ def all_entries(data: Any) -> Array:
     if source is None:
         return plain_array(data)
     lazy = source.as_dask()
-    return lazy if lazy is not None else import_optional("dask", "filling data in chunks")
+    return np.asarray(data[...]) if lazy is None else lazy
 
 
 def _data_of(engine: Engine) -> Any:
@@ -84,7 +81,7 @@ def _drop_weightless(engine: Engine, entries: Array) -> Array:
     if weights is None or not weights.has_zeros:
         return entries
     if is_lazy(entries):
-        raise ArgumentError("X", "has entry weights; fill data in chunks without them")
+        raise TypeError("X: has entry weights; fill data in chunks without them")
     if isinstance(engine, ObservedEngine):
         own = weights.listed_values(engine.data.indices.T, np.arange(len(engine.data.values)))
         used = spread_over(engine.data, own, 1.0) > 0

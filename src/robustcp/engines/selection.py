@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.checks import ArgumentError
-from robustcp._util.optional import import_optional
 from robustcp.engines.arrays import is_lazy, take_indices
 from robustcp.engines.blocks.chunks import chunked_source
 from robustcp.engines.blocks.tables import PartitionedTable
@@ -62,11 +61,11 @@ def _equals_any(array: np.ndarray, values: Sequence[float]) -> np.ndarray:
 
 
 def _sliceable(data: Any, argument: str) -> Any:
-    """Data that can be indexed: a list of entries, or an array of NumPy or Dask."""
+    """Data that can be indexed: a list of entries, or an array of Dask or, without it, NumPy."""
     if isinstance(data, PartitionedTable):
         raise ArgumentError(argument, "is not for tables in parts")
     source = chunked_source(data)
     if source is None:
         return data
     lazy = source.as_dask()
-    return lazy if lazy is not None else import_optional("dask", "selecting from data in chunks")
+    return np.asarray(data[...]) if lazy is None else lazy
