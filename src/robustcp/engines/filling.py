@@ -56,8 +56,8 @@ def all_entries(data: Any) -> Array:
     if isinstance(data, Observed):
         if not fits_in_memory(math.prod(map(float, data.shape)), len(data.shape), None):
             raise ValueError(
-                f"X: has {math.prod(data.shape):.3g} entries, too many to list; fit.at(indices) has "
-                "the model's entries that are needed",
+                f"X: has {math.prod(data.shape):.3g} entries, too many to list; fit.at(indices) "
+                "has the model's entries that are needed"
             )
         return spread_over(data, data.values, math.nan)
     source = chunked_source(data)
@@ -86,7 +86,7 @@ def _drop_weightless(engine: Engine, entries: Array) -> Array:
         own = weights.listed_values(engine.data.indices.T, np.arange(len(engine.data.values)))
         used = spread_over(engine.data, own, 1.0) > 0
     else:
-        indices = np.indices(entries.shape, sparse=False).reshape(entries.ndim, -1)
+        indices = np.indices(entries.shape).reshape(entries.ndim, -1)
         used = (weights.values_at(indices) > 0).reshape(entries.shape)
     xp, device = array_api_compat.array_namespace(entries), array_api_compat.device(entries)
     if not xp.isdtype(entries.dtype, "real floating"):
