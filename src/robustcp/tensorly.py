@@ -267,8 +267,8 @@ def non_negative_parafac_hals(
     --------
     >>> import numpy as np, robustcp
     >>> from robustcp.tensorly import non_negative_parafac_hals
-    >>> X = robustcp.simulate((12, 11, 10), 2, eta=0.1, gamma=1.0, rng=0).data
-    >>> weights, factors = non_negative_parafac_hals(X, 2, nn_modes={0, 2})
+    >>> X = -robustcp.simulate((12, 11, 10), 1, eta=0.1, gamma=1.0, rng=0).data
+    >>> weights, factors = non_negative_parafac_hals(X, 1, nn_modes={0, 2})
     >>> [bool(np.all(A >= 0)) for A in factors]
     [True, False, True]
     """
@@ -476,15 +476,22 @@ def _decompose(
     elif fixed:
         raise ArgumentError("fixed_modes", f"needs the factors to keep in init, got init={init!r}")
 
-    convert = _Conversion(normalize_factors, fixed, initial or ())
+    convert = _Conversion(normalize_factors, fixed if len(fixed) < order else (), initial or ())
     if len(fixed) == order:
         model = convert(KruskalTensor.from_factors(initial or ()))
         return (model, []) if return_errors else model
     if sweeps == 0:
         model = _tensorly_start(
-            tensor, rank, init, svd=svd, non_negative=bool(flagged), random_state=random_state,
-            normalize_factors=normalize_factors, mask=mask, svd_mask_repeats=svd_mask_repeats,
-        )  # fmt: skip
+            tensor,
+            rank,
+            init,
+            svd=svd,
+            non_negative=bool(flagged),
+            random_state=random_state,
+            normalize_factors=normalize_factors,
+            mask=mask,
+            svd_mask_repeats=svd_mask_repeats,
+        )
         return (model, []) if return_errors else model
 
     method: Method = RefinedL1(min(max(TOL_RATIO * change, SMALLEST_TOL), LARGEST_TOL))
@@ -492,12 +499,16 @@ def _decompose(
         method = AlternatingLeastSquares(ridge, 0.0)
     size = _sparse_count(sparsity, math.prod(engine.shape))
     log = _SweepLog(
-        data, convert, size, callback, verbose,
+        data,
+        convert,
+        size,
+        callback,
+        verbose,
         stop_below=None if robust or not change else change,
         absolute=cvg_criterion == "abs_rec_error",
         objective_is_error=not robust and ridge == 0 and size == 0,
         mask=mask,
-    )  # fmt: skip
+    )
     spec = FitSpec(
         method,
         rank,
@@ -682,8 +693,9 @@ def _initial_factors(
     if len(other) == 1:
         constraint = Nonnegative() if other[0] in nonnegative else Free()
         factors[other[0]] = project(KruskalTensor.from_factors(factors), data, other[0], constraint)
-    elif weights is not None and free:
-        factors[free[-1]] = factors[free[-1]] * weights[None, :]
+    elif weights is not None:
+        last = free[-1] if free else -1
+        factors[last] = factors[last] * weights[None, :]
     return tuple(factors)
 
 
