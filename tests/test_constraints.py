@@ -618,11 +618,11 @@ def test_saved_fits_come_back_with_their_constraints(tmp_path, suffix):
     kinds = {0: Smooth(0.25, coordinates=np.arange(6) ** 2.0), 1: Unimodal(), 2: Nonnegative()}
     robustcp.save(cpals(X, 2, constraints=kinds), path)
     assert robustcp.load(path).constraints == tuple(kinds.values())
-    robustcp.save(cp(X, 2, constraints={1: Capped()}, loss=L1(0.1)), path)
+    robustcp.save(cp(X, 2, constraints={1: Capped()}, loss=L1(0.1)), path, overwrite=True)
     fit = robustcp.load(path)
     assert fit.constraints[0] == Free()
     assert fit.constraints[1].name == "Capped"
-    robustcp.save(fit, path)
+    robustcp.save(fit, path, overwrite=True)
     assert robustcp.load(path).constraints == fit.constraints
     assert fit.project(X).shape == (6, 2)
 

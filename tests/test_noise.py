@@ -692,13 +692,13 @@ def assert_same(one, other):
 def test_saved_and_loaded(end, noisy, fits, tmp_path):
     path = tmp_path / f"fit{end}"
     for name, fit in fits.items():
-        robustcp.save(fit, path)
+        robustcp.save(fit, path, overwrite=True)
         back = robustcp.load(path)
         assert_same(back.noise, fit.noise)
         np.testing.assert_array_equal(back.sigma(noisy[name]), fit.sigma(noisy[name]))
     for data, form in known_forms(noisy["slabs"], 0.1 * spread(20)):
         fit = cp(data, 2, noise=form, max_sweeps=5)
-        robustcp.save(fit, path)
+        robustcp.save(fit, path, overwrite=True)
         back = robustcp.load(path)
         assert_same(back.noise, fit.noise)
         np.testing.assert_array_equal(back.sigma(data), fit.sigma(data))

@@ -146,6 +146,17 @@ class Contaminated(Loss):
         reach = self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
         return reach + abs(self.shift) if self.shifted else reach
 
+    @property
+    def minimizer(self) -> float:
+        """The residual of least cost: near the higher peak, where steps by the curvature end."""
+        r = np.array([self.shift if self.shifted > 1 else 0.0])
+        for _ in range(1000 if self.shifted else 0):
+            _, slope, curvature = self.majorize(r)
+            r = r - slope / curvature
+            if abs(slope[0]) <= 1e-15 * self.sigma:
+                break
+        return float(r[0])
+
     def _mixture_terms(self, r: Array) -> tuple[Array, Array, Array]:
         """The heights of the Gaussian and of the floor, and the probability of being clean."""
         xp = array_namespace(r)

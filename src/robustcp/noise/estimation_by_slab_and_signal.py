@@ -29,9 +29,13 @@ from robustcp.noise.variance_function import fit_variance_function
 NO_OUTLIERS = ContaminatedNormal(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
-def fit_common_noise(residuals: Residuals, sigma: float | None = None) -> Noise:
+def fit_common_noise(
+    residuals: Residuals,
+    sigma: float | None = None,
+    max_entries: int = NOISE_SETTINGS.kind_entries,
+) -> Noise:
     """Noise of one standard deviation for all entries, which is estimated unless it is given."""
-    values, max_entries = residuals.values, NOISE_SETTINGS.kind_entries
+    values = residuals.values
     if sigma is None:
         mixture = fit_contaminated_normal(values, residuals.resolution.min_sigma, max_entries)
     else:

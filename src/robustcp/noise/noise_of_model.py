@@ -49,7 +49,7 @@ def estimate_noise(
         kind = initial.kind
     sample = residuals
     if kind != COMMON:
-        sample = residuals.subsample(NOISE_SETTINGS.estimation_entries)
+        sample = residuals.subsample(NOISE_SETTINGS.estimation_entries, by_index=True)
     noise = fit_noise(sample, kind, initial, known_slabs)
     return noise if one_peak else add_second_peak(sample, noise)
 
@@ -74,6 +74,9 @@ def estimate_model_noise(
         noise = fit_common_noise(residuals, 1 / known_scales.unit / units.factor)
         return replace(noise, known_sigmas=known_scales.field)
     noise = estimate_noise(residuals, kind if engine.takes_scales else COMMON, initial)
+    if noise.kind == COMMON and not noise.shifted:
+        # of all residuals: which ones are drawn depends on their order
+        noise = fit_common_noise(residuals, max_entries=max(residuals.values.size, 1))
     rank = factors[0].shape[1]
     return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))
 

@@ -12,7 +12,14 @@ import numpy as np
 
 from robustcp._util.quantiles import quantile_of_sorted
 from robustcp._util.typing import Factors
-from robustcp.engines import SAMPLE_ENTRIES, Engine, Entries, sample_size, to_host
+from robustcp.engines import (
+    SAMPLE_ENTRIES,
+    Engine,
+    Entries,
+    sample_size,
+    select_by_index,
+    to_host,
+)
 from robustcp.noise.model import Noise
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
@@ -78,12 +85,18 @@ class Residuals:
         sizes = engine.shape, resolution, engine.count
         return cls(sample, read_data, *sizes, multiplier, None, host, fitted_scales)
 
-    def subsample(self, max_count: int) -> Residuals:
-        """At most `max_count` of these residuals, drawn at random; more of a larger sample."""
+    def subsample(self, max_count: int, *, by_index: bool = False) -> Residuals:
+        """At most `max_count` of these residuals, drawn at random; more of a larger sample.
+
+        With `by_index` the same entries are drawn for any order of the modes, which takes longer.
+        """
         max_count = max_count * sample_size(self.shape) // SAMPLE_ENTRIES
         if self.values.size <= max_count:
             return self
-        selection = _draw_indices(self.values.size, max_count)
+        if by_index:
+            selection = select_by_index(self.indices, max_count)
+        else:
+            selection = _draw_indices(self.values.size, max_count)
         return replace(
             self, selection=selection if self.selection is None else self.selection[selection]
         )

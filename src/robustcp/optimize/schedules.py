@@ -187,8 +187,17 @@ class Continuation(Schedule):
         return self.first * self.ratio**level <= self.lowest
 
     def for_warm_start(self, engine: Engine, factors: Factors) -> Continuation:
-        """Begin at the magnitude of the residuals: a larger epsilon would spoil a good start."""
-        size = median_magnitude(engine.sample(factors).values) or math.inf
+        """Begin at the magnitude of the residuals: a larger epsilon would spoil a good start.
+
+        If most residuals are 0, those count where the model is not: of sparse data, a poor model
+        fits most entries too, which are 0.
+        """
+        engine = engine.censored(None)
+        residuals = engine.sample(factors).values
+        size = median_magnitude(residuals)
+        if size == 0:
+            is_modelled = residuals != engine.sample().values
+            size = median_magnitude(residuals[is_modelled]) if is_modelled.any() else math.inf
         return replace(self, first=max(self.lowest, min(self.first, size * size)))
 
 

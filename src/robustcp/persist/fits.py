@@ -113,6 +113,7 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
             for constraint in constraints
         ),
         limits=Limits.of(tuple(map(arrays.get, LIMIT_ARRAYS)), model.shape),
+        unobserved=tuple(tuple(map(int, slabs)) for slabs in metadata.get("unobserved", ())),
     )
 
 

@@ -127,6 +127,7 @@ def fit_metadata(fit: Fit) -> dict[str, Any]:
         "constraints": [
             _describe_instance(constraint, CONSTRAINTS) for constraint in fit.constraints
         ],
+        "unobserved": [list(slabs) for slabs in fit.unobserved],
     }
 
 
