@@ -37,7 +37,7 @@ plt.show()
 # Code that is written for TensorLy needs another import, and no other change. What it gets is
 # TensorLy's ``CPTensor``, with the fit, for the bad entries and whatever else a fit knows.
 
-from robustcp.tensorly import parafac  # noqa: F811 - in place of TensorLy's
+from robustcp.tensorly import parafac
 
 model = parafac(tensorly.tensor(sim.data), 3, random_state=0)
 print(model, "score", round(robustcp.factor_match_score(model, sim.truth), 3))
