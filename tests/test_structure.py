@@ -60,7 +60,7 @@ LAYERS = (
     ("inference.batch",),
     ("inference.core_consistency", "inference.rank_path", "inference.rank_checkpoint",
      "inference.ensemble", "inference.replicability", "inference.rank_profile"),
-    ("eem", "sklearn"),
+    ("eem", "sklearn", "tensorly"),
     ("__init__",),
     ("studies", "apps"),
     ("cli", "__main__", "warm"),
