@@ -91,6 +91,16 @@ class Constraint:
         return False
 
     @property
+    def leaves_empty_rows(self) -> bool:
+        """Whether rows without entries begin where the start has them, rather than at 0."""
+        return self.couples_rows
+
+    @property
+    def as_nonnegative(self) -> Constraint | None:
+        """This constraint without negative entries; None if there is no such constraint."""
+        return None if self.signed else self
+
+    @property
     def row_solver(self) -> str | None:
         """The name of the method of `Algebra` that does all that `solve` does, or None.
 

@@ -89,7 +89,7 @@ def zero_unobserved_rows(
 ) -> Factors:
     """Set rows without observed entries to zero, in the modes to be fitted, with a warning.
 
-    Modes whose constraint couples rows are left unchanged. Rows of slabs that the problem excludes
+    Modes are left unchanged whose constraint infers such rows from others. Rows of slabs that the problem excludes
     are set to zero without a warning.
     """
     engine = problem.engine
@@ -97,9 +97,9 @@ def zero_unobserved_rows(
         return factors
     new_factors = []
     for mode, A in enumerate(factors):
-        rows_independent = mode in modes and not constraints[mode].couples_rows
+        zeroed = mode in modes and not constraints[mode].leaves_empty_rows
         unobserved = (
-            np.flatnonzero(engine.slab_counts(mode) == 0) if rows_independent else np.array([])
+            np.flatnonzero(engine.slab_counts(mode) == 0) if zeroed else np.array([])
         )
         if np.setdiff1d(unobserved, problem.excluded_slabs.get(mode, ())).size:
             shown = ", ".join(map(str, unobserved[:5])) + (", ..." if unobserved.size > 5 else "")
