@@ -54,4 +54,4 @@ def interpolate_unobserved(
     """A regression of the entries with weight; the others lie between their neighbours."""
     observed = np.flatnonzero(weights > 0)
     column = regression(target[observed], weights[observed])
-    return np.interp(np.arange(len(target)), observed, column)
+    return np.asarray(np.interp(np.arange(len(target)), observed, column))

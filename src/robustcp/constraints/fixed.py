@@ -15,6 +15,9 @@ from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra, algebra_for
 from robustcp.engines.normal_equations import NormalEquations, pack_indices
 
+#: What a component is worse, as a share of its square, for having the opposite sign.
+OPPOSITE_SIGN = 1e-3
+
 
 @dataclass(frozen=True, repr=False)
 class Fixed(OptionallyNonnegative):
@@ -48,9 +51,12 @@ class Fixed(OptionallyNonnegative):
 
     def __post_init__(self) -> None:
         self._check_nonnegative()
+        given = self.values
         try:
-            values = np.array(to_host(self.values), dtype=np.float64)
-        except (TypeError, ValueError):
+            values = np.array(
+                given if isinstance(given, list | tuple) else to_host(given), dtype=np.float64
+            )
+        except (TypeError, ValueError, AttributeError):
             raise ValueError(f"values: must be an array of numbers, got {self.values!r}") from None
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or np.isinf(values).any() or np.isnan(values).all():
@@ -134,9 +140,9 @@ class Fixed(OptionallyNonnegative):
 
         known, columns = self._known, self._columns
         squares = np.maximum(np.sum(columns**2, axis=0), 1e-300)[:, None]
-        misfits = known.T @ A**2 - (columns.T @ A) ** 2 / squares
-        total = np.sum(A**2, axis=0)
-        misfits = np.where(total > 0, misfits / np.where(total > 0, total, 1.0), 1.0)
+        products, total = columns.T @ A, np.sum(A**2, axis=0)
+        misfits = (known.T @ A**2 - products**2 / squares) / np.where(total > 0, total, 1.0)
+        misfits = np.where(total > 0, misfits, 1.0) + OPPOSITE_SIGN * (products < 0)
         return list(zip(*map(np.ndarray.tolist, linear_sum_assignment(misfits)), strict=True))
 
 

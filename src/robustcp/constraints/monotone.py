@@ -35,7 +35,8 @@ class Monotone(OptionallyNonnegative):
     >>> import numpy as np, robustcp
     >>> rng = np.random.default_rng(0)
     >>> rising = np.cumsum(rng.random((20, 2)) ** 4, axis=0)
-    >>> truth = robustcp.KruskalTensor.from_factors([rng.random((8, 2)), rising, rng.random((7, 2))])
+    >>> others = rng.random((8, 2)), rng.random((7, 2))
+    >>> truth = robustcp.KruskalTensor.from_factors([others[0], rising, others[1]])
     >>> X = truth.full() + 0.1 * rng.standard_normal((8, 20, 7))
     >>> fit = robustcp.cp(X, 2, constraints={1: robustcp.Monotone()})
     >>> bool((np.diff(fit.factors[1], axis=0) >= 0).all())

@@ -73,5 +73,6 @@ class OptionallyNonnegative(Constraint):
 
     @property
     def as_nonnegative(self) -> Constraint:
-        fields: Any = self  # a dataclass, which this class is not
-        return replace(fields, nonnegative=True)
+        dataclass_value: Any = self
+        both: Constraint = replace(dataclass_value, nonnegative=True)
+        return both

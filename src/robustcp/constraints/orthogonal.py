@@ -104,7 +104,7 @@ def polar_factor(A: np.ndarray) -> np.ndarray:
     array([[ 0.,  1.],
            [-1.,  0.]])
     """
-    Q = np.zeros_like(A)
+    Q: np.ndarray = np.zeros_like(A)
     longest = np.sort(np.argsort(-np.linalg.norm(A, axis=0), kind="stable")[: len(A)])
     left, _, right = np.linalg.svd(A[:, longest], full_matrices=False)
     Q[:, longest] = left @ right
@@ -115,7 +115,7 @@ def common_bound(G: np.ndarray) -> np.ndarray:
     """A matrix that is nowhere below any of some Gram matrices: a multiple of their mean."""
     mean = G.mean(axis=0)
     if len(G) == 1 or not mean.any():
-        return mean
+        return np.asarray(mean)
     mean = mean + 1e-10 * np.trace(mean) / len(mean) * np.eye(len(mean))
     root = np.linalg.inv(np.linalg.cholesky(mean))
     largest = np.linalg.eigvalsh(root @ G @ root.T)[:, -1].max()

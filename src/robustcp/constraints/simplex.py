@@ -32,7 +32,8 @@ class Simplex(Constraint):
     >>> import numpy as np, robustcp
     >>> rng = np.random.default_rng(0)
     >>> shares = rng.dirichlet(np.ones(3), 20)
-    >>> truth = robustcp.KruskalTensor.from_factors([shares, rng.random((9, 3)), rng.random((8, 3))])
+    >>> others = rng.random((9, 3)), rng.random((8, 3))
+    >>> truth = robustcp.KruskalTensor.from_factors([shares, *others])
     >>> X = truth.full() + 0.01 * rng.standard_normal((20, 9, 8))
     >>> fit = robustcp.cp(X, 3, constraints={0: robustcp.Simplex()})
     >>> bool(np.allclose(robustcp.Simplex().compositions(fit.factors[0]).sum(axis=1), 1))
@@ -102,7 +103,7 @@ def nearest_on_simplex(A: np.ndarray) -> np.ndarray:
     falling = -np.sort(-A, axis=1)
     excess = (np.cumsum(falling, axis=1) - 1) / np.arange(1, A.shape[1] + 1)
     last = np.sum(falling > excess, axis=1) - 1
-    return np.maximum(A - excess[np.arange(len(A)), last][:, None], 0.0)
+    return np.asarray(np.maximum(A - excess[np.arange(len(A)), last][:, None], 0.0))
 
 
 def minimum_on_simplex(H: np.ndarray, gradient: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -129,4 +130,4 @@ def minimum_on_simplex(H: np.ndarray, gradient: np.ndarray, rows: np.ndarray) ->
     new = v / v.sum(axis=1, keepdims=True)
     step = new - rows
     rise = np.sum(step * (0.5 * np.einsum("irs,is->ir", H, step) - gradient), axis=1)
-    return np.where((empty | ~(rise <= 0))[:, None], rows, new)
+    return np.asarray(np.where((empty | ~(rise <= 0))[:, None], rows, new))

@@ -125,9 +125,7 @@ def shrink(target: np.ndarray, weights: np.ndarray, cost: float) -> np.ndarray:
     order = order[slopes[order] > 0]
     if not order.size:
         return np.zeros_like(target)
-    thresholds = (
-        cost * np.cumsum(sizes[order]) / (1 + cost * np.cumsum(1 / weights[order]))
-    )
+    thresholds = cost * np.cumsum(sizes[order]) / (1 + cost * np.cumsum(1 / weights[order]))
     last = int(np.flatnonzero(thresholds < slopes[order])[-1])
     shifts = np.full_like(target, np.inf)
     np.divide(thresholds[last], weights, out=shifts, where=weights > 0)

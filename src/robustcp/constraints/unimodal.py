@@ -14,6 +14,7 @@ from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra
 from robustcp.engines.normal_equations import NormalEquations
 
+
 @dataclass(frozen=True)
 class Unimodal(Constraint):
     """No negative entries, and one peak: no column falls before it or rises after it.

@@ -76,9 +76,7 @@ class FitSpec:
         if not isinstance(self.fixed, Sequence) or isinstance(self.fixed, str):
             raise ValueError(f"fixed: must be a list of modes, got {self.fixed!r}")
         if len(self.fixed) and isinstance(self.init, str):
-            raise ValueError(
-                f"fixed: needs the factors to keep in init, got init={self.init!r}"
-            )
+            raise ValueError(f"fixed: needs the factors to keep in init, got init={self.init!r}")
 
 
 def plan(spec: FitSpec, engine: Engine) -> Plan:

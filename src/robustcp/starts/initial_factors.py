@@ -89,8 +89,8 @@ def zero_unobserved_rows(
 ) -> Factors:
     """Set rows without observed entries to zero, in the modes to be fitted, with a warning.
 
-    Modes are left unchanged whose constraint infers such rows from others. Rows of slabs that the problem excludes
-    are set to zero without a warning.
+    Modes whose constraint infers such rows from others are left unchanged. Rows of slabs that the
+    problem excludes are set to zero without a warning.
     """
     engine = problem.engine
     if engine.complete:
@@ -98,9 +98,7 @@ def zero_unobserved_rows(
     new_factors = []
     for mode, A in enumerate(factors):
         zeroed = mode in modes and not constraints[mode].leaves_empty_rows
-        unobserved = (
-            np.flatnonzero(engine.slab_counts(mode) == 0) if zeroed else np.array([])
-        )
+        unobserved = np.flatnonzero(engine.slab_counts(mode) == 0) if zeroed else np.array([])
         if np.setdiff1d(unobserved, problem.excluded_slabs.get(mode, ())).size:
             shown = ", ".join(map(str, unobserved[:5])) + (", ..." if unobserved.size > 5 else "")
             checks.warn(

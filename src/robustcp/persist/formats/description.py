@@ -37,8 +37,16 @@ FitContent = tuple[dict[str, np.ndarray], dict[str, Any]]
 CONSTRAINTS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Fixed, Free, Monotone, Nonnegative, Orthogonal, Simplex, Smooth, Sparse, Unimodal,
-    )  # fmt: skip
+        Fixed,
+        Free,
+        Monotone,
+        Nonnegative,
+        Orthogonal,
+        Simplex,
+        Smooth,
+        Sparse,
+        Unimodal,
+    )
 }
 
 #: The numbers of a noise: their keys in files, and the attributes of `Noise`. Where the names
