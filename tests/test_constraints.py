@@ -687,13 +687,13 @@ def test_saved_fits_come_back_with_their_constraints(tmp_path, suffix):
     others = {0: Fixed(KNOWN), 1: Sparse(cardinality=3), 2: Monotone(nonnegative=True)}
     more = {0: Orthogonal(), 1: Simplex(), 2: Sparse(l1=0.1)}
     for named in (kinds, others, more):
-        robustcp.save(cpals(X, 2, constraints=named, max_sweeps=3), path)
+        robustcp.save(cpals(X, 2, constraints=named, max_sweeps=3), path, overwrite=True)
         assert robustcp.load(path).constraints == tuple(named.values())
-    robustcp.save(cp(X, 2, constraints={1: Capped()}, loss=L1(0.1)), path)
+    robustcp.save(cp(X, 2, constraints={1: Capped()}, loss=L1(0.1)), path, overwrite=True)
     fit = robustcp.load(path)
     assert fit.constraints[0] == Free()
     assert fit.constraints[1].name == "Capped"
-    robustcp.save(fit, path)
+    robustcp.save(fit, path, overwrite=True)
     assert robustcp.load(path).constraints == fit.constraints
     assert fit.project(X).shape == (6, 2)
 

@@ -59,7 +59,7 @@ def export(
 
     check_suffix(to)
     Outputs(fit_file, force=force).add("to", to)
-    load(fit_file).save(to)
+    load(fit_file).save(to, overwrite=True)
     print(f"written: {to}")
 
 

@@ -29,6 +29,7 @@ from robustcp.engines.entries import (
     model_at,
     row_products,
     sample_size,
+    select_by_index,
 )
 from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
@@ -93,6 +94,7 @@ __all__ = [
     "row_products",
     "sample_indices",
     "sample_size",
+    "select_by_index",
     "single_blas_thread",
     "to_host",
     "values_at_entries",

@@ -78,6 +78,9 @@ class Fit:
     limits : Limits, optional
         The limits beyond which entries are censored, as given or found. Methods that take the data
         apply them.
+    unobserved : tuple of tuples of int, one for each mode
+        Slabs without any observed entry, of which the model says nothing: their rows of the factor
+        are 0, and `full`, `at` and `residuals` are NaN there.
 
     Examples
     --------
@@ -109,6 +112,7 @@ class Fit:
     units: tuple[str, ...] = ()
     constraints: Constraints = field(repr=False, default=())
     limits: Limits | None = field(repr=False, default=None)
+    unobserved: tuple[tuple[int, ...], ...] = field(repr=False, default=())
 
     def __post_init__(self) -> None:
         order = len(self.model.shape)
@@ -117,6 +121,7 @@ class Fit:
             "labels": (None,) * order,
             "units": ("",) * order,
             "constraints": (Free(),) * order,
+            "unobserved": ((),) * order,
         }
         for name, default in defaults.items():
             object.__setattr__(self, name, getattr(self, name) or default)
@@ -292,20 +297,27 @@ class Fit:
             cases=None if self.cases is None else self.cases.reorder(arrangement),
             starts=self.starts.without_models(),
             limits=None if self.limits is None else self.limits.reorder(arrangement),
+            unobserved=tuple(
+                slabs if rows is None else tuple(np.flatnonzero(np.isin(rows, slabs)).tolist())
+                for slabs, rows in zip(
+                    arrangement.reorder(self.unobserved), arrangement.rows, strict=True
+                )
+            ),
         )
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fit to a .npz, .nc, .json, .mat, .xlsx or .csv file; see `robustcp.save`.
 
+        A file that exists is replaced only with `overwrite=True`.
         `robustcp.load` brings it back from all but .csv, which holds weights, factors and labels.
         """
-        save(self, path)
+        save(self, path, overwrite=overwrite)
 
     def to_frames(self) -> dict[str, pandas.DataFrame]:
         """For each mode, by its name, its factor as a pandas.DataFrame.
 
-        Rows have the labels of the mode, columns the numbers of the components. Columns have
-        unit norm; `weights` has the sizes of the components.
+        Rows have the labels of the mode, columns the numbers of the components, from 1 as in the
+        summary. Columns have unit norm; `weights` has the sizes of the components.
 
         Examples
         --------
@@ -315,7 +327,7 @@ class Fit:
         (5, 2)
         """
         pandas = import_optional("pandas", "to_frames")
-        components = pandas.RangeIndex(self.rank, name="component")
+        components = pandas.RangeIndex(1, self.rank + 1, name="component")
         frames = {}
         for name, labels, A in zip(self.modes, self.labels, self.factors, strict=True):
             rows = range(A.shape[0]) if labels is None else labels
@@ -326,11 +338,12 @@ class Fit:
     def to_xarray(self) -> xarray.Dataset:
         """The weights and factors as an xarray.Dataset, with names, labels and units of the modes.
 
-        Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
+        Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component);
+        components are numbered from 1.
         """
         xarray = import_optional("xarray", "to_xarray")
         data: dict[str, Any] = {"weights": ("component", np.asarray(to_host(self.weights)))}
-        coords: dict[str, Any] = {}
+        coords: dict[str, Any] = {"component": np.arange(1, self.rank + 1)}
         rows = zip(self.modes, self.labels, self.units, self.factors, strict=True)
         for n, (name, labels, unit, A) in enumerate(rows):
             data[f"factor_{n}"] = ((name, "component"), np.asarray(to_host(A)))
@@ -338,14 +351,27 @@ class Fit:
                 coords[name] = (name, labels, {"units": unit} if unit else {})
         return xarray.Dataset(data, coords=coords)
 
+    @property
+    def known_model(self) -> KruskalTensor:
+        """The model with NaN in the rows of slabs without any observed entry."""
+        if not any(self.unobserved):
+            return self.model
+        xp, factors = array_namespace(self.weights), []
+        for A, slabs in zip(self.factors, self.unobserved, strict=True):
+            row_is_unobserved = np.isin(np.arange(A.shape[0]), slabs)[:, None]
+            mask = xp.asarray(row_is_unobserved, device=device(A))
+            factors.append(xp.where(mask, xp.full_like(A, xp.nan), A))
+        return KruskalTensor(self.weights, tuple(factors))
+
     def full(self) -> Array:
-        """The model as a whole tensor."""
-        return self.model.full()
+        """The model as a whole tensor; NaN in slabs without any observed entry (`unobserved`)."""
+        return self.known_model.full()
 
     def at(self, indices: Array | Sequence[Sequence[Any]]) -> Array:
         """The model's entries at some indices, integers of shape (count, N).
 
-        A list of tuples may have labels in place of integers, which are positions.
+        NaN in slabs without any observed entry. A list of tuples may have labels in place of
+        integers, which are positions.
         """
         if isinstance(indices, list | tuple):
             indices = [self._positions_of_row(row) for row in indices]
@@ -361,7 +387,9 @@ class Fit:
             examples = ", ".join(str(tuple(row)) for row in positions[outside][:3].tolist())
             raise ValueError(f"indices: outside of {self.shape}: {examples}")
         xp = array_namespace(self.weights)
-        return self.model.at(xp.asarray(positions.astype(np.int64), device=device(self.weights)))
+        return self.known_model.at(
+            xp.asarray(positions.astype(np.int64), device=device(self.weights))
+        )
 
     def _positions_of_row(self, row: Any) -> Any:
         """The row with positions in place of labels; other things than rows as they are."""
@@ -373,7 +401,10 @@ class Fit:
         ]
 
     def residuals(self, X: Any) -> Array:
-        """X minus the model, as an array of X's library; for Observed, one for each entry."""
+        """X minus the model, as an array of X's library; for Observed, one for each entry.
+
+        NaN where X is missing, and in slabs of which the model says nothing (`unobserved`).
+        """
         return FittedView.of(self, X).residuals()
 
     def outliers(self, X: Any, *, rate: float = FLAG_RATE, control: str = "each") -> Outliers:

@@ -84,13 +84,16 @@ class FittedView:
         if noise.known:
             return noise.scaled(1 / problem.units.factor)
         kind = noise.kind if noise.kind_determined else None
+        initial = noise.scaled(1 / problem.units.factor) if noise.kind_determined else None
         return estimate_model_noise(
-            problem.engine, self.factors, problem.resolution, problem.units, kind
+            problem.engine, self.factors, problem.resolution, problem.units, kind, initial
         )
 
     def residuals(self) -> Array:
         """The data minus the model; see `Fit.residuals`."""
-        return self.engine.map_residuals(lambda r: r, self.data_factors)
+        factors = self.fit.known_model.absorbed()
+        known_factors = tuple(self.engine.asarray(to_host(A)) for A in factors)
+        return self.engine.map_residuals(lambda r: r, known_factors)
 
     def sigma(self) -> Array:
         """The standard deviation of the noise of each entry; see `Fit.sigma`."""
@@ -124,6 +127,7 @@ class FittedView:
             fit.constraints[mode].of_rows,
             fit.modes[mode],
             fit.labels[mode],
+            fit.cases if fit.cases is not None and fit.cases.mode == mode else None,
         )
 
     def _standardize(self, engine: Engine, noise: Noise) -> Engine:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from robustcp._util import checks
 from robustcp._util.typing import Factors
 from robustcp.constraints import Constraints
 from robustcp.engines import Engine, as_array, check_device, to_host
@@ -87,30 +86,29 @@ def make_starts(
 def zero_unobserved_rows(
     problem: Problem, factors: Factors, modes: Sequence[int], constraints: Constraints
 ) -> Factors:
-    """Set rows without observed entries to zero, in the modes to be fitted, with a warning.
-
-    Modes whose constraint infers such rows from others are left unchanged. Rows of slabs that the
-    problem excludes are set to zero without a warning.
-    """
-    engine = problem.engine
-    if engine.complete:
-        return factors
-    new_factors = []
-    for mode, A in enumerate(factors):
-        zeroed = mode in modes and not constraints[mode].leaves_empty_rows
-        unobserved = np.flatnonzero(engine.slab_counts(mode) == 0) if zeroed else np.array([])
-        if np.setdiff1d(unobserved, problem.excluded_slabs.get(mode, ())).size:
-            shown = ", ".join(map(str, unobserved[:5])) + (", ..." if unobserved.size > 5 else "")
-            checks.warn(
-                f"X: {unobserved.size} slabs of mode {mode} have no observed entry ({shown}); "
-                "their rows of the factor are 0"
-            )
-        if unobserved.size:
+    """Set rows that no entry tells anything about to zero; see `unobserved_rows`."""
+    engine, new_factors = problem.engine, list(factors)
+    for mode, rows in enumerate(unobserved_rows(engine, modes, constraints)):
+        if rows.size:
             observed_mask = np.ones((engine.shape[mode], 1))
-            observed_mask[unobserved] = 0.0
-            A = A * engine.asarray(observed_mask)
-        new_factors.append(A)
+            observed_mask[rows] = 0.0
+            new_factors[mode] = factors[mode] * engine.asarray(observed_mask)
     return tuple(new_factors)
+
+
+def unobserved_rows(
+    engine: Engine, modes: Sequence[int], constraints: Constraints
+) -> list[np.ndarray]:
+    """For each mode the rows without observed entries that nothing else determines.
+
+    There are none in modes that are held fixed, nor where a constraint infers rows from others.
+    """
+    return [
+        np.flatnonzero(engine.slab_counts(mode) == 0)
+        if mode in modes and not constraints[mode].leaves_empty_rows and not engine.complete
+        else np.array([], dtype=np.intp)
+        for mode in range(engine.order)
+    ]
 
 
 def factors_from_init(engine: Engine, rank: int, init: Any) -> Factors:
