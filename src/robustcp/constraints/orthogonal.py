@@ -23,7 +23,7 @@ class Orthogonal(Constraint):
     """Columns that are orthogonal to each other, of any length.
 
     The factor is Q diag(d) with Q'Q = I. Lengths d solve their least-squares problem; directions Q
-    take a Procrustes step (ten Berge 1993): the majorizer is raised to one whose Gram matrix is
+    take a Procrustes step (Kiers 1990): the majorizer is raised to one whose Gram matrix is
     the same for all rows, which orthogonal columns minimise at the polar factor of a matrix. For
     least squares and complete data that is exact. A mode with fewer rows than components has some
     columns of 0.

@@ -33,7 +33,8 @@ class Sparse(OptionallyNonnegative):
     Parameters
     ----------
     l1 : float, optional
-        The weight of the penalty, relative to the scale of the data.
+        The weight of the penalty, relative to the scale of the data. Try 0.01 in `cp`, which takes
+        what a large penalty leaves unexplained for outliers, and 0.1 in `cpal1` and `cpals`.
     cardinality : int, optional
         The most entries of a column that are not 0. Either this or `l1` is given.
     nonnegative : bool
