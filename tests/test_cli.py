@@ -530,19 +530,21 @@ class TestOptions:
         assert [n for n, one in enumerate(constrained) if not one.signed] == modes
 
     def test_kinds_of_constraints(self, file, tmp_path):
-        np.save(tmp_path / "known.npy", np.r_[np.arange(10.0), np.nan])
+        known = np.r_[np.arange(10.0), np.nan]
+        np.save(tmp_path / "known.npy", known)
+        np.savetxt(tmp_path / "known.csv", np.stack([known, known**2], axis=1), delimiter=",")
         out, constraints = tmp_path / "fit.npz", []
         for kinds in (["orthogonal", f"fixed:{tmp_path / 'known.npy'}", "decreasing"],
-                      ["l1:0.1", "cardinality:3", "smooth:0.5"]):  # fmt: skip
+                      ["l1:0.1", f"fixed:{tmp_path / 'known.csv'}", "cardinality:3"]):  # fmt: skip
             options = [f"--constraint={mode}={kind}" for mode, kind in enumerate(kinds)]
             done = run("fit", file, "--rank", 2, "--method", "cpal1", "--out", out, "--force",
                        "--max-sweeps", 3, "-q", *options)  # fmt: skip
             assert done.exit_code == 1, done.output
             constraints += robustcp.load(out).constraints
         assert constraints == [
-            robustcp.Orthogonal(), robustcp.Fixed(np.r_[np.arange(10.0), np.nan]),
+            robustcp.Orthogonal(), robustcp.Fixed(known),
             robustcp.Monotone(increasing=False), robustcp.Sparse(l1=0.1),
-            robustcp.Sparse(cardinality=3), robustcp.Smooth(0.5),
+            robustcp.Fixed(np.stack([known, known**2], axis=1)), robustcp.Sparse(cardinality=3),
         ]  # fmt: skip
 
     @pytest.mark.parametrize(
@@ -558,6 +560,7 @@ class TestOptions:
             (["--rank", "2", "--constraint", "1=cardinality:.5"], "cardinality: must be"),
             (["--rank", "2", "--constraint", "1=simplex:1"], "must be MODE=nonnegative"),
             (["--rank", "2", "--constraint", "1=fixed:none.npy"], "none.npy: there is no"),
+            (["--rank", "2", "--constraint", "1=fixed:x.npy"], "values: must be columns"),
             (["--rank", "2", "--plot", "p", "--format", "gif"], "--format gif: must be png, svg"),
             (["--rank", "2", "--out", "fit.csv"], "robustcp export FIT --to fit.csv"),
             (["--rank", "2", "--stack"], "--stack is for tables, not for NumPy"),

@@ -95,7 +95,6 @@ class FitOptions:
 def _make_constraint(option: str, kind: str, value: str) -> Any:
     """The constraint that `KIND` or `KIND:VALUE` stands for."""
     from robustcp import constraints
-    from robustcp.io.reading import read
 
     if (kind in PLAIN_CONSTRAINTS and not value) or (kind in CONSTRAINTS_WITH_VALUES and value):
         try:
@@ -106,7 +105,7 @@ def _make_constraint(option: str, kind: str, value: str) -> Any:
             if kind == "cardinality":
                 return constraints.Sparse(cardinality=_as_number(value, int))
             if kind == "fixed":
-                return constraints.Fixed(read(Path(value)).data)
+                return constraints.Fixed(_read_columns(Path(value)))
             if kind in ("increasing", "decreasing"):
                 return constraints.Monotone(increasing=kind == "increasing")
             return getattr(constraints, kind.capitalize())()
@@ -115,6 +114,20 @@ def _make_constraint(option: str, kind: str, value: str) -> Any:
     kinds = [f"MODE={kind}" for kind in PLAIN_CONSTRAINTS]
     kinds += [f"MODE={kind}:{value}" for kind, value in CONSTRAINTS_WITH_VALUES.items()]
     return fail(f"{option}: must be {', '.join(kinds[:-1])} or {kinds[-1]}")
+
+
+def _read_columns(path: Path) -> Any:
+    """The numbers in a .npy file, or in a text file with commas between them."""
+    import numpy as np
+
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        return np.genfromtxt(path, delimiter=",")
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path}: holds no columns of numbers ({error})") from None
 
 
 def _as_number(text: str, number: type[float | int]) -> Any:
