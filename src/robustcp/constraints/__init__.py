@@ -6,6 +6,7 @@ from robustcp.constraints.base import (
     Free,
     as_constraint,
     constraints_by_mode,
+    orient_columns,
     project_factors,
 )
 from robustcp.constraints.fixed import Fixed
@@ -31,5 +32,6 @@ __all__ = [
     "Unimodal",
     "as_constraint",
     "constraints_by_mode",
+    "orient_columns",
     "project_factors",
 ]
