@@ -45,6 +45,8 @@ SECTIONS = {
     ),
     "constraints": (
         "robustcp.Constraint", "robustcp.Nonnegative", "robustcp.Smooth", "robustcp.Unimodal",
+        "robustcp.Monotone", "robustcp.Sparse", "robustcp.Simplex", "robustcp.Orthogonal",
+        "robustcp.Fixed",
     ),
     "samples": ("robustcp.Cases", "robustcp.Distances", "robustcp.plot.distance_map"),
     "evidence": (

@@ -91,6 +91,10 @@ class TestReasons:
         assert is_warned(constraints={0: robustcp.Nonnegative()})  # of one factor only
         assert is_warned(constraints={0: smooth, 1: smooth})
         assert not is_warned(nonnegative=True)
+        orthogonal = robustcp.Orthogonal()
+        assert is_warned(constraints={0: orthogonal})
+        assert not is_warned(constraints={0: orthogonal, 1: orthogonal})  # singular vectors
+        assert not is_warned(constraints={0: robustcp.Fixed(A)})
         assert not is_warned(rank=1)
         assert not is_warned(init=[A, B], fixed=(0,))
         assert "not_unique" not in codes(cp(np.stack([X, 2 * X + X[::-1]]), 2))

@@ -49,7 +49,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ----------
     n_components : int
         The rank.
-    loss, noise, nonnegative, constraints, limits, starts, tol, max_sweeps
+    loss, noise, limits, nonnegative, constraints, starts, tol, max_sweeps
         As in `robustcp.cp`; the mode of the samples is mode 0.
     cases : bool or float
         Whether samples may be bad as a whole, or the largest share of samples that may be.
@@ -88,9 +88,9 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         loss: Loss | None = None,
         noise: Any = "auto",
         cases: bool | float = False,
+        limits: Any = "auto",
         nonnegative: bool | tuple[bool, ...] = False,
         constraints: Mapping[int | str, Constraint] | None = None,
-        limits: Any = "auto",
         starts: int | str = "auto",
         tol: float = 1e-6,
         max_sweeps: int = 1000,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,9 @@ def cpal1(
     inner_tol: float = 1e-4,
     entry_weights: Any = None,
     limits: Any = None,
+    nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
+    fixed: Sequence[int | str] = (),
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-5,
@@ -73,8 +75,8 @@ def cpal1(
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the
         relative fall of the loss below which they end early.
-    entry_weights, limits, constraints
-        As in `cp`, but "auto" must be asked for.
+    entry_weights, limits, nonnegative, constraints, fixed
+        As in `cp`, but limits of "auto" must be asked for.
     init : {"nvecs", "random", "auto"}, KruskalTensor, Fit, or list of factors
     starts : int
         How many starts; those after the first are random. The lowest objective wins.
@@ -119,6 +121,8 @@ def cpal1(
         entry_weights=entry_weights,
         limits=limits,
         constraints=constraints,
+        nonnegative=nonnegative,
+        fixed=fixed,
     )
     request = request_checkpoint(
         checkpoint,

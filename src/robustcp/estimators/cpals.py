@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,9 @@ def cpals(
     mu: float = 0.0,
     entry_weights: Any = None,
     limits: Any = None,
+    nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
+    fixed: Sequence[int | str] = (),
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-7,
@@ -73,6 +75,8 @@ def cpals(
         entry_weights=entry_weights,
         limits=limits,
         constraints=constraints,
+        nonnegative=nonnegative,
+        fixed=fixed,
     )
     request = request_checkpoint(checkpoint, "cpals", mu=mu, tol=tol)
     return estimate(X, spec, rng=rng, callback=callback, checkpoint=request)

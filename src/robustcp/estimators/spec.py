@@ -63,7 +63,7 @@ class FitSpec:
     limits: Any = None
     constraints: Mapping[int | str, Constraint] | None = None
     nonnegative: bool | Sequence[bool] | Sequence[int | str] = False
-    fixed: tuple[int | str, ...] = ()
+    fixed: Sequence[int | str] = ()
     cases: Cases | int | str | None = None
 
     def __post_init__(self) -> None:
@@ -73,6 +73,10 @@ class FitSpec:
                 object.__setattr__(self, name, checks.whole_number(name, given, 1))
         if isinstance(self.init, str):
             checks.choice("init", self.init, ("auto", "nvecs", "random"))
+        if not isinstance(self.fixed, Sequence) or isinstance(self.fixed, str):
+            raise ValueError(f"fixed: must be a list of modes, got {self.fixed!r}")
+        if len(self.fixed) and isinstance(self.init, str):
+            raise ValueError(f"fixed: needs the factors to keep in init, got init={self.init!r}")
 
 
 def plan(spec: FitSpec, engine: Engine) -> Plan:
@@ -83,7 +87,7 @@ def plan(spec: FitSpec, engine: Engine) -> Plan:
     )
     fixed = {axes.mode_number("fixed", mode, order) for mode in spec.fixed}
     if len(fixed) == order:
-        raise ValueError(f"fixed: must leave a mode to solve for, got {spec.fixed!r}")
+        raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(spec.fixed)!r}")
     modes = tuple(mode for mode in range(order) if mode not in fixed)
     problem, stages = spec.method.stages(engine, RowPrior.of(constraints, modes))
     cases = as_cases(spec.cases, axes.modes, order)
@@ -112,18 +116,19 @@ def align_init(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:
 def add_nonnegative(
     constraints: Constraints, nonnegative: bool | Sequence[bool] | Sequence[int | str], axes: Axes
 ) -> Constraints:
-    """Constraints, with `Nonnegative` in place of `Free` in the flagged modes."""
-    flags = _nonnegative_flags(nonnegative, axes, len(constraints))
+    """Constraints, without negative entries in the flagged modes."""
+    flags, combined = _nonnegative_flags(nonnegative, axes, len(constraints)), list(constraints)
     for mode, (constraint, flag) in enumerate(zip(constraints, flags, strict=True)):
-        if flag and constraint.signed and constraint != Free():
+        if not flag:
+            continue
+        both = Nonnegative() if constraint == Free() else constraint.as_nonnegative
+        if both is None:
             raise ValueError(
                 f"nonnegative: mode {mode} has the constraint {constraint!r}, which allows "
                 f"negative entries; got nonnegative={nonnegative!r}"
             )
-    return tuple(
-        Nonnegative() if flag and constraint == Free() else constraint
-        for constraint, flag in zip(constraints, flags, strict=True)
-    )
+        combined[mode] = both
+    return tuple(combined)
 
 
 def _nonnegative_flags(nonnegative: Any, axes: Axes, order: int) -> tuple[bool, ...]:

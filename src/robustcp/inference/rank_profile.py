@@ -167,9 +167,9 @@ def rank_profile(
     *,
     mode: int | str = 0,
     folds: int = DEFAULT_FOLDS,
+    limits: Any = "auto",
     nonnegative: bool | tuple[bool, ...] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
-    limits: Any = "auto",
     starts: int | str = "auto",
     rng: Seed = None,
     jobs: int | None = None,
@@ -193,7 +193,7 @@ def rank_profile(
         The mode that holds samples. With fewer than four of them only cells are held out.
     folds : int
         The number of folds.
-    nonnegative, constraints, limits
+    limits, nonnegative, constraints
         As in `cp`. Censored entries are not held out.
     starts : int or "auto"
         The most starts at each rank, for all data and for each fold; fewer if two of them agree.

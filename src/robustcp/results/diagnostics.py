@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.constraints import Constraints
+from robustcp.constraints import Constraints, Fixed, Orthogonal, Sparse
 from robustcp.engines import Axes
 from robustcp.model.kruskal import KruskalTensor, component_name, host_factors
 from robustcp.model.metrics import concentration
@@ -107,12 +107,14 @@ def uniqueness_warnings(
 ) -> list[FitWarning]:
     """The warning that the components of a matrix are not unique; `modes` are those fitted.
 
-    There is none for one component, for a given factor, or if constraints other than smoothness
-    hold for both factors: these may make components unique, nonnegative ones with enough zeros.
+    There is none for one component, for a given factor, one with known entries, or if constraints
+    other than smoothness hold for both factors: these may make components unique, nonnegative ones
+    with enough zeros.
     """
     if len(model.shape) != 2 or model.rank == 1 or len(modes) < 2:
         return []
-    if not any(constraint.symmetric for constraint in constraints):
+    mixing = [c.symmetric and not isinstance(c, Orthogonal | Sparse) for c in constraints]
+    if not any(mixing) or any(isinstance(constraint, Fixed) for constraint in constraints):
         return []
     sentence = (
         "the components of a matrix are not unique, only their sum is: any invertible mixture of "

@@ -101,11 +101,11 @@ def unobserved_rows(
 ) -> list[np.ndarray]:
     """For each mode the rows without observed entries that nothing else determines.
 
-    There are none in modes that are held fixed, nor where a constraint couples rows.
+    There are none in modes that are held fixed, nor where a constraint infers rows from others.
     """
     return [
         np.flatnonzero(engine.slab_counts(mode) == 0)
-        if mode in modes and not constraints[mode].couples_rows and not engine.complete
+        if mode in modes and not constraints[mode].leaves_empty_rows and not engine.complete
         else np.array([], dtype=np.intp)
         for mode in range(engine.order)
     ]

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util.typing import Array
-from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
+from robustcp.constraints import (
+    Constraint,
+    Fixed,
+    Free,
+    Monotone,
+    Nonnegative,
+    Orthogonal,
+    Simplex,
+    Smooth,
+    Sparse,
+    Unimodal,
+)
 from robustcp.engines import ListedField, to_host
 from robustcp.losses import Loss, loss_types
 from robustcp.noise import Noise
@@ -24,7 +35,18 @@ FitContent = tuple[dict[str, np.ndarray], dict[str, Any]]
 #: The constraints that a file may name; a constraint of another type is saved, and loaded, as its
 #: name only (`ForeignConstraint`).
 CONSTRAINTS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Free, Nonnegative, Smooth, Unimodal)
+    kind.__name__: kind
+    for kind in (
+        Fixed,
+        Free,
+        Monotone,
+        Nonnegative,
+        Orthogonal,
+        Simplex,
+        Smooth,
+        Sparse,
+        Unimodal,
+    )
 }
 
 #: The numbers of a noise: their keys in files, and the attributes of `Noise`. Where the names
