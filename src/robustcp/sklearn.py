@@ -231,14 +231,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def _seed(self) -> Any:
         """The seed for `cp`: the next number of a RandomState, or else `random_state` itself."""
-        state = self.random_state
-        if isinstance(state, np.random.RandomState):
-            return int(state.randint(2**31))
-        if state is None or isinstance(state, int | np.integer | np.random.Generator):
-            return state
-        raise ValueError(
-            f"random_state: must be a seed, a RandomState or a Generator, got {state!r}"
-        )
+        return checks.seed("random_state", self.random_state)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

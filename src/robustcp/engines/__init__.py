@@ -33,6 +33,14 @@ from robustcp.engines.entries import (
 )
 from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
+from robustcp.engines.filling import (
+    IndexFunction,
+    Indices,
+    all_entries,
+    same_kind,
+    spread_over,
+    values_where,
+)
 from robustcp.engines.labelled import (
     LabelledTensor,
     align_to_axes,
@@ -43,6 +51,7 @@ from robustcp.engines.labelled import (
 from robustcp.engines.limits import Limits
 from robustcp.engines.observed import Observed, ObservedEngine, values_at_entries
 from robustcp.engines.scales import Scales, VarianceFunction
+from robustcp.engines.selection import drop_values, select_indices
 from robustcp.engines.subsets import HostData, host_data, is_on_host
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
@@ -60,6 +69,8 @@ __all__ = [
     "EntryField",
     "Fibres",
     "HostData",
+    "IndexFunction",
+    "Indices",
     "LabelledTensor",
     "Limits",
     "ListedField",
@@ -76,6 +87,7 @@ __all__ = [
     "View",
     "WholeSweep",
     "align_to_axes",
+    "all_entries",
     "as_array",
     "as_engine",
     "as_labelled",
@@ -83,6 +95,7 @@ __all__ = [
     "axes_of",
     "check_device",
     "connect",
+    "drop_values",
     "fibre_length",
     "host_data",
     "is_chunked",
@@ -92,12 +105,16 @@ __all__ = [
     "open_parquet",
     "reverse_modes",
     "row_products",
+    "same_kind",
     "sample_indices",
     "sample_size",
     "select_by_index",
+    "select_indices",
     "single_blas_thread",
+    "spread_over",
     "to_host",
     "values_at_entries",
+    "values_where",
     "without_labels",
 ]
 

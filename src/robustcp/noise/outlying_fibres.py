@@ -62,12 +62,21 @@ def _flag_by_residuals(engine: Engine, factors: Factors, noise: Noise) -> Fibres
         z = xp.clip(r / noise.sigma, -limit, limit)
         return xp.where(xp.isnan(z), xp.zeros_like(z), z)
 
+    def squared(r: Array) -> Array:
+        return xp.where(xp.isnan(r), xp.zeros_like(r), r * r)
+
     terms = (lambda r: ~xp.isnan(r), clipped, lambda r: clipped(r) ** 2)
+    null_model = tuple(0.0 * A for A in factors)
+    squares, data_squares = (engine.fibre_sums([squared], A)[0] for A in (factors, null_model))
+    limit_share = FIBRE_SETTINGS.max_misfit_share**2
+    is_explained = [
+        rest < limit_share * data for rest, data in zip(squares, data_squares, strict=True)
+    ]
 
     def sums_without(fibres: Fibres) -> FibreSums:
         return engine.without_fibres(fibres).fibre_sums(terms, factors)
 
-    return _flag_by_sums(sums_without, engine.shape)
+    return _flag_by_sums(sums_without, engine.shape, is_explained)
 
 
 def flag_outlying_fibres(
@@ -89,13 +98,18 @@ def flag_outlying_fibres(
     return _flag_by_sums(sums_without, shape)
 
 
-def _flag_by_sums(sums_without: Callable[[Fibres], FibreSums], shape: tuple[int, ...]) -> Fibres:
+def _flag_by_sums(
+    sums_without: Callable[[Fibres], FibreSums],
+    shape: tuple[int, ...],
+    is_explained: Sequence[np.ndarray] = (),
+) -> Fibres:
     """The outlying fibres, given a function of the fibres that are left out.
 
     The function returns, for each fibre along each mode, the number of its remaining entries and
     the sums of their standardised residuals and of their squares. The mode whose fibres are most
     outlying comes first, and its outlying entries are left out for other modes. If outlying fibres
-    hold too large a share of the entries, none is returned.
+    hold too large a share of the entries, none is returned. Fibres that the model explains, given
+    by a mask for each mode, cannot be outlying.
     """
     fibres, total, remaining = Fibres(shape), 0.0, 0.0
     for flagged_count in range(len(shape) + 1):
@@ -104,7 +118,8 @@ def _flag_by_sums(sums_without: Callable[[Fibres], FibreSums], shape: tuple[int,
         total = total or remaining
         if flagged_count == len(shape):
             break
-        scores = list(map(_score_fibres, counts, sums, squares))
+        explained = is_explained or [np.zeros(count.shape, dtype=bool) for count in counts]
+        scores = list(map(_score_fibres, counts, sums, squares, explained))
         mode = int(np.argmax([excess for excess, _ in scores]))
         if scores[mode][0] <= 0:
             break
@@ -115,7 +130,7 @@ def _flag_by_sums(sums_without: Callable[[Fibres], FibreSums], shape: tuple[int,
 
 
 def _score_fibres(
-    count: np.ndarray, sums: np.ndarray, squares: np.ndarray
+    count: np.ndarray, sums: np.ndarray, squares: np.ndarray, explained: np.ndarray
 ) -> tuple[float, np.ndarray]:
     """The sum of squares by which outlying fibres along a mode exceed the noise, and their mask."""
     long_enough = count >= FIBRE_SETTINGS.min_entries
@@ -130,7 +145,7 @@ def _score_fibres(
         square > FIBRE_SETTINGS.min_mean_square
     )
     large &= square > median(square[long_enough])
-    hits = long_enough & (shifted | large)
+    hits = long_enough & (shifted | large) & ~explained
     excess = count * np.maximum(square - 1, 0.0)
     return float(np.sum(excess[hits])), hits
 

@@ -119,6 +119,9 @@ class FibreSettings:
     min_mean: float = 0.5
     #: A fibre can be outlying if its mean squared residual is larger than this.
     min_mean_square: float = 2.0
+    #: A fibre cannot be outlying if its residuals are below this share of its entries, by root mean
+    #: squares: a model misfits large entries by more than the noise.
+    max_misfit_share: float = 0.15
     #: Fibres with fewer entries cannot be outlying.
     min_entries: int = 4
     #: Fibres along a mode with fewer of them cannot be outlying.

@@ -38,7 +38,7 @@ CHEAP_SWEEP_ENTRIES = 1 << 15
 #: The same limit for least squares.
 CHEAP_LEAST_SQUARES_ENTRIES = 1 << 18
 #: Where sweeps are that cheap, joint steps begin after this many sweeps of a level.
-JOINT_STEP_AFTER_SWEEPS = 100
+JOINT_STEP_AFTER_SWEEPS = 30
 #: The most sweeps that compiled code does before Python is entered again.
 MAX_COMPILED_SWEEPS = 64
 #: The level of a state before its first level.

@@ -28,7 +28,7 @@ SCATTER_RATIO = 2
 #: A component on this share of the rows or less is localised, whatever the other components do.
 FEW_ROWS_SHARE = 0.05
 #: A component is localised if its rows are as few by chance with at most this probability, ...
-MAX_LOCALISATION_CHANCE = 0.01
+MAX_LOCALISATION_CHANCE = 0.002
 #: ... given the share of the rows that other components have in the mode, and one half of so many
 #: rows more: in a short mode of sparse factors one row may be all that a component has.
 PRIOR_ROWS = 10

@@ -603,6 +603,42 @@ class Fit:
             method, mode=mode, n=n, level=level, rng=rng, jobs=jobs, progress=progress
         )
 
+    def impute(self, X: Any, *, flagged: bool = False, uncertainty: bool = False) -> Any:
+        """X with the model's entries in place of missing ones; all others stay as they are.
+
+        Slabs without any observed entry, of which the model says nothing, stay missing.
+
+        Parameters
+        ----------
+        X : array, masked array, Observed, what `read` returns, or of xarray or pandas
+            The data, or other data of the same shape.
+        flagged : bool
+            Whether entries that ``fit.outliers(X)`` flags are replaced too.
+        uncertainty : bool
+            Whether standard errors of the filled entries are returned with them.
+
+        Returns
+        -------
+        data of the kind of X, or Imputation
+            With the names, labels and type of X; floats where X has integers and entries are
+            replaced. Lists and tables keep their order, with what they did not list appended.
+            Data in chunks gives an array of Dask, which is computed when it is asked for.
+            With `uncertainty` an `Imputation` of `values`, `model_errors` (standard errors of the
+            model's entries) and `prediction_errors` (these and the noise of a measurement
+            together), all of the kind of X.
+
+        Examples
+        --------
+        >>> import numpy as np, robustcp
+        >>> X = robustcp.simulate((12, 11, 10), 2, eta=0, gamma=0, rng=0).data.copy()
+        >>> truth = X[3, 4, 5]
+        >>> X[3, 4, 5] = np.nan
+        >>> filled = robustcp.cp(X, 2).impute(X)
+        >>> bool(abs(filled[3, 4, 5] - truth) < 0.2)
+        True
+        """
+        return FittedView.of(self, X).impute(X, flagged=flagged, uncertainty=uncertainty)
+
     def report(
         self,
         X: Any,

@@ -17,6 +17,7 @@ from robustcp.noise import Noise, estimate_model_noise
 from robustcp.optimize.problem import Problem
 from robustcp.persist.writing import write_bytes
 from robustcp.results.distances import Distances, compute_distances
+from robustcp.results.imputation import impute
 from robustcp.results.outliers import FLAG_RATE, Outliers
 from robustcp.results.summary import Summary
 
@@ -147,6 +148,10 @@ class FittedView:
         """Intervals for the entries of the factors; options are those of `Fit.uncertainty`."""
         mode = None if mode is None else self.fit.axes.mode_number("mode", mode)
         return uncertainty(self.fit, self.problem, method, mode, **options)
+
+    def impute(self, X: Any, *, flagged: bool = False, uncertainty: bool = False) -> Any:
+        """The data, of which the view was made, with missing entries filled; see `Fit.impute`."""
+        return impute(self, X, flagged=flagged, uncertainty=uncertainty)
 
     def report(
         self,
