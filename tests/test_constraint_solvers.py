@@ -29,6 +29,7 @@ from robustcp import (
     cpals,
     factor_match_score,
 )
+from robustcp.constraints import Free, orient_columns
 from robustcp.constraints.orthogonal import common_bound, polar_factor
 from robustcp.constraints.simplex import closing_units, minimum_on_simplex, nearest_on_simplex
 from robustcp.constraints.sparse import shrink
@@ -419,6 +420,34 @@ def test_recovery_with_gross_errors(name, seed):
         np.testing.assert_array_equal(fit.factors[0][:, order] != 0, truth.factors[0] != 0)
 
 
+@pytest.mark.parametrize("name", ["increasing", "simplex", "fixed"])
+def test_one_start_is_enough(name):
+    scores = []
+    for seed in range(7, 12):
+        X, truth, kind = simulate(name, seed)
+        scores.append(factor_match_score(cpal1(X, 3, constraints={0: kind}), truth))
+    assert np.median(scores) > 0.98
+
+
+def test_columns_are_turned_towards_what_is_allowed():
+    rng = np.random.default_rng(0)
+    rising = np.cumsum(rng.random((9, 2)), axis=0)
+    factors = (rising * np.array([-1, 1]), rng.standard_normal((8, 2)), np.abs(rng.random((7, 2))))
+    kinds = (Monotone(), Free(), Fixed(factors[2][:, 0]))
+    turned = orient_columns(factors, kinds, range(3))
+    np.testing.assert_array_equal(turned[0], rising)
+    np.testing.assert_array_equal(turned[1], factors[1] * np.array([-1, 1]))
+    np.testing.assert_array_equal(turned[2], factors[2])
+    # Without a mode that may take any sign, the mode in which it matters least does.
+    kinds = (Monotone(), Monotone(), Fixed(factors[2][:, 0]))
+    turned = orient_columns(factors, kinds, range(3))
+    for n, A in enumerate(turned):
+        assert np.all((factors[n] == A).all(axis=0) | (-factors[n] == A).all(axis=0))
+    model = KruskalTensor.from_factors(turned).full()
+    np.testing.assert_allclose(model, KruskalTensor.from_factors(factors).full())
+    assert orient_columns(factors, (Nonnegative(),) * 3, range(3)) is factors
+
+
 @pytest.mark.recovery
 @pytest.mark.parametrize("name", RECOVERABLE)
 def test_cases_limits_and_listed_data(name):
@@ -466,6 +495,7 @@ def test_rows_without_entries():
     np.testing.assert_allclose(fit.factors[0].T @ fit.factors[0], np.eye(3), atol=1e-10)
 
 
+@pytest.mark.recovery
 @pytest.mark.parametrize("name", RECOVERABLE)
 def test_large_tensors_begin_on_a_subsample(name):
     X, truth, kind = simulate(name, 3, shape=(110, 105, 100))
@@ -481,21 +511,24 @@ def test_scores_of_new_samples_are_free():
                                atol=0.3 * fit.weights.max())  # fmt: skip
 
 
-def test_constraints_reach_every_estimator():
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.recovery)])
+def test_constraints_reach_every_estimator(many):
     X, _, kind = simulate("simplex", 0, shape=(10, 9, 8), rank=2)
     X = np.nan_to_num(X)
     options = {"constraints": {0: kind}, "nonnegative": [1], "starts": 2}
     expected = (kind, Nonnegative())
     assert cp_many([X], 2, jobs=1, **options)[0].constraints[:2] == expected
+    model = clone(robustcp.RobustCP(2, **options)).fit(X)
+    assert model.fit_.constraints[:2] == expected
+    assert (model.transform(X) >= 0).all()
+    if not many:
+        return
     models = robustcp.ensemble(X, [2], jobs=1, **options)
     assert models.fits[2][0].constraints[:2] == expected
     back = robustcp.replicability(X, 2, mode=2, folds=2, jobs=1, **options)
     assert back.fit.constraints[:2] == expected
     profile = robustcp.rank_profile(X, [1, 2], mode=2, folds=2, jobs=1, **options)
     assert profile.rank in (1, 2)
-    model = clone(robustcp.RobustCP(2, **options)).fit(X)
-    assert model.fit_.constraints[:2] == expected
-    assert (model.transform(X) >= 0).all()
 
 
 # Arguments

@@ -270,6 +270,8 @@ def test_any_library(xp, name):
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("free", "nonnegative")])
 def test_a_fit_of_c_x_is_c_times_that_of_x(factor, loss, name):
     X = tensor(np.random.default_rng(0), (6, 12, 5), 2)
+    if name == "decreasing":  # else components are collinear, and convergence slow
+        X = np.cumsum(X[:, ::-1], axis=1)[:, ::-1]
     begin = [A + 0.1 for A in peaks(np.random.default_rng(1), X.shape, 2)]
     options = {"constraints": {1: kind_for(name, 12)}, "tol": 1e-9, "max_sweeps": 200}
     one = cp(X, 2, loss=loss, init=begin, **options)

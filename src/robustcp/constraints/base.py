@@ -96,6 +96,11 @@ class Constraint:
         return self.couples_rows
 
     @property
+    def relaxed_at_start(self) -> bool:
+        """Whether a fit from a single start first goes without it, to where it misleads less."""
+        return False
+
+    @property
     def as_nonnegative(self) -> Constraint | None:
         """This constraint without negative entries; None if there is no such constraint."""
         return None if self.signed else self

@@ -88,6 +88,10 @@ class Fixed(OptionallyNonnegative):
     def leaves_empty_rows(self) -> bool:
         return False
 
+    @property
+    def relaxed_at_start(self) -> bool:
+        return True
+
     def bound(self, size: int, labels: Any) -> Fixed:
         if len(self.values) != size:
             raise ValueError(f"values: {len(self.values)} rows for a mode of size {size}")

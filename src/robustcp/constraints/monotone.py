@@ -52,6 +52,10 @@ class Monotone(OptionallyNonnegative):
         object.__setattr__(self, "increasing", bool(self.increasing))
         self._check_nonnegative()
 
+    @property
+    def relaxed_at_start(self) -> bool:
+        return True
+
     def project(self, factor: Array) -> Array:
         A = np.asarray(to_host(factor), dtype=np.float64)
         ones = np.ones(len(A))

@@ -56,6 +56,10 @@ class Orthogonal(Constraint):
     def leaves_empty_rows(self) -> bool:
         return False
 
+    @property
+    def relaxed_at_start(self) -> bool:
+        return True
+
     def on(self, indices: np.ndarray) -> Constraint:
         return Free()
 

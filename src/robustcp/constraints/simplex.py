@@ -52,6 +52,10 @@ class Simplex(Constraint):
     def of_rows(self) -> Constraint:
         return Nonnegative()
 
+    @property
+    def relaxed_at_start(self) -> bool:
+        return True
+
     def compositions(self, factor: Array) -> np.ndarray:
         """The rows of a factor in the units of components in which they sum to one."""
         A = np.asarray(to_host(factor), dtype=np.float64)

@@ -75,6 +75,10 @@ class Sparse(OptionallyNonnegative):
     def leaves_empty_rows(self) -> bool:
         return False
 
+    @property
+    def relaxed_at_start(self) -> bool:
+        return self.cardinality is not None
+
     def project(self, factor: Array) -> Array:
         A = np.asarray(to_host(factor), dtype=np.float64)
         if self.nonnegative:

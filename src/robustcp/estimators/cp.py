@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from robustcp._util import checks
 from robustcp.constraints import Constraint
@@ -172,6 +172,8 @@ def cp(
 @dataclass(frozen=True)
 class _ScreenedStarts(Method):
     """A method whose starts are screened, or drawn from subsets of the samples."""
+
+    searches: ClassVar[bool] = True
 
     def starts(self, init: Any, count: int | None, cases: Cases | None) -> list[Start]:
         if not isinstance(init, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,12 +18,15 @@ from robustcp.optimize.solver import Stage
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases, as_cases
 from robustcp.starts.fit_plan import Plan
-from robustcp.starts.initial_factors import make_starts
+from robustcp.starts.initial_factors import GivenStart, RelaxedStart, make_starts
 from robustcp.starts.start import Start
 
 
 class Method(ABC):
     """What an estimator minimises, in which stages, and from which starts."""
+
+    #: Whether its starts are the results of a search.
+    searches: ClassVar[bool] = False
 
     @abstractmethod
     def stages(self, engine: Engine, row_prior: RowPrior) -> tuple[Problem, list[Stage]]:
@@ -95,7 +98,14 @@ def plan(spec: FitSpec, engine: Engine) -> Plan:
         cases.check(engine.shape[int(cases.mode)], spec.rank)
     init = align_init(spec.init, engine, fixed)
     starts, restarts = spec.method.starts(init, spec.starts, cases), spec.method.restarts(init)
+    if not spec.method.searches and any(constraint.relaxed_at_start for constraint in constraints):
+        starts, restarts = _relax(starts, stages[0]), _relax(restarts, stages[0])
     return Plan(problem, stages, starts, modes, constraints, restarts, cases)
+
+
+def _relax(starts: Sequence[Start], stage: Stage) -> list[Start]:
+    """The starts, those that are not given with some sweeps without constraints of columns."""
+    return [s if isinstance(s, GivenStart) else RelaxedStart(s, stage) for s in starts]
 
 
 def align_init(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:

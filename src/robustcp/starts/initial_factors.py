@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.constraints import Constraints
+from robustcp.constraints import Constraints, Free
 from robustcp.engines import Engine, as_array, check_device, to_host
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import median_magnitude
 from robustcp.optimize.problem import Problem
+from robustcp.optimize.solver import Solver, Stage
 from robustcp.starts.random import random_factors
 from robustcp.starts.search_log import SearchLog
 from robustcp.starts.spectral import spectral_factors
@@ -73,6 +74,39 @@ class Initialization(Start):
             factors = tuple(nvecs(source, n, rank, rng=rng) for n in range(order))
         size = problem.scale if engine.max_abs > 0 else 0.0  # zero data: zero factors
         return StartingPoint(tuple(A * size ** (1 / order) for A in factors))
+
+
+#: Sweeps without some constraints, before a fit from a single start.
+RELAXED_SWEEPS = 50
+
+
+@dataclass(frozen=True)
+class RelaxedStart(Start):
+    """A start, and some sweeps without the constraints that are relaxed at starts.
+
+    They have local minima near starts that do not satisfy them: a known column may be taken for
+    that of another component.
+    """
+
+    start: Start
+    stage: Stage
+
+    def __call__(
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        search_log: SearchLog | None = None,
+    ) -> StartingPoint:
+        relaxed = tuple(Free() if c.relaxed_at_start else c for c in constraints)
+        point = self.start(problem, rank, rng, relaxed, search_log)
+        if point.warm_start or problem.engine.max_abs == 0:
+            return point
+        solver = Solver(problem, (self.stage,), constraints=relaxed)
+        search_log = search_log or SearchLog()
+        factors = search_log.run(solver, lambda: solver.start(point.factors), RELAXED_SWEEPS)
+        return replace(point, factors=factors)
 
 
 def make_starts(
