@@ -35,7 +35,9 @@ SECTIONS = {
         "robustcp.cp", "robustcp.Fit", "robustcp.RobustCP", "robustcp.Contaminated",
         "robustcp.Outliers", "robustcp.plot.outliers", "robustcp.plot.outlier_map",
         "robustcp.plot.cellmap", "robustcp.plot.slices", "robustcp.eem.mask_scatter",
-        "robustcp.eem.scatter_mask",
+        "robustcp.eem.scatter_mask", "robustcp.tensorly.parafac",
+        "robustcp.tensorly.non_negative_parafac", "robustcp.tensorly.non_negative_parafac_hals",
+        "robustcp.tensorly.CP", "robustcp.tensorly.CP_NN", "robustcp.tensorly.CP_NN_HALS",
     ),
     "noise": ("robustcp.Noise",),
     "starts": (
@@ -43,6 +45,8 @@ SECTIONS = {
     ),
     "constraints": (
         "robustcp.Constraint", "robustcp.Nonnegative", "robustcp.Smooth", "robustcp.Unimodal",
+        "robustcp.Monotone", "robustcp.Sparse", "robustcp.Simplex", "robustcp.Orthogonal",
+        "robustcp.Fixed",
     ),
     "samples": ("robustcp.Cases", "robustcp.Distances", "robustcp.plot.distance_map"),
     "evidence": (

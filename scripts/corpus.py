@@ -443,7 +443,8 @@ def read_files(folder: Path, entries: Entries, scratch: Path) -> Entries:
     import robustcp as rc
 
     def save_again(path: Path, suffix: str) -> dict[str, Any]:
-        rc.load(path.with_suffix(".npz")).save(copy := scratch / f"copy.{suffix}")
+        (copy := scratch / f"copy.{suffix}").unlink(missing_ok=True)
+        rc.load(path.with_suffix(".npz")).save(copy)
         return {"same": copy.read_bytes() == path.with_suffix(f".{suffix}").read_bytes()}
 
     def resume_copy(k: int, name: str, where: str) -> dict[str, Any]:

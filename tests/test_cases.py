@@ -89,8 +89,8 @@ class TestFinding:
         Y[:, 3] += 50 * np.random.default_rng(0).standard_normal(Y[:, 3].shape)
         weights = np.ones(14)
         weights[3] = 0.0
-        with pytest.warns(UserWarning, match="no observed entry"):
-            fit = cp(Y, 3, cases=0, entry_weights=[None, weights, None])
+        fit = cp(Y, 3, cases=0, entry_weights=[None, weights, None])
+        assert fit.unobserved == ((), (3,), ())
         np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
 
     def test_another_mode_of_four_by_its_name(self):
@@ -160,8 +160,8 @@ class TestOddData:
     def test_samples_without_an_entry(self):
         Y, _, bad = simulated()
         Y[12] = np.nan
-        with pytest.warns(UserWarning, match="no observed entry"):
-            fit = cp(Y, 3, cases=0)
+        fit = cp(Y, 3, cases=0)
+        assert fit.unobserved[0] == (12,)  # bad samples have scores
         np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
         assert np.isnan(fit.cases.distances[12])
 
@@ -224,12 +224,127 @@ class TestAsking:
     def test_too_few_subsets_are_told(self, monkeypatch):
         few = replace(cases.CASE_SETTINGS, max_subsets=10)
         monkeypatch.setattr(cases, "CASE_SETTINGS", few)
+        noise = np.random.default_rng(0).standard_normal((30, 14, 15))  # no two subsets agree
+        fit = cp(noise, 3, cases=0)
+        assert len(fit.starts) == 10
+        warnings = {warning.code: warning.numbers for warning in fit.warnings}
+        assert warnings["subsets"] == {"subsets": 10, "wanted": math.ceil(Cases(0).subsets(3))}
+
+    def test_the_search_ends_when_subsets_agree(self):
         Y, _, _ = simulated("none")
         fit = cp(Y, 3, cases=0)
-        assert len(fit.starts) == 10
-        (warning,) = fit.warnings
-        assert warning.code == "subsets"
-        assert warning.numbers == {"subsets": 10, "wanted": math.ceil(Cases(0).subsets(3))}
+        assert 2 <= len(fit.starts) < Cases(0).subsets(3) / 2
+        assert fit.warnings == ()
+        assert len(cp(Y, 3, cases=0, starts=5).starts) == 5  # a given number is a given number
+
+
+class TestBadSamplesWithBadCells:
+    @pytest.mark.parametrize("seed", range(2))
+    def test_a_foreign_component_bad_cells_and_missing_entries(self, seed):
+        Y, factors, bad = simulated(seed=seed)
+        Y = spoilt_cells(Y, 0.15, seed=seed)
+        Y[np.random.default_rng(seed).random(Y.shape) < 0.2] = np.nan
+        fit = cp(Y, 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+        assert score(fit, factors, bad) > 0.97
+
+    @pytest.mark.recovery
+    @pytest.mark.parametrize("seed", range(4))
+    def test_few_entries_in_each_sample(self, seed):
+        Y, factors, bad = simulated(shape=(30, 12, 12), positive=True, seed=seed)
+        Y = spoilt_cells(Y, 0.1, seed=seed)
+        fit = cp(Y, 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+        Y[bad] = np.nan
+        with pytest.warns(UserWarning, match="no observed entry"):
+            told = cp(Y, 3)
+        assert score(fit, factors, bad) > score(told, factors, bad) - 0.01
+
+    @pytest.mark.recovery
+    @pytest.mark.parametrize("seed", range(3))
+    def test_samples_of_one_component_without_noise_have_no_weight(self, seed):
+        rng = np.random.default_rng(seed)
+        Y, factors, bad = simulated("none", seed=seed)[0], simulated("none", seed=seed)[1], BAD
+        for k in bad:
+            Y[k] = 5 * np.multiply.outer(rng.standard_normal(14), rng.standard_normal(15))
+        fit = cp(spoilt_cells(Y, 0.05), 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), bad)
+        assert score(fit, factors, bad) > 0.98
+
+
+class TestGoodLeverage:
+    """Samples that are many times larger than others, and follow the model."""
+
+    @staticmethod
+    def large_samples(factor, seed):
+        rng = np.random.default_rng(seed)
+        factors = [rng.random((size, 3)) for size in (40, 15, 12)]
+        size = float(np.sqrt(np.mean(full(factors) ** 2)))
+        factors[0][::5] *= factor
+        M = full(factors)
+        return M + 0.15 * size * rng.standard_normal(M.shape), factors
+
+    @pytest.mark.parametrize("factor", [3.0, 30.0])
+    def test_they_are_not_bad(self, factor):
+        Y, factors = self.large_samples(factor, 0)
+        fit = cp(Y, 3, cases=0)
+        assert not fit.cases.flagged.any()
+        assert score(fit, factors, BAD[:0]) > 0.98
+
+    def test_unless_they_hold_something_else(self):
+        Y, _ = self.large_samples(10.0, 1)
+        rng = np.random.default_rng(1)
+        Y[:15:5] += 3 * np.multiply.outer(rng.random(15), rng.random(12))
+        fit = cp(Y, 3, cases=0)
+        np.testing.assert_array_equal(np.flatnonzero(fit.cases.flagged), [0, 5, 10])
+
+    @pytest.mark.recovery
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_rank_that_is_one_too_high_does_no_harm(self, seed):
+        Y, factors = self.large_samples(10.0, seed)
+        fit = cp(Y, 4, cases=0)
+        found = [np.asarray(A) / np.linalg.norm(A, axis=0) for A in fit.factors[1:]]
+        true = [A / np.linalg.norm(A, axis=0) for A in factors[1:]]
+        congruence = math.prod(A.T @ B for A, B in zip(true, found, strict=True))
+        assert not fit.cases.flagged.any()
+        assert congruence.max(axis=1).min() > 0.9 or fit.warnings
+
+
+def test_noise_that_grows_with_a_sample_is_not_bad():
+    rng = np.random.default_rng(3)
+    factors = [rng.random((40, 3)), rng.random((15, 3)), rng.random((12, 3))]
+    factors[0] *= np.exp(0.7 * rng.standard_normal((40, 1)))
+    M = full(factors)
+    sizes = np.sqrt(np.mean(M**2, axis=(1, 2), keepdims=True))
+    Y = M + 0.1 * sizes * rng.standard_normal(M.shape)
+    assert not cp(Y, 3, cases=0).cases.flagged.any()
+
+
+@pytest.mark.recovery
+@pytest.mark.parametrize("data", ["structured", "noise"])
+def test_searches_end_at_the_same_model_or_say_so(data):
+    rng = np.random.default_rng(7)
+    Y = rng.standard_normal((25, 8, 9))
+    if data == "structured":  # smooth, and of no low rank
+        Y = np.cumsum(np.cumsum(Y, axis=1), axis=2)
+    sure = []
+    for seed in range(3):
+        fit = cp(Y, 3, cases=0, rng=seed)
+        if not {"one_start", "ambiguous"} & {warning.code for warning in fit.warnings}:
+            sure.append(fit)
+    for fit in sure:
+        assert factor_match_score(fit, sure[0]) > 0.99
+
+
+@pytest.mark.parametrize("kind", ["foreign", "none"])
+def test_the_same_samples_are_bad_by_their_distances(kind):
+    Y, _, _ = simulated(kind)
+    fit = cp(Y, 3, cases=0)
+    found = fit.distances(Y, 0)
+    np.testing.assert_array_equal(found.bad, fit.cases.flagged)
+    np.testing.assert_array_equal(fit.cases.distances > fit.cases.cutoffs, fit.cases.flagged)
+    assert not np.isin(found.kinds[fit.cases.flagged], ["regular", "good leverage"]).any()
+    assert np.isin(found.kinds[~fit.cases.flagged], ["regular", "good leverage"]).all()
 
 
 def test_files(tmp_path):

@@ -433,7 +433,6 @@ class TestBadInput:
             (["{file}", "--rank", "2", "--flatten"], "--flatten is for 4-D NIfTI images"),
             (["{file}", "--rank", "2", "--maps", "m.txt"], "m.txt: maps are written as"),
             (["{file}", "--rank", "2", "--starts", "0"], "starts: must be"),
-            (["{file}", "--rank", "2", "--nonnegative", "--method", "cpals"], "is for --method cp"),
             (
                 ["{file}", "--rank", "2", "--noise", "auto", "--method", "cpal1"],
                 "--noise: is for --method cp, not cpal1",
@@ -519,6 +518,8 @@ class TestOptions:
             (["--nonnegative", "0,2"], [0, 2]),
             (["--nonnegative=1"], [1]),
             (["--constraint", "2=nonnegative", "--constraint", "0=unimodal"], [0, 2]),
+            (["--constraint", "2=simplex", "--nonnegative=0", "--constraint=0=increasing"], [0, 2]),
+            (["--nonnegative", "1", "--method", "cpals"], [1]),
         ],
     )
     def test_constraints(self, file, tmp_path, said, modes):
@@ -527,6 +528,24 @@ class TestOptions:
         assert done.exit_code == 0, done.output
         constrained = robustcp.load(tmp_path / "fit.npz").constraints
         assert [n for n, one in enumerate(constrained) if not one.signed] == modes
+
+    def test_kinds_of_constraints(self, file, tmp_path):
+        known = np.r_[np.arange(10.0), np.nan]
+        np.save(tmp_path / "known.npy", known)
+        np.savetxt(tmp_path / "known.csv", np.stack([known, known**2], axis=1), delimiter=",")
+        out, constraints = tmp_path / "fit.npz", []
+        for kinds in (["orthogonal", f"fixed:{tmp_path / 'known.npy'}", "decreasing"],
+                      ["l1:0.1", f"fixed:{tmp_path / 'known.csv'}", "cardinality:3"]):  # fmt: skip
+            options = [f"--constraint={mode}={kind}" for mode, kind in enumerate(kinds)]
+            done = run("fit", file, "--rank", 2, "--method", "cpal1", "--out", out, "--force",
+                       "--max-sweeps", 3, "-q", *options)  # fmt: skip
+            assert done.exit_code == 1, done.output
+            constraints += robustcp.load(out).constraints
+        assert constraints == [
+            robustcp.Orthogonal(), robustcp.Fixed(known),
+            robustcp.Monotone(increasing=False), robustcp.Sparse(l1=0.1),
+            robustcp.Fixed(np.stack([known, known**2], axis=1)), robustcp.Sparse(cardinality=3),
+        ]  # fmt: skip
 
     @pytest.mark.parametrize(
         ("said", "message"),
@@ -538,6 +557,10 @@ class TestOptions:
             (["--rank", "2", "--constraint", "1"], "--constraint 1: must be MODE=KIND"),
             (["--rank", "2", "--constraint", "1=rough"], "must be MODE=nonnegative, MODE=unimodal"),
             (["--rank", "2", "--constraint", "1=smooth:x"], "strength: must be"),
+            (["--rank", "2", "--constraint", "1=cardinality:.5"], "cardinality: must be"),
+            (["--rank", "2", "--constraint", "1=simplex:1"], "must be MODE=nonnegative"),
+            (["--rank", "2", "--constraint", "1=fixed:none.npy"], "none.npy: there is no"),
+            (["--rank", "2", "--constraint", "1=fixed:x.npy"], "values: must be columns"),
             (["--rank", "2", "--plot", "p", "--format", "gif"], "--format gif: must be png, svg"),
             (["--rank", "2", "--out", "fit.csv"], "robustcp export FIT --to fit.csv"),
             (["--rank", "2", "--stack"], "--stack is for tables, not for NumPy"),

@@ -259,13 +259,30 @@ class TestMissing:
         with pytest.raises(ValueError, match=r"^indices: "):
             fit.at(bad)
 
-    def test_slabs_without_an_entry_are_zero_and_warned_of(self):
+    @pytest.mark.parametrize("method", [cp, robustcp.cpal1, robustcp.cpals])
+    def test_slabs_without_an_entry_are_unknown_and_warned_of(self, method):
         sim = simulate((10, 9, 8), 1, eta=0.0, gamma=0.0, rng=0)
         X = sim.data.copy()
-        X[4] = np.nan
-        with pytest.warns(UserWarning, match=r"1 slabs of mode 0 have no observed entry \(4\)"):
-            fit = cp(X, 1)
+        X[4], X[:, :, 2] = np.nan, np.nan
+        fit = method(X, 1)
+        warnings = [w for w in fit.warnings if w.code == "unobserved"]
+        assert [w.numbers for w in warnings] == [
+            {"mode": 0, "slabs": [4]},
+            {"mode": 2, "slabs": [2]},
+        ]
+        assert str(warnings[0]).startswith("1 slab of mode 0 without any observed entry (4)")
+        assert fit.unobserved == ((4,), (), (2,))
         assert np.all(fit.factors[0][4] == 0)
+        np.testing.assert_array_equal(np.isnan(fit.full()), np.isnan(X))
+        np.testing.assert_array_equal(np.isnan(fit.residuals(sim.data)), np.isnan(X))
+        assert np.isnan(fit.at([(4, 0, 0), (0, 0, 2), (0, 0, 0)])).tolist() == [True, True, False]
+
+    def test_slabs_without_an_entry_follow_their_neighbours(self):
+        X = simulate((10, 9, 8), 1, eta=0.0, gamma=0.0, rng=0).data.copy()
+        X[4] = np.nan
+        fit = cp(X, 1, constraints={0: robustcp.Smooth(1.0)})
+        assert not any(fit.unobserved)
+        assert "unobserved" not in [w.code for w in fit.warnings]
         assert np.isfinite(fit.full()).all()
 
     def test_integers_with_a_mask(self):

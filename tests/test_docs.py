@@ -17,14 +17,19 @@ from pathlib import Path
 import pytest
 
 import robustcp
-from robustcp import baselines, eem, plot
+from robustcp import baselines, eem, plot, tensorly
 from support.browser import chromium
 from support.sites import Site
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
-MODULES = {"robustcp": robustcp, "robustcp.eem": eem, "robustcp.plot": plot}
+MODULES = {
+    "robustcp": robustcp,
+    "robustcp.eem": eem,
+    "robustcp.plot": plot,
+    "robustcp.tensorly": tensorly,
+}
 PUBLIC = {
     f"{name}.{each}": getattr(module, each)
     for name, module in MODULES.items()

@@ -128,6 +128,19 @@ class TestRoundTrips:
         assert repr(back) == repr(fit)
 
     @pytest.mark.parametrize("suffix", WHOLE)
+    def test_slabs_without_entries_stay_unknown(self, tmp_path, suffix):
+        X = as_xarray(robustcp.simulate((6, 7, 8), 1, eta=0.1, gamma=1.0, rng=0).data)
+        X[4], X[:, 2] = np.nan, np.nan
+        fit = robustcp.cp(X, 1)
+        fit.report(X, tmp_path / "fit.html")
+        back = robustcp.load(written(fit, tmp_path, suffix))
+        assert back.unobserved == fit.unobserved == ((4,), (2,), ())
+        np.testing.assert_array_equal(np.isnan(back.full()), np.isnan(X))
+        turned = X.transpose("excitation", "emission", "sample")[:, :, ::-1]
+        np.testing.assert_array_equal(np.isnan(back.aligned_to(turned).full()), np.isnan(turned))
+        np.testing.assert_array_equal(np.isnan(back.residuals(turned)), np.isnan(turned))
+
+    @pytest.mark.parametrize("suffix", WHOLE)
     def test_float32_and_known_noise(self, tmp_path, suffix):
         X = robustcp.simulate((5, 6, 7), 1, eta=0.1, gamma=1.0, rng=0).data.astype(np.float32)
         known = np.random.default_rng(0).uniform(0.1, 0.2, X.shape)
@@ -136,6 +149,18 @@ class TestRoundTrips:
         assert back.factors[0].dtype == np.float32
         np.testing.assert_allclose(back.factors[2], fit.factors[2], rtol=1e-7)
         np.testing.assert_allclose(back.sigma(X), fit.sigma(X), rtol=1e-6)
+
+    @pytest.mark.parametrize("suffix", FORMATS)
+    def test_a_file_that_exists_is_replaced_only_on_demand(self, tmp_path, fit, suffix):
+        path = written(fit, tmp_path, suffix)
+        before = path.read_bytes()
+        for save in (fit.save, lambda *args: robustcp.save(fit, *args)):
+            with pytest.raises(FileExistsError, match=r"^path: .* exists; overwrite=True replaces"):
+                save(path)
+        assert path.read_bytes() == before
+        path.write_bytes(b"other")
+        fit.save(path, overwrite=True)
+        assert len(path.read_bytes()) > 100
 
     def test_csv_holds_a_model_and_says_that_it_is_no_fit(self, tmp_path, fit):
         path = written(fit, tmp_path, ".csv")

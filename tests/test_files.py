@@ -389,7 +389,8 @@ class TestLosses:
 
     @pytest.mark.parametrize("loss", [
         robustcp.L1(1e-6), robustcp.Huber(1.0), robustcp.Cauchy(2.0), robustcp.Welsch(3.0),
-        robustcp.Tukey(4.0), robustcp.Contaminated(1.0, 0.1, 0.2), robustcp.Quantile(0.25),
+        robustcp.Tukey(4.0), robustcp.Contaminated(1.0, 0.1, 0.2),
+        robustcp.Contaminated(1.0, 0.1, 0.1, 0.3, 2.5), robustcp.Quantile(0.25),
         robustcp.LeastSquares(),
     ], ids=lambda loss: type(loss).__name__)  # fmt: skip
     def test_come_back(self, loss):

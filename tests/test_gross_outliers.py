@@ -151,8 +151,9 @@ def test_a_slab_that_is_wild_as_a_whole():
     sim = simulate((20, 20, 20), 3, eta=0.0, gamma=0.0, rng=0)
     X = sim.data.copy()
     X[3] = 100 * X.max() * np.random.default_rng(1).choice([-1, 1], X[3].shape)
-    with pytest.warns(UserWarning, match=r"1 slabs of mode 0 have no observed entry \(3\)"):
-        fit = cp(X, 3)
+    fit = cp(X, 3)
+    assert fit.unobserved == ((3,), (), ())
+    assert "1 slab of mode 0 without any observed entry (3)" in fit.status
     assert "400 entries are left out" in fit.status
     rest = [robustcp.KruskalTensor.from_factors(m.factors[1:]) for m in (fit, sim.truth)]
     assert factor_match_score(*rest, weights=False) > 0.99

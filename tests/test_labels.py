@@ -291,8 +291,8 @@ class TestPandas:
     def test_a_sensor_that_never_varies_is_noted(self, cube):
         table = self.long(cube)
         table.loc[table["sample"] == "s5", "value"] = 35.0
-        with pytest.warns(UserWarning, match="no observed entry"):  # it is left out as stuck
-            fit = robustcp.cp(table, 1)
+        fit = robustcp.cp(table, 1)
+        assert "without any observed entry (s5)" in fit.status  # it is left out as stuck
         assert any(
             note.startswith("sample 's5' never varies (35 in all 42 entries)") for note in fit.notes
         )
@@ -304,6 +304,7 @@ class TestPandas:
             np.testing.assert_array_equal(frames[name].to_numpy(), fit.factors[n])
             assert frames[name].index.name == name
             assert list(frames[name].index) == labels
+            assert list(frames[name].columns) == [*range(1, fit.rank + 1)]
         held = fit.to_xarray()
         assert held["factor_1"].sel(emission=304.0).values.tolist() == fit.factors[1][2].tolist()
 

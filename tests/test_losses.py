@@ -35,6 +35,9 @@ LOSSES = [
     Contaminated(),
     Contaminated(2.0, above=0.3, below=1e-4),
     Contaminated(0.5, above=1e-6, below=5.0),
+    Contaminated(1.0, 0.05, 0.05, shifted=0.25, shift=3.0),
+    Contaminated(0.3, 1e-4, 1e-4, shifted=0.9, shift=-1.5),
+    Contaminated(2.0, 1e-3, 1e-3, shifted=0.02, shift=14.0),
     Quantile(0.5),
     Quantile(0.9, 1e-2),
     Quantile(0.1),
@@ -170,6 +173,8 @@ class TestDoor:
         (lambda: Quantile(1.0), "tau"),
         (lambda: Quantile(0.5, 0.0), "epsilon"),
         (lambda: Contaminated(0.0), "sigma"),
+        (lambda: Contaminated(1.0, 0.1, 0.2, shifted=0.1, shift=3.0), "below"),
+        (lambda: Contaminated(1.0, shifted=-0.1), "shifted"),
     ],
 )
 def test_bad_constants(make, name):

@@ -15,6 +15,7 @@ from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import CauchyContinuation, StandardizedL1
 from robustcp.results.view import FittedView
 from robustcp.starts.candidates import Candidate, Candidates, Starts, multistart
+from robustcp.starts.criterion import fibres_of_blocks
 from robustcp.starts.proposals import l1_proposals
 from robustcp.studies.kinds import KINDS
 
@@ -162,12 +163,17 @@ class TestFirstLook:
             off = np.log(found) - np.log(true / np.exp(np.mean(np.log(true))))
             assert np.abs(off).max() < 0.5
 
-    def test_a_matrix_has_none(self):
+    def test_a_small_matrix_has_none(self):
         """A component can be spent on one row of it, which would then have no noise."""
         X = np.random.default_rng(0).standard_normal((40, 40)) * np.arange(1, 41)[:, None]
-        problem = Problem.of(as_engine(X))
-        zero = tuple(np.zeros((40, 1)) for _ in range(2))
-        assert estimate_rough_noise(problem.engine, zero, problem.resolution).homoscedastic
+
+        def is_homoscedastic(X, rank):
+            problem, zero = Problem.of(as_engine(X)), [np.zeros((n, rank)) for n in X.shape]
+            noise = estimate_rough_noise(problem.engine, tuple(zero), problem.resolution)
+            return noise.homoscedastic
+
+        assert is_homoscedastic(X[:, :8], 1)
+        assert not is_homoscedastic(X, 1)
 
 
 @pytest.mark.recovery
@@ -310,3 +316,66 @@ def test_least_squares_does_not_run_off_where_entries_are_missing():
         X.reshape(-1)[rng.choice(64, 7, replace=False)] = np.nan
         fit = cpals(X, 1, init="random", rng=seed)
         assert np.abs(fit.full()).max() < 100 * np.abs(M).max()
+
+
+class TestBlocks:
+    """A component that is constant on a block may have fitted no more than that."""
+
+    @staticmethod
+    def with_block(shape, seed):
+        """Data of four sparse components, and a bright block in a third of the slabs of a mode."""
+        rng = np.random.default_rng(seed)
+        factors = [rng.standard_normal((n, 4)) * (rng.random((n, 4)) < 0.6) for n in shape]
+        M = np.einsum("ar,br,cr->abc", *(np.abs(A) for A in factors))
+        X = M + 0.1 * M.std() * rng.standard_normal(shape)
+        a, b, c = shape
+        block = np.ix_(range(2, 2 + a // 3), range(3, 3 + b // 3), rng.permutation(c)[: c // 3])
+        X[block] += 4 * M.std()
+        return X, block, KruskalTensor.from_factors([np.abs(A) for A in factors])
+
+    @pytest.mark.parametrize(
+        ("shape", "seed"), [((24, 21, 18), 2), ((12, 30, 18), 1), ((12, 30, 18), 4)]
+    )
+    def test_it_is_left_out_where_another_component_is_lacking(self, shape, seed):
+        X, block, truth = self.with_block(shape, seed)
+        fit = cp(X, 4)
+        assert factor_match_score(fit, truth, weights=False) > 0.98
+        assert fit.outliers(X).mask[block].mean() > 0.95
+
+    def test_a_true_component_that_is_constant_on_a_block_is_kept(self):
+        X, block, _ = self.with_block((24, 21, 18), 2)
+        fit = cp(X, 5)  # there is a component for everything
+        assert fit.outliers(X).mask[block].mean() < 0.05
+        blocks = fibres_of_blocks(fit.factors)
+        assert blocks is not None
+        indices = tuple(index.ravel() for index in np.broadcast_arrays(*block))
+        assert blocks.contains(indices).all()
+        assert "ambiguous" not in [warning.code for warning in fit.warnings]
+
+    def test_what_is_a_block(self, rng):
+        def component(*supports):
+            return tuple(
+                (np.isin(np.arange(n), s) + 0.01 * rng.standard_normal(n))[:, None]
+                for n, s in zip((20, 15, 12), supports, strict=True)
+            )
+
+        (found,) = fibres_of_blocks(component(range(4, 9), range(6), range(2, 5))).along
+        assert found[0] == 1  # along the mode in which the block is longest
+        assert np.argwhere(found[1][:, 0]).tolist() == [
+            [a, c] for a in range(4, 9) for c in range(2, 5)
+        ]
+        A, _, C = component(range(4, 9), range(6), range(2, 5))
+        (found,) = fibres_of_blocks((A, rng.standard_normal((15, 1)), C)).along
+        assert found[0] == 1
+        assert fibres_of_blocks((A, *(rng.standard_normal((n, 1)) for n in (15, 12)))) is None
+        everywhere = [np.ones((n, 1)) for n in (15, 12)]
+        assert fibres_of_blocks((A, *everywhere)) is None
+        assert fibres_of_blocks(component([3], [4], [5])) is None  # one entry
+
+
+@pytest.mark.parametrize("density", [0.2, 0.3])
+def test_the_truth_of_sparse_data_is_not_left(density):
+    for seed in range(2):
+        sim = simulate((20, 20, 20), 3, eta=0.1, gamma=2.0, noise=0.0, density=density, rng=seed)
+        fit = cp(sim.data, 3, init=sim.truth)
+        assert factor_match_score(fit, sim.truth) > 0.9999

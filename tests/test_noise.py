@@ -27,6 +27,7 @@ from robustcp.noise.entropy import model_entropy
 from robustcp.noise.kind_selection import select_kind
 from robustcp.noise.noise_of_model import estimate_noise
 from robustcp.noise.resolution import Resolution
+from robustcp.noise.second_peak import fit_two_peaks
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.schedules import Level, Refinement, Skip
 from support.halves import Halves
@@ -274,6 +275,65 @@ class TestChoice:
 
 
 # Fits
+
+
+SKEWED = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "Laplace": lambda rng, n: rng.laplace(size=n),
+    "uniform": lambda rng, n: rng.uniform(-1.7, 1.7, n),
+    "exponential": lambda rng, n: rng.gamma(1.0, size=n) - 0.7,
+    "gamma": lambda rng, n: rng.gamma(5.0, size=n) - 4.7,
+    "log-normal": lambda rng, n: np.exp(rng.standard_normal(n)) - 0.8,
+    "Student": lambda rng, n: rng.standard_t(3, n),
+    "rounded counts": lambda rng, n: (rng.poisson(5, n) - 5 + rng.uniform(-0.5, 0.5, n)) / 2.2,
+    "scales that differ": lambda rng, n: rng.standard_normal(n) * np.exp(rng.uniform(-1.5, 1.5, n)),
+    "outliers": lambda rng, n: (
+        rng.standard_normal(n) + (rng.random(n) < 0.15) * 10 * rng.gamma(4, 0.25, n)
+    ),
+    "outliers of one size": lambda rng, n: rng.standard_normal(n) + 15 * (rng.random(n) < 0.15),
+}
+
+
+class TestSecondPeak:
+    @pytest.mark.parametrize("name", SKEWED)
+    def test_noise_of_one_peak_has_none(self, name):
+        for seed, count in enumerate((1500, 5000, 20_000, 50_000)):
+            z = SKEWED[name](np.random.default_rng(seed), count)
+            assert fit_two_peaks(z / fit_contaminated_normal(z).sigma) is None
+
+    @pytest.mark.parametrize(("share", "shift"), [(0.1, 4.0), (0.2, 3.0), (0.3, -3.0), (0.2, -5.0)])
+    def test_of_shifted_entries(self, share, shift):
+        rng = np.random.default_rng(0)
+        z = rng.standard_normal(20_000) + shift * (rng.random(20_000) < share)
+        z /= fit_contaminated_normal(z).sigma
+        sigma, height, distance, floor, clean = fit_two_peaks(z)
+        assert distance / sigma == pytest.approx(shift, rel=0.03)
+        assert height / (1 + height) == pytest.approx(share, rel=0.06)
+        assert clean == pytest.approx(1 - share, abs=0.01)
+        assert floor < 1e-3
+
+    def test_in_a_fit(self):
+        M, factors = model((20, 20, 20), positive=True)
+        rng = np.random.default_rng(0)
+        X = M + 0.3 * rng.standard_normal(M.shape) + 0.9 * (rng.random(M.shape) < 0.2)
+        fit, plain = cp(X, 2, rng=0), cpals(X, 2, rng=0)
+        truth = robustcp.KruskalTensor.from_factors(factors)
+        assert fit.noise.shift == pytest.approx(3.0, rel=0.06)
+        assert fit.noise.sigma == pytest.approx(0.3, rel=0.03)
+        assert "20% shifted by 3" in fit.noise.words()
+        errors = [1 - robustcp.factor_match_score(f, truth, weights=False) for f in (fit, plain)]
+        assert errors[0] < 0.5 * errors[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slab_with_leverage_gets_no_tiny_scale(seed):
+    """The row of least noise has the largest weight, is fitted best, and so on (Heywood)."""
+    rng, v = np.random.default_rng(seed), spread(40, 5)
+    X = model((40, 30), 2)[0] + 0.3 * along(0, v, 2) * rng.standard_normal((40, 30))
+    fit = cp(X, 2, rng=0)
+    assert 0 in fit.noise.kind.modes
+    ratio = fit.noise.slabs[0] / v
+    assert ratio.min() > 0.5 * np.median(ratio)
 
 
 class TestFits:
@@ -632,13 +692,13 @@ def assert_same(one, other):
 def test_saved_and_loaded(end, noisy, fits, tmp_path):
     path = tmp_path / f"fit{end}"
     for name, fit in fits.items():
-        robustcp.save(fit, path)
+        robustcp.save(fit, path, overwrite=True)
         back = robustcp.load(path)
         assert_same(back.noise, fit.noise)
         np.testing.assert_array_equal(back.sigma(noisy[name]), fit.sigma(noisy[name]))
     for data, form in known_forms(noisy["slabs"], 0.1 * spread(20)):
         fit = cp(data, 2, noise=form, max_sweeps=5)
-        robustcp.save(fit, path)
+        robustcp.save(fit, path, overwrite=True)
         back = robustcp.load(path)
         assert_same(back.noise, fit.noise)
         np.testing.assert_array_equal(back.sigma(data), fit.sigma(data))

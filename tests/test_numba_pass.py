@@ -63,6 +63,24 @@ def test_contaminated_equals_its_formula(sigma, above, below, values):
     np.testing.assert_allclose(curvature, expected[2], rtol=1e-11, atol=1e-290)
 
 
+@given(
+    sigma=st.floats(1e-3, 1e3),
+    floor=st.floats(1e-6, 10),
+    shifted=st.floats(1e-3, 1),
+    shift=st.floats(-8, 8),
+    values=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=40),
+)
+def test_two_peaks_equal_their_formula(sigma, floor, shifted, shift, values):
+    loss, r = Contaminated(sigma, floor, floor, shifted, shift * sigma), np.array(values)
+    assert is_compiled(loss, r.dtype)
+    value, slope, curvature = residual_pass(loss, r)
+    expected = loss.majorize(r.copy())
+    scale = sigma * sigma
+    assert value == pytest.approx(expected[0].sum(), rel=1e-12, abs=1e-12 * scale)
+    np.testing.assert_allclose(slope, expected[1], rtol=1e-10, atol=1e-12 * sigma)
+    np.testing.assert_allclose(curvature, expected[2], rtol=1e-11, atol=1e-290)
+
+
 @given(epsilon=st.floats(1e-30, 1e10), values=st.lists(st.floats(-1e8, 1e8), min_size=1))
 def test_l1_equals_its_formula(epsilon, values):
     loss, r = L1(epsilon), np.array(values)
@@ -436,8 +454,7 @@ class TestEdges:
         X = np.full((60, 60, 60), np.nan)
         sampled = np.unique(np.random.default_rng(0).integers(60**3, size=1 << 16))
         X.reshape(-1)[np.setdiff1d(np.arange(60**3), sampled)[:3]] = [1.0, 2.0, 3.0]
-        with pytest.warns(UserWarning, match="no observed entry"):
-            assert robustcp.cp(X, 1, rng=0).converged
+        assert robustcp.cp(X, 1, rng=0).converged
 
     def test_mostly_zero_data(self):
         X = np.zeros((10, 10, 10))

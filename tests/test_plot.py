@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -299,13 +300,25 @@ def test_ticks_have_room(kind, count):
             assert np.diff(at).min() * np.sin(np.deg2rad(turned.pop())) >= line
 
 
-def test_components_with_the_largest_share_come_first(named):
-    _, fit = named
+def test_components_have_the_same_numbers_and_order_everywhere(named, tmp_path):
+    """In the order of their weights, though the second component has the larger share here."""
+    X, fit = named
     weights, factors = fit.model
     model = KruskalTensor(weights[::-1], tuple(A[:, ::-1] for A in factors))
     turned = replace(fit, model=model)
+    assert turned.shares[1] > turned.shares[0]
+    names = ["component 1", "component 2"]
     titles = [ax.get_title("left") for ax in components(turned)[:, 0]]
-    assert [title.split(":")[0] for title in titles] == ["component 2", "component 1"]
+    assert [title.split(":")[0] for title in titles] == names
+    legend = components(turned, overlay=True)[0].figure.legends[0]
+    assert [text.get_text().split(" (")[0] for text in legend.get_texts()] == names
+    assert re.findall(r"component \d", str(turned.summary())) == names
+    turned.report(X, tmp_path / "report.html")
+    headings = re.findall(r"<h3>(Component \d)", (tmp_path / "report.html").read_text("utf-8"))
+    assert headings == ["Component 1", "Component 2"]
+    for table in turned.to_frames().values():
+        assert list(table.columns) == [1, 2]
+    assert turned.to_xarray()["component"].values.tolist() == [1, 2]
 
 
 def test_components_over_each_other(named):

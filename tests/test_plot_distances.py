@@ -123,9 +123,9 @@ def test_points_lie_at_their_distances_with_a_marker_for_each_kind():
     drawn = [c for c in ax.collections if isinstance(c, PathCollection)]
     shapes = {c.get_paths()[0].vertices.tobytes() for c in drawn}
     shades = sorted(grey(c.get_facecolor()[0][:3]) for c in drawn)
-    assert len(shapes) == len(drawn) == 4
+    assert len(shapes) == len(drawn) == 5
     assert np.diff(shades).min() > 0.1
-    for kind, points in zip(CORNERS[:2] + CORNERS[2:], drawn, strict=True):
+    for kind, points in zip([*CORNERS, "many bad entries"], drawn, strict=True):
         at = found.kinds == kind
         expected = np.stack([found.score[at], found.residual[at]], axis=1)
         np.testing.assert_allclose(points.get_offsets(), expected)

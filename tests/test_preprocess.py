@@ -399,6 +399,22 @@ class TestFit:
         fit = cp(X, 2, preprocess=[Scale(0)])
         np.testing.assert_allclose(fit.project(3 * X[:7]), fit.project(X[:7]), atol=1e-6)
 
+    @pytest.mark.parametrize("kind", ["centred", "roots"])
+    def test_imputes_in_the_units_of_the_data(self, case, kind):
+        X, _, _ = case
+        rng = np.random.default_rng(1)
+        gaps = rng.random(X.shape) < 0.1
+        steps = [Sqrt(), Center(0, "skipped"), Scale(1)] if kind == "roots" else [
+            Center(0, "skipped"), Scale(1),
+        ]  # fmt: skip
+        known = np.where(gaps, np.nan, X + 20 * UNITS[:, None])
+        fit = cp(known, 2, preprocess=steps)
+        filled = fit.impute(known, uncertainty=True)
+        np.testing.assert_array_equal(filled.values[~gaps], known[~gaps])
+        np.testing.assert_allclose(filled.values[gaps], fit.full()[gaps])
+        z = (X + 20 * UNITS[:, None] - filled.values)[gaps] / filled.prediction_errors[gaps]
+        assert 0.5 < 1.48 * np.median(np.abs(z)) < 1.5
+
     @pytest.mark.parametrize("suffix", [".npz", ".json", ".mat", ".nc", ".xlsx"])
     def test_comes_back_from_files(self, case, suffix, tmp_path):
         _, _, fit = case

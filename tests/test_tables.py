@@ -61,7 +61,7 @@ class TestColumns:
 
     def test_only_of_tables(self, tmp_path, tensor):
         np.save(tmp_path / "x.npy", tensor)
-        for options in ({"modes": ["a", "b"]}, {"value": "v"}, {"stack": True}):
+        for options in ({"value": "v"}, {"stack": True}):
             with pytest.raises(FileError, match="is for tables, not for NumPy"):
                 read(tmp_path / "x.npy", **options)
 

@@ -288,12 +288,11 @@ def test_what_has_weight_zero_does_not_matter(method, wild, compiled):
     w = [np.array([1.0, 1, 0, 1, 1, 1, 1, 1]), None, None]
     bad, missing = X.copy(), X.copy()
     bad[2], missing[2] = wild, np.nan
-    with pytest.warns(UserWarning, match="1 slabs of mode 0"):
-        expected = method(as_engine(missing, compiled=compiled), 2, init=factors, max_sweeps=20)
-    with pytest.warns(UserWarning, match="1 slabs of mode 0"):
-        fit = method(
-            as_engine(bad, compiled=compiled), 2, init=factors, max_sweeps=20, entry_weights=w
-        )
+    expected = method(as_engine(missing, compiled=compiled), 2, init=factors, max_sweeps=20)
+    fit = method(as_engine(bad, compiled=compiled), 2, init=factors, max_sweeps=20, entry_weights=w)
+    for each in (expected, fit):
+        assert each.unobserved[0] == (2,)
+        assert "unobserved" in [warning.code for warning in each.warnings]
     assert fit.objective == pytest.approx(expected.objective, rel=1e-8)
     np.testing.assert_allclose(model(fit), model(expected), atol=1e-5)
 

@@ -15,7 +15,17 @@ from robustcp._util.version import __version__ as __version__
 
 if TYPE_CHECKING:  # the same names as in _MODULES
     from robustcp import baselines, eem, plot
-    from robustcp.constraints import Constraint, Nonnegative, Smooth, Unimodal
+    from robustcp.constraints import (
+        Constraint,
+        Fixed,
+        Monotone,
+        Nonnegative,
+        Orthogonal,
+        Simplex,
+        Smooth,
+        Sparse,
+        Unimodal,
+    )
     from robustcp.engines import Observed, as_engine
     from robustcp.estimators.cp import cp
     from robustcp.estimators.cpal1 import cpal1
@@ -63,19 +73,24 @@ __all__ = [
     "FileError",
     "Fit",
     "Fits",
+    "Fixed",
     "Huber",
     "KruskalTensor",
     "LeastSquares",
     "Loss",
+    "Monotone",
     "Noise",
     "Nonnegative",
     "Observed",
+    "Orthogonal",
     "Outliers",
     "Quantile",
     "RankProfile",
     "Replicability",
+    "Simplex",
     "Simulation",
     "Smooth",
+    "Sparse",
     "Tukey",
     "Uncertainty",
     "Unimodal",
@@ -109,8 +124,13 @@ if find_spec("sklearn") is not None:
 _MODULES = {
     "robustcp.constraints": (
         "Constraint",
+        "Fixed",
+        "Monotone",
         "Nonnegative",
+        "Orthogonal",
+        "Simplex",
         "Smooth",
+        "Sparse",
         "Unimodal",
     ),
     "robustcp.engines": (

@@ -50,7 +50,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     ----------
     n_components : int
         The rank.
-    loss, noise, nonnegative, constraints, limits, preprocess, starts, tol, max_sweeps
+    loss, noise, limits, preprocess, nonnegative, constraints, starts, tol, max_sweeps
         As in `robustcp.cp`; the mode of the samples is mode 0. New samples are preprocessed with
         the centres and sizes of the samples of `fit`.
     cases : bool or float
@@ -91,10 +91,10 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         loss: Loss | None = None,
         noise: Any = "auto",
         cases: bool | float = False,
-        nonnegative: bool | tuple[bool, ...] = False,
-        constraints: Mapping[int | str, Constraint] | None = None,
         limits: Any = "auto",
         preprocess: Any = None,
+        nonnegative: bool | tuple[bool, ...] = False,
+        constraints: Mapping[int | str, Constraint] | None = None,
         starts: int | str = "auto",
         tol: float = 1e-6,
         max_sweeps: int = 1000,
@@ -255,14 +255,7 @@ class RobustCP(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def _seed(self) -> Any:
         """The seed for `cp`: the next number of a RandomState, or else `random_state` itself."""
-        state = self.random_state
-        if isinstance(state, np.random.RandomState):
-            return int(state.randint(2**31))
-        if state is None or isinstance(state, int | np.integer | np.random.Generator):
-            return state
-        raise ValueError(
-            f"random_state: must be a seed, a RandomState or a Generator, got {state!r}"
-        )
+        return checks.seed("random_state", self.random_state)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

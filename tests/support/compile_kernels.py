@@ -28,6 +28,7 @@ VARIANTS = {
         tuple(flag for flag in FLAGS if flag != "entry_weights"),
     ),
     "weights of entries": ("fp32", formula(Contaminated()), ("entry_weights", "per_own_index")),
+    "two peaks": ("fp32", formula(Contaminated(shifted=0.2, shift=3.0)), ("has_missing",)),
     "double": ("fp64", formula(Cauchy()), ("has_missing", "scaled")),
 }
 

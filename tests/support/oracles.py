@@ -10,7 +10,8 @@ from robustcp.engines import to_host
 #: Losses that have a kernel for GPUs.
 KERNEL_LOSSES = (
     losses.L1(0.01), losses.Contaminated(0.7), losses.Contaminated(0.7, 0.1, 0.01),
-    losses.Contaminated(0.7, 0.01, 0.1), losses.Cauchy(1.0), losses.Welsch(2.0),
+    losses.Contaminated(0.7, 0.01, 0.1), losses.Contaminated(0.7, 0.01, 0.01, 0.3, 2.0),
+    losses.Cauchy(1.0), losses.Welsch(2.0),
     losses.Huber(0.5), losses.Tukey(3.0), losses.Quantile(0.8, 0.01), losses.LeastSquares(),
 )  # fmt: skip
 

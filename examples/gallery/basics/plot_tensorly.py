@@ -34,6 +34,17 @@ ax.legend(frameon=False)
 plt.show()
 
 # %%
+# Code that is written for TensorLy needs another import, and no other change. What it gets is
+# TensorLy's ``CPTensor``, with the fit, for the bad entries and whatever else a fit knows.
+
+from robustcp.tensorly import parafac
+
+model = parafac(tensorly.tensor(sim.data), 3, random_state=0)
+print(model, "score", round(robustcp.factor_match_score(model, sim.truth), 3))
+found = model.fit.outliers(sim.data).mask
+print(f"{found[sim.artifacts].mean():.0%} of the bad entries found")
+
+# %%
 # A ``Fit`` in the hands of TensorLy, and TensorLy's model in ours.
 
 print(tensorly.cp_to_tensor(ours).shape)

@@ -103,7 +103,7 @@ print(
     f"Trips to the {X.sizes['station']} busiest stations in {X.sizes['month']} months of 2021 "
     f"(station x month x day of the week x hour) were decomposed into {fit.rank} nonnegative "
     f"components by robust CP (robustcp {robustcp.__version__}), which explain {fit.explained:.0%} "
-    f"of the trips. The noise was found to grow with the signal. {float(found.mask.mean()):.1%} of "
+    f"of the trips. The noise was found to grow with the signal. {found.share:.1%} of "
     f"the cells were flagged as outlying; {odd} had the most ({worst[0][1]:.0%}). Without that "
     f"station the temporal factors stay the same (factor match score {moved['cp']:.2f}; least "
     f"squares: {moved['least squares']:.2f})."

@@ -85,6 +85,15 @@ def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
         raise ArgumentError("rng", f"must be a seed or a NumPy Generator, got {rng!r}") from None
 
 
+def seed(name: str, state: Any) -> Any:
+    """A seed for `generator` from a random_state; a RandomState gives its next number."""
+    if isinstance(state, np.random.RandomState):
+        return int(state.randint(2**31))
+    if state is None or isinstance(state, int | np.integer | np.random.Generator):
+        return state
+    raise ArgumentError(name, f"must be a seed, a RandomState or a Generator, got {state!r}")
+
+
 def warn(message: str) -> None:
     """A warning that points at the line of the user's that called."""
     depth, frame = 1, sys._getframe()

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 #: The extra that brings a library, for those that are not in `files`.
-EXTRAS = {"av": "video", "torch": "gpu", "triton": "gpu", "numba": "fast"}
+EXTRAS = {"av": "video", "torch": "gpu", "triton": "gpu", "numba": "fast", "rdata": "r"}
 
 
 class MissingLibraryError(ImportError):

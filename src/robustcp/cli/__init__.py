@@ -9,6 +9,8 @@ import typer
 from robustcp.cli.errors import report_errors
 from robustcp.cli.export_commands import export, project, show
 from robustcp.cli.fit_command import fit
+from robustcp.cli.impute_command import impute
+from robustcp.cli.info_command import info
 from robustcp.cli.inspect_commands import compare, distances, outliers, rank
 from robustcp.cli.interrupts import exit_on_signals
 from robustcp.cli.parsing import Command, Group
@@ -27,8 +29,8 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    fit, show, export, project, rank, outliers, distances, uncertainty, replicability, ensemble,
-    report, compare, simulate, video, demo, reproduce, trials,
+    info, fit, show, export, project, impute, rank, outliers, distances, uncertainty,
+    replicability, ensemble, report, compare, simulate, video, demo, reproduce, trials,
 )  # fmt: skip
 
 for command in COMMANDS:

@@ -12,7 +12,7 @@ from robustcp.cli.options import (
     Force,
     TensorFile,
 )
-from robustcp.cli.printing import print_json, print_lines
+from robustcp.cli.printing import csv_text, print_json, print_lines
 from robustcp.cli.read_options import Source, read_mode, read_tensor
 from robustcp.persist.errors import FileError
 from robustcp.persist.formats import list_suffixes
@@ -59,7 +59,7 @@ def export(
 
     check_suffix(to)
     Outputs(fit_file, force=force).add("to", to)
-    load(fit_file).save(to)
+    load(fit_file).save(to, overwrite=True)
     print(f"written: {to}")
 
 
@@ -116,18 +116,15 @@ def project(
 
 def _write_scores(out: Path, name: str, rows: list[Any], scores: np.ndarray) -> None:
     """Scores with their labels, or without."""
-    import csv
-    import io
-
     import numpy as np
 
     if out.suffix == ".npy":
         with open_atomic(out) as file:
             np.save(file, scores, allow_pickle=False)
         return
-    stream = io.StringIO()
-    table = csv.writer(stream, lineterminator="\n")
-    table.writerow([name, *(f"component {r + 1}" for r in range(scores.shape[1]))])
-    for row, row_scores in zip(rows, scores, strict=True):
-        table.writerow([row, *(repr(float(x)) for x in row_scores)])
-    write_bytes(out, stream.getvalue().encode())
+    table = [[name, *(f"component {r + 1}" for r in range(scores.shape[1]))]]
+    table += [
+        [row, *(repr(float(x)) for x in row_scores)]
+        for row, row_scores in zip(rows, scores, strict=True)
+    ]
+    write_bytes(out, csv_text(table).encode())

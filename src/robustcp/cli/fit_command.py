@@ -238,7 +238,7 @@ def _save(fit: Fit, out: Path) -> None:
     from robustcp.persist.fits import save, save_to_temporary_folder
 
     try:
-        save(fit, out)
+        save(fit, out, overwrite=True)  # checked before the fit
     except Exception as error:  # hours of work are not to be lost, whatever it is
         message = str(error if isinstance(error, WriteError) else WriteError.of(out, error))
         try:

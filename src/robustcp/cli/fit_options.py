@@ -13,6 +13,14 @@ from robustcp.cli.read_options import read_mode
 
 #: Where fits begin, by name.
 START_KINDS = ("auto", "nvecs", "random")
+#: The constraints that need no value.
+PLAIN_CONSTRAINTS = (
+    "nonnegative", "unimodal", "increasing", "decreasing", "orthogonal", "simplex",
+)  # fmt: skip
+#: The others, and what their values are.
+CONSTRAINTS_WITH_VALUES = {
+    "smooth": "STRENGTH", "l1": "WEIGHT", "cardinality": "COUNT", "fixed": "FILE",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class FitOptions:
         """Refuse what cannot be meant, whatever the data."""
         if self.method not in ("cp", "cpal1", "cpals"):
             fail(f"--method {self.method}: must be cp, cpal1 or cpals")
-        for name in ("nonnegative", "noise", "cases", "fixed"):
+        for name in ("noise", "cases"):
             if getattr(self, name) is not None and self.method != "cp":
                 fail(f"--{name}: is for --method cp, not {self.method}")
         if self.fixed is not None and self.init_file is None:
@@ -55,13 +63,14 @@ class FitOptions:
 
     def keyword_arguments(self, modes: Sequence[str]) -> dict[str, Any]:
         """What the library takes, for data with some names of modes."""
-        arguments: dict[str, Any] = {"constraints": self._parse_constraints()}
+        arguments: dict[str, Any] = {
+            "constraints": self._parse_constraints(),
+            "nonnegative": parse_modes(self.nonnegative, modes),
+        }
         if self.limits is not None:
             arguments["limits"] = _parse_limits(self.limits)
         if steps := self._parse_preprocessing():
             arguments["preprocess"] = steps
-        if self.method == "cp":
-            arguments["nonnegative"] = parse_modes(self.nonnegative, modes)
         if self.init is not None:
             file = self.init_file
             arguments["init"] = self.init if file is None else _load_model(file)
@@ -100,32 +109,61 @@ class FitOptions:
         specifications += [(f"--unimodal {mode}", mode, "", "unimodal") for mode in self.unimodal]
         for text in self.constraint:
             mode, kind = _split_pair("--constraint", text, "KIND")
-            name, _, strength = kind.partition(":")
-            specifications.append((f"--constraint {text}", mode, strength, name))
+            name, _, value = kind.partition(":")
+            specifications.append((f"--constraint {text}", mode, value, name))
         constraints: dict[Any, Any] = {}
-        for option, mode, strength, kind in specifications:
+        for option, mode, value, kind in specifications:
             key = int(mode) if _is_number(mode) else mode
             if key in constraints:
                 fail(f"{option}: the mode has another constraint already")
-            constraints[key] = self._make_constraint(option, mode, kind, strength)
+            constraints[key] = _make_constraint(option, kind, value)
         return constraints
 
-    def _make_constraint(self, option: str, mode: str, kind: str, strength: Any) -> Any:
-        from robustcp import constraints
 
-        nonnegative_modes = [part.strip() for part in (self.nonnegative or "").split(",")]
+def _make_constraint(option: str, kind: str, value: str) -> Any:
+    """The constraint that `KIND` or `KIND:VALUE` stands for."""
+    from robustcp import constraints
+
+    if (kind in PLAIN_CONSTRAINTS and not value) or (kind in CONSTRAINTS_WITH_VALUES and value):
         try:
-            if kind == "smooth":  # which refuses what is not a number
-                return constraints.Smooth(
-                    strength, self.nonnegative == "all" or mode in nonnegative_modes
-                )
-            if kind in ("unimodal", "nonnegative") and not strength:
-                return {"unimodal": constraints.Unimodal, "nonnegative": constraints.Nonnegative}[
-                    kind
-                ]()
+            if kind == "smooth":
+                return constraints.Smooth(_as_number(value, float))
+            if kind == "l1":
+                return constraints.Sparse(l1=_as_number(value, float))
+            if kind == "cardinality":
+                return constraints.Sparse(cardinality=_as_number(value, int))
+            if kind == "fixed":
+                return constraints.Fixed(_read_columns(Path(value)))
+            if kind in ("increasing", "decreasing"):
+                return constraints.Monotone(increasing=kind == "increasing")
+            return getattr(constraints, kind.capitalize())()
         except ValueError as error:
             fail(f"{option}: {error}")
-        return fail(f"{option}: must be MODE=nonnegative, MODE=unimodal or MODE=smooth:STRENGTH")
+    kinds = [f"MODE={kind}" for kind in PLAIN_CONSTRAINTS]
+    kinds += [f"MODE={kind}:{value}" for kind, value in CONSTRAINTS_WITH_VALUES.items()]
+    return fail(f"{option}: must be {', '.join(kinds[:-1])} or {kinds[-1]}")
+
+
+def _read_columns(path: Path) -> Any:
+    """The numbers in a .npy file, or in a text file with commas between them."""
+    import numpy as np
+
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        return np.genfromtxt(path, delimiter=",")
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path}: holds no columns of numbers ({error})") from None
+
+
+def _as_number(text: str, number: type[float | int]) -> Any:
+    """A number, or the text, which the constraint refuses, if it is none."""
+    try:
+        return number(text)
+    except ValueError:
+        return text
 
 
 def _split_pair(option: str, text: str, placeholder: str) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,14 +24,15 @@ from robustcp.cli.options import (
     Seed,
     TensorFile,
 )
-from robustcp.cli.printing import distances_of, print_distances, print_json, print_lines
+from robustcp.cli.printing import csv_text, distances_of, print_distances, print_json, print_lines
 from robustcp.cli.progress import ProgressDisplay
 from robustcp.cli.read_options import Source, check_rank, read_mode, read_tensor
 from robustcp.persist.errors import FileError
-from robustcp.persist.writing import Outputs, open_atomic
+from robustcp.persist.writing import Outputs, open_atomic, write_bytes
 
 if TYPE_CHECKING:
     from robustcp.inference.rank_profile import RankProfile
+    from robustcp.results.runs import Run
 
 
 def rank(
@@ -117,7 +120,26 @@ def outliers(
     fit_file: Annotated[Path, typer.Argument(help="A fit of it, from robustcp fit.")],
     rate: Annotated[float, typer.Option(help="Share of clean entries flagged by chance.")] = 0.001,
     out: Annotated[Path | None, typer.Option(help="Write the flags here (.npy, of bool).")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many slabs of each mode to show.")] = 5,
+    csv_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE",
+            help="Write runs of flagged entries here (.csv): where, from, to, too high or too low, "
+            "the largest score, how many entries.",
+        ),
+    ] = None,
+    along: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="The mode of runs, by number or name; else one of dates, of rising numbers, or "
+            "the longest.",
+        ),
+    ] = None,
+    count: Annotated[
+        int, typer.Option(min=1, help="How many slabs of each mode, and runs, to show.")
+    ] = 5,
     *,
     source: Source,
     force: Force = False,
@@ -125,7 +147,10 @@ def outliers(
 ) -> None:
     """Say which entries and slabs of a tensor its fit does not account for.
 
-    Example: robustcp outliers data.npy fit.npz --out flags.npy
+    Flagged entries that follow each other, such as a sensor's for two weeks, are one run. Scores
+    are residuals in standard deviations of their noise.
+
+    Example: robustcp outliers log.nc fit.npz --along time --csv runs.csv
     """
     import numpy as np
 
@@ -137,12 +162,20 @@ def outliers(
         worst_lines,
     )
 
+    outputs = Outputs(file, fit_file, force=force)
     if out is not None:
         if out.suffix != ".npy":
             raise FileError(out, "flags are written as .npy")
-        Outputs(file, fit_file, force=force).add("out", out)
+        outputs.add("out", out)
+    if csv_file is not None:
+        if csv_file.suffix != ".csv":
+            raise FileError(csv_file, "runs are written as .csv")
+        outputs.add("csv", csv_file)
     loaded, fit = read_tensor(source), load(fit_file)
     flagged_entries = fit.outliers(loaded, rate=rate)
+    runs: list[Run] = []
+    if csv_file is not None or flagged_entries.engine.entries_fit_in_memory:
+        runs = flagged_entries.runs(None if along is None else read_mode(along, fit.modes))
     content: dict[str, Any] = {
         "share": flagged_entries.share,
         "noise": describe_noise(
@@ -150,10 +183,13 @@ def outliers(
         ),
         "threshold": flagged_entries.threshold,
         "worst": describe_worst_slabs(flagged_entries, flagged_entries.fit, count),
+        "runs": [asdict(run) for run in runs],
     }
     if out is not None:
         with open_atomic(out) as flags:
             np.save(flags, np.asarray(flagged_entries.mask))
+    if csv_file is not None:
+        _write_runs(csv_file, runs)
     if as_json:
         print_json(content)
         return
@@ -163,6 +199,41 @@ def outliers(
     )
     print_lines(noise_fact(content["noise"]).lines())
     print_lines([f"  {line}" for line in worst_lines(content["worst"])])
+    if runs:
+        print(f"runs of flagged entries: {len(runs)}; the longest:")
+        print_lines([f"  {run}" for run in runs[:count]])
+    if csv_file is not None:
+        print(f"written: {csv_file}")
+
+
+def _write_runs(path: Path, runs: Sequence[Run]) -> None:
+    """A row for each run."""
+    header = [
+        *(runs[0].fixed if runs else ()),
+        "along",
+        "from",
+        "to",
+        "side",
+        "largest z",
+        "entries",
+    ]
+    rows = [
+        [
+            *map(_text_of_label, run.fixed.values()),
+            run.along,
+            *map(_text_of_label, (run.start, run.end)),
+            run.side,
+            f"{run.largest:.6g}",
+            run.count,
+        ]
+        for run in runs
+    ]
+    write_bytes(path, csv_text([header, *rows]).encode())
+
+
+def _text_of_label(label: Any) -> str:
+    """A label as tables have it; dates in the form of ISO."""
+    return label.isoformat() if hasattr(label, "isoformat") else str(label)
 
 
 def distances(

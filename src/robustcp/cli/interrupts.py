@@ -1,9 +1,9 @@
 """Ctrl-C and other signals on the command line.
 
-While `robustcp fit` fits, the first Ctrl-C ends the fit after its current sweep, and the fit so far
-is written. The second one raises KeyboardInterrupt, usually before the next tile, and the fit is
-not written (two between the same two tiles count as one); `_util/interrupts.py` explains why
-KeyboardInterrupt waits for the next tile. In other commands the first Ctrl-C raises it.
+While `robustcp fit` or `impute` fits, the first Ctrl-C ends the fit after its current sweep, and
+the fit so far is used. The second one raises KeyboardInterrupt, usually before the next tile, and
+the fit is not written (two between the same two tiles count as one); `_util/interrupts.py` explains
+why KeyboardInterrupt waits for the next tile. In other commands the first Ctrl-C raises it.
 
 KeyboardInterrupt ends a command with a message and the exit code 130. During a fit,
 `fit_with_progress` (cli/progress.py) writes the message; within a block of `explain_interrupt`,

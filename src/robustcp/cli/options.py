@@ -24,7 +24,9 @@ Constraint = Annotated[
     typer.Option(
         "--constraint",
         metavar="MODE=KIND",
-        help="What a mode must be like: nonnegative, unimodal, or smooth:STRENGTH.",
+        help="What a mode must be like: nonnegative, unimodal, increasing, decreasing, orthogonal, "
+        "simplex, smooth:STRENGTH, l1:WEIGHT, cardinality:COUNT, or fixed:FILE, a file (.npy, "
+        "or numbers with commas) with known columns, nan where not known.",
     ),
 ]
 Smooth = Annotated[

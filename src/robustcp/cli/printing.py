@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,6 +72,13 @@ def print_distances(distances: Distances, count: int) -> None:
 
 
 _DISTANCE_KEYS = ("score", "residual")
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as comma-separated text."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
 
 
 def print_json(content: dict[str, Any]) -> None:

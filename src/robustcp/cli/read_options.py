@@ -29,8 +29,7 @@ Columns = Annotated[
     typer.Option(
         "--modes",
         metavar="A,B,...",
-        help="In tables: the columns of the modes, by name or position; with --stack, names for "
-        "the modes.",
+        help="Names for the modes; in long tables, the columns of the modes, by name or position.",
     ),
 ]
 Value = Annotated[
@@ -40,6 +39,23 @@ Stack = Annotated[
     bool,
     typer.Option(
         "--stack", help="Tables are matrices, one in a file or in each sheet: stack them."
+    ),
+]
+Missing = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--missing",
+        metavar="VALUE",
+        help="A value that stands for missing entries, such as 0 or -999; may be repeated.",
+    ),
+]
+Selection = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="MODE=LOW:HIGH",
+        help="Take a part of a mode, by its labels or, if it has none, by positions: "
+        "emission=250:450 or sensor=5,7; may be repeated for other modes.",
     ),
 ]
 
@@ -58,6 +74,8 @@ class Source:
     columns: Columns = None
     value: Value = None
     stack: Stack = False
+    missing: Missing = None
+    select: Selection = None
 
 
 def with_source_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -100,8 +118,24 @@ def read_tensor(source: Source, *, lazy: bool = False) -> Loaded:
         modes=modes,
         value=source.value,
         stack=source.stack,
+        missing=source.missing or (),
+        select=_parse_selections(source.select or ()),
         lazy=lazy,
     )
+
+
+def _parse_selections(texts: Sequence[str]) -> dict[int | str, str]:
+    """What `--select` says of each mode."""
+    ranges: dict[int | str, str] = {}
+    for text in texts:
+        name, separator, part = text.partition("=")
+        if not separator or not name or not part:
+            fail(f"--select {text}: must be MODE=LOW:HIGH, as in emission=250:450")
+        mode = int(name) if _is_number(name) else name
+        if mode in ranges:
+            fail(f"--select {text}: {name} is given twice; separate indices by commas")
+        ranges[mode] = part
+    return ranges
 
 
 def noise_file(text: str | None) -> Path | None:

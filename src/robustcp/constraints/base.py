@@ -91,6 +91,21 @@ class Constraint:
         return False
 
     @property
+    def leaves_empty_rows(self) -> bool:
+        """Whether rows without entries begin where the start has them, rather than at 0."""
+        return self.couples_rows
+
+    @property
+    def relaxed_at_start(self) -> bool:
+        """Whether a fit from a single start first goes without it, to where it misleads less."""
+        return False
+
+    @property
+    def as_nonnegative(self) -> Constraint | None:
+        """This constraint without negative entries; None if there is no such constraint."""
+        return None if self.signed else self
+
+    @property
     def row_solver(self) -> str | None:
         """The name of the method of `Algebra` that does all that `solve` does, or None.
 
@@ -220,3 +235,38 @@ def project_factors(factors: Factors, constraints: Constraints, modes: Collectio
     return tuple(
         constraints[mode].project(A) if mode in modes else A for mode, A in enumerate(factors)
     )
+
+
+def orient_columns(factors: Factors, constraints: Constraints, modes: Collection[int]) -> Factors:
+    """The same model with columns turned, two at a time, towards what constraints of columns allow.
+
+    Singular vectors and random columns have arbitrary signs; of a monotone column that is turned
+    around, the projection would leave a constant.
+    """
+    turnable = [mode for mode in modes if not constraints[mode].symmetric]
+    if not any(constraints[mode].couples_rows for mode in turnable):
+        return factors
+    gains = np.stack([_gains_of_turning(constraints[mode], factors[mode]) for mode in turnable])
+    turned = gains > 0
+    odd = turned.sum(axis=0) % 2 == 1
+    flippable = [mode for mode in modes if constraints[mode].symmetric]
+    signs = dict(zip(turnable, np.where(turned, -1.0, 1.0), strict=True))
+    if flippable:
+        signs[flippable[-1]] = np.where(odd, -1.0, 1.0)
+    else:  # in one mode it costs least to do otherwise
+        columns = np.flatnonzero(odd)
+        cheapest = np.argmin(np.abs(gains[:, columns]), axis=0)
+        for mode, column in zip(cheapest, columns, strict=True):
+            signs[turnable[mode]][column] *= -1.0
+    return tuple(
+        A * as_array_like(signs[mode], A) if mode in signs else A for mode, A in enumerate(factors)
+    )
+
+
+def _gains_of_turning(constraint: Constraint, factor: Array) -> np.ndarray:
+    """By how much nearer each column would be to what is allowed with the opposite sign."""
+    A = np.asarray(to_host(factor), dtype=np.float64)
+    if not constraint.couples_rows:
+        return np.zeros(A.shape[1])
+    misfits = [np.sum((np.asarray(constraint.project(B)) - B) ** 2, axis=0) for B in (A, -A)]
+    return np.asarray(misfits[0] - misfits[1])

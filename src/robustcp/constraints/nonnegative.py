@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from robustcp._util.typing import Array
-from robustcp.constraints.base import Constraint
+from robustcp.constraints.base import Constraint, Free
 from robustcp.engines.algebra import Algebra
 from robustcp.engines.normal_equations import NormalEquations
 
@@ -46,3 +47,32 @@ class Nonnegative(Constraint):
         penalty_weights: np.ndarray | None = None,
     ) -> Array:
         return algebra.solve_nonnegative_rows(equations, rows, mu)
+
+
+class OptionallyNonnegative(Constraint):
+    """A constraint that is a dataclass with a field `nonnegative`."""
+
+    nonnegative: bool
+
+    def _check_nonnegative(self) -> None:
+        if not isinstance(self.nonnegative, bool | np.bool_):
+            raise ValueError(f"nonnegative: must be True or False, got {self.nonnegative!r}")
+        object.__setattr__(self, "nonnegative", bool(self.nonnegative))
+
+    @property
+    def signed(self) -> bool:
+        return not self.nonnegative
+
+    @property
+    def couples_rows(self) -> bool:
+        return True
+
+    @property
+    def of_rows(self) -> Constraint:
+        return Nonnegative() if self.nonnegative else Free()
+
+    @property
+    def as_nonnegative(self) -> Constraint:
+        dataclass_value: Any = self
+        both: Constraint = replace(dataclass_value, nonnegative=True)
+        return both

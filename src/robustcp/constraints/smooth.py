@@ -12,15 +12,15 @@ import numpy as np
 from robustcp._util import checks
 from robustcp._util.typing import Array
 from robustcp.constraints.banded import BandedMatrix, nonnegative_minimum
-from robustcp.constraints.base import Constraint, Free, as_array_like, host_equations
-from robustcp.constraints.nonnegative import Nonnegative
+from robustcp.constraints.base import as_array_like, host_equations
+from robustcp.constraints.nonnegative import OptionallyNonnegative
 from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra, diagonal_shift
 from robustcp.engines.normal_equations import NormalEquations
 
 
 @dataclass(frozen=True)
-class Smooth(Constraint):
+class Smooth(OptionallyNonnegative):
     """Small second differences along the mode; rows without data follow from their neighbours.
 
     The objective gains, for each component r of the mode's factor,
@@ -68,29 +68,15 @@ class Smooth(Constraint):
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "strength", checks.real_number("strength", self.strength, 0.0, strict=True))
-        if not isinstance(self.nonnegative, bool | np.bool_):
-            raise ValueError(f"nonnegative: must be True or False, got {self.nonnegative!r}")
-        set_(self, "nonnegative", bool(self.nonnegative))
+        self._check_nonnegative()
         if self.unit is not None:
             set_(self, "unit", checks.real_number("unit", self.unit, 0.0, strict=True))
         if self.coordinates is not None:
             set_(self, "coordinates", _distinct_coordinates(self.coordinates))
 
     @property
-    def signed(self) -> bool:
-        return not self.nonnegative
-
-    @property
     def symmetric(self) -> bool:
         return not self.nonnegative
-
-    @property
-    def couples_rows(self) -> bool:
-        return True
-
-    @property
-    def of_rows(self) -> Constraint:
-        return Nonnegative() if self.nonnegative else Free()
 
     def bound(self, size: int, labels: Sequence[Any] | None) -> Smooth:
         coordinates = self.coordinates

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustcp._util.typing import Array
-from robustcp.constraints.base import Constraint, as_array_like, host_equations
+from robustcp.constraints.base import Constraint, as_array_like
+from robustcp.constraints.columns import interpolate_unobserved, solve_columns
 from robustcp.constraints.nonnegative import Nonnegative
 from robustcp.engines import to_host
 from robustcp.engines.algebra import Algebra
 from robustcp.engines.normal_equations import NormalEquations
-
-#: Rounds over the columns in one update of the factor.
-COLUMN_CYCLES = 5
 
 
 @dataclass(frozen=True)
@@ -66,27 +64,12 @@ class Unimodal(Constraint):
         algebra: Algebra,
         penalty_weights: np.ndarray | None = None,
     ) -> Array:
-        """Move each column in turn to its optimum, a few times."""
-        G, gradient, U = host_equations(equations, rows)
-        rank = U.shape[1]
-        G = G + mu * np.eye(rank)
-        negative_gradient = gradient - mu * U
-        for _ in range(COLUMN_CYCLES):
-            previous = U.copy()
-            for r in range(rank):
-                weights = np.broadcast_to(G[:, r, r], len(U))
-                observed = weights > 0
-                if not observed.any():
-                    continue
-                target = U[observed, r] + negative_gradient[observed, r] / weights[observed]
-                column = unimodal_regression(target, weights[observed])
-                # Rows without data lie between their neighbours.
-                new = np.interp(np.arange(len(U)), np.flatnonzero(observed), column)
-                negative_gradient -= G[:, :, r] * (new - U[:, r])[:, None]
-                U[:, r] = new
-            if np.array_equal(U, previous):
-                break
-        return as_array_like(U, rows)
+        return solve_columns(
+            equations,
+            rows,
+            mu,
+            lambda _, target, weights: interpolate_unobserved(unimodal_regression, target, weights),
+        )
 
 
 def unimodal_regression(target: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -29,9 +29,18 @@ from robustcp.engines.entries import (
     model_at,
     row_products,
     sample_size,
+    select_by_index,
 )
 from robustcp.engines.entry_field import EntryField, ListedField, as_weights
 from robustcp.engines.fibres import FIBRES_NOT_EXCLUDED, Fibres, fibre_length, sample_indices
+from robustcp.engines.filling import (
+    IndexFunction,
+    Indices,
+    all_entries,
+    same_kind,
+    spread_over,
+    values_where,
+)
 from robustcp.engines.labelled import (
     LabelledTensor,
     align_to_axes,
@@ -50,8 +59,10 @@ from robustcp.engines.preprocessing import (
     Scale,
     Sqrt,
     Transformation,
+    locate_entries,
 )
 from robustcp.engines.scales import Scales, VarianceFunction
+from robustcp.engines.selection import drop_values, select_indices
 from robustcp.engines.subsets import HostData, host_data, is_on_host
 from robustcp.engines.threads import single_blas_thread
 from robustcp.engines.tiles import Tiling, khatri_rao
@@ -71,6 +82,8 @@ __all__ = [
     "EntryField",
     "Fibres",
     "HostData",
+    "IndexFunction",
+    "Indices",
     "LabelledTensor",
     "Limits",
     "ListedField",
@@ -93,6 +106,7 @@ __all__ = [
     "View",
     "WholeSweep",
     "align_to_axes",
+    "all_entries",
     "as_array",
     "as_engine",
     "as_labelled",
@@ -100,20 +114,27 @@ __all__ = [
     "axes_of",
     "check_device",
     "connect",
+    "drop_values",
     "fibre_length",
     "host_data",
     "is_chunked",
     "is_on_host",
     "khatri_rao",
+    "locate_entries",
     "model_at",
     "open_parquet",
     "reverse_modes",
     "row_products",
+    "same_kind",
     "sample_indices",
     "sample_size",
+    "select_by_index",
+    "select_indices",
     "single_blas_thread",
+    "spread_over",
     "to_host",
     "values_at_entries",
+    "values_where",
     "without_labels",
 ]
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
 
 from robustcp._util import checks
 from robustcp._util.checks import ArgumentError
+from robustcp._util.text import label_text, shorten
 
 #: Labels of one mode: a list, or None where indices are all there is.
 Labels = list[Any] | None
 
 #: Numbers that differ by less, relatively, are the same label.
 LABEL_TOLERANCE = 1e-6
+#: The most indices that a sentence lists.
+MAX_INDICES_SHOWN = 5
+#: Words in names of modes whose slabs are samples, each measured by itself.
+SAMPLE_WORDS = re.compile(
+    "(animal|assessor|batch|case|child|donor|individual|judge|observation|object|participant|"
+    "patient|person|product|recording|replicate|respondent|run|sample|session|specimen|student|"
+    "subject|trial)(s|es|ren)?|mouse|mice|people"
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,46 @@ class Axes:
         ('nm', 'mode 1')
         """
         return self.modes[mode] if self.has_names else f"mode {mode}"
+
+    def argument_of(self, mode: int) -> str:
+        """A mode as an argument gives it: its name in quotes, or its number.
+
+        >>> Axes(("sample", "nm"), (None, None)).argument_of(0), Axes().argument_of(0)
+        ("'sample'", '0')
+        """
+        return repr(self.modes[mode]) if self.has_names else str(mode)
+
+    def list_indices(self, mode: int, rows: Sequence[int] | np.ndarray) -> str:
+        """The first of some indices of a mode, by their labels where there are any.
+
+        >>> Axes(("sample", "nm"), (["a", "b", "c"], None)).list_indices(0, [0, 2])
+        'a, c'
+        >>> Axes().list_indices(0, range(20))
+        '0, 1, 2, 3, 4, ...'
+        """
+        labels = self.labels[mode] if self.labels else None
+        texts = [
+            str(k) if labels is None else shorten(label_text(label_key(labels[k])))
+            for k in map(int, rows[:MAX_INDICES_SHOWN])
+        ]
+        return ", ".join([*texts, "..."] if len(rows) > MAX_INDICES_SHOWN else texts)
+
+    def may_hold_samples(self, mode: int) -> bool:
+        """Whether the slabs of a mode may be samples, of which some may be bad as a whole.
+
+        By the name of the mode, where modes have names. Without names any mode may hold samples but
+        one with units, or with numbers or dates in order as labels, such as wavelengths or times.
+
+        >>> axes = Axes(("sample", "nm"), (None, [350.0, 352.0]))
+        >>> axes.may_hold_samples(0), axes.may_hold_samples(1)
+        (True, False)
+        """
+        if self.has_names:
+            words = re.findall(r"[a-z]+", self.modes[mode].lower())
+            return any(map(SAMPLE_WORDS.fullmatch, words))
+        if self.units and self.units[mode]:
+            return False
+        return not self.labels or not _are_positions(self.labels[mode])
 
     def mode_number(self, argument: str, given: Any, order: int | None = None) -> int:
         """The number of a mode that an argument gives by number or name."""
@@ -215,6 +266,18 @@ def same_labels(a: Sequence[Any], b: Sequence[Any]) -> bool:
     if not all(_is_number(label) for label in (*x, *y)):
         return False
     return bool(np.allclose(np.array(x, float), np.array(y, float), rtol=LABEL_TOLERANCE, atol=0))
+
+
+def _are_positions(labels: Labels) -> bool:
+    """Whether labels are numbers or dates in order, other than a count from 0 or 1."""
+    keys = [label_key(label) for label in labels or ()]
+    dates = all(isinstance(key, date | np.datetime64) for key in keys)
+    if len(keys) < 2 or not (dates or all(_is_number(key) for key in keys)):
+        return False
+    if keys in (list(range(len(keys))), list(range(1, len(keys) + 1))):
+        return False
+    pairs = list(itertools.pairwise(keys))
+    return all(a < b for a, b in pairs) or all(a > b for a, b in pairs)
 
 
 def _is_number(label: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -56,6 +56,22 @@ def sample_size(shape: Sequence[int], min_size: int = SAMPLE_ENTRIES) -> int:
     but not if that takes too many."""
     by_slabs = SLAB_SAMPLE_ENTRIES * max(shape)
     return max(min_size, by_slabs) if by_slabs <= MAX_SAMPLE_ENTRIES else min_size
+
+
+def select_by_index(indices: Iterable[np.ndarray], count: int) -> np.ndarray:
+    """Sorted positions of `count` entries that look random, the same entries for any order of the
+    modes and of the entries: those with the smallest hashes of their indices."""
+    keys: Any = np.uint64(0)
+    for index in indices:
+        keys = keys + _mix(index.astype(np.uint64) + np.uint64(1))
+    return np.asarray(np.sort(np.argpartition(_mix(keys), count)[:count]))
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64, a hash of whole numbers of 64 bits."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def draw_positions(count: int, sample_size: int) -> np.ndarray:

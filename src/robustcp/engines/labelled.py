@@ -159,11 +159,23 @@ def label_list(index: Any) -> list[Any]:
     return list(coarse.tolist() if exact else values)
 
 
-def _from_pandas(table: Any) -> LabelledTensor | np.ndarray:
+def _from_pandas(table: Any) -> LabelledTensor:
     """A Series with an index of several levels, a long table, or a matrix.
 
     What a table does not list is missing, as it is to pandas.
     """
+    series = long_series(table)
+    if series is not None:
+        return from_series(series)
+    names = tuple(
+        str(axis.name) if axis.name is not None else f"mode {n}"
+        for n, axis in enumerate(table.axes)
+    )
+    return LabelledTensor(table.to_numpy(), names, tuple(label_list(axis) for axis in table.axes))
+
+
+def long_series(table: Any) -> Any:
+    """A table of pandas as a Series with a level of its index for each mode; None for a matrix."""
     import pandas
 
     multi_indexed = isinstance(table.index, pandas.MultiIndex)
@@ -173,21 +185,15 @@ def _from_pandas(table: Any) -> LabelledTensor | np.ndarray:
                 "X: a Series needs an index with a level for each mode, "
                 "such as table.set_index(['sensor', 'day'])['value']"
             )
-        return from_series(table)
+        return table
     if multi_indexed:
         if table.shape[1] != 1:
             raise TypeError(f"X: give one column of the DataFrame, such as X[{table.columns[0]!r}]")
-        return from_series(table.iloc[:, 0])
+        return table.iloc[:, 0]
     kinds = {getattr(kind, "kind", "O") for kind in table.dtypes}
     has_row_labels = table.index.name is not None or table.index.dtype.kind not in "iu"
     if kinds <= set("f") or (has_row_labels and kinds <= set("fiub")):
-        names = tuple(
-            str(axis.name) if axis.name is not None else f"mode {n}"
-            for n, axis in enumerate(table.axes)
-        )
-        return LabelledTensor(
-            table.to_numpy(), names, tuple(label_list(axis) for axis in table.axes)
-        )
+        return None
     if kinds <= set("iub"):
         raise TypeError(
             "X: is the DataFrame a matrix or a long table? Give X.to_numpy(), or "
@@ -195,7 +201,7 @@ def _from_pandas(table: Any) -> LabelledTensor | np.ndarray:
         )
     if table.shape[1] < 3:
         raise TypeError("X: a long table has a column for each of at least 2 modes, and values")
-    return from_series(table.set_index(list(table.columns[:-1])).iloc[:, 0])
+    return table.set_index(list(table.columns[:-1])).iloc[:, 0]
 
 
 def from_series(series: Any) -> LabelledTensor:
@@ -208,17 +214,27 @@ def from_series(series: Any) -> LabelledTensor:
     >>> from_series(pandas.Series([1.0, 2.0, 3.0, 4.0], index=at))
     LabelledTensor(sensor (2) x hour (2); float64; labels of sensor, hour)
     """
-    index = series.index
-    modes = tuple(f"mode {n}" if name is None else str(name) for n, name in enumerate(index.names))
+    modes = tuple(
+        f"mode {n}" if name is None else str(name) for n, name in enumerate(series.index.names)
+    )
     values = numeric_values(series, "the values")
-    codes, labels = [], []
-    for n, name in enumerate(modes):
-        code, mode_labels = factorize_column(index.get_level_values(n), f"the level {name!r}")
-        codes.append(code)
-        labels.append(mode_labels)
+    codes, labels = table_positions(series, modes)
     observed = ~np.isnan(values)
     indices = np.stack(codes, axis=1)[observed]
-    return from_entries(indices, values[observed], modes, tuple(labels))
+    return from_entries(indices, values[observed], modes, labels)
+
+
+def table_positions(
+    series: Any, modes: Sequence[str]
+) -> tuple[tuple[np.ndarray, ...], tuple[Labels, ...]]:
+    """For each level of the index of a Series, the position of each row's label, and the labels."""
+    levels = map(series.index.get_level_values, range(len(modes)))
+    pairs = [
+        factorize_column(level, f"the level {name!r}")
+        for level, name in zip(levels, modes, strict=True)
+    ]
+    codes, labels = zip(*pairs, strict=True)
+    return codes, labels
 
 
 def numeric_values(column: Any, description: str) -> np.ndarray:

@@ -25,8 +25,8 @@ from robustcp.engines.coordinates import (
 )
 from robustcp.engines.entries import (
     Entries,
-    draw_positions,
     sample_size,
+    select_by_index,
     subset_shape,
     subtensor_indices,
 )
@@ -254,7 +254,7 @@ class _UnmaskedEntries:
         size = sample_size(self.coordinates.shape)
         if self.values.size <= size:
             return None
-        positions = draw_positions(self.values.size, size)
+        positions = select_by_index(self.coordinates.indices, size)
         return positions, self.coordinates.take(positions)
 
 

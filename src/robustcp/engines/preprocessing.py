@@ -26,7 +26,7 @@ from robustcp.engines.tiles import Tile
 
 ARGUMENT_NAME = "preprocess"
 #: Takes from an array that broadcasts to the data the values of some entries.
-_Locate = Callable[[np.ndarray], np.ndarray]
+Locate = Callable[[np.ndarray], np.ndarray]
 
 
 class PreprocessingStep(ABC):
@@ -211,24 +211,20 @@ class Preprocessing:
     def __bool__(self) -> bool:
         return bool(self.steps)
 
-    def apply(self, x: Array, locate: _Locate = np.asarray) -> Array:
+    def apply(self, x: Array, locate: Locate = np.asarray) -> Array:
         """Preprocessed entries; by default x broadcasts to all of the data."""
         xp = array_api_compat.array_namespace(x)
         for step, value in zip(self.steps, self.values, strict=True):
             x = step.apply(x, _like(value, locate, x, xp), xp)
         return x
 
-    def undo(self, z: Array, locate: _Locate = np.asarray) -> Array:
+    def undo(self, z: Array, locate: Locate = np.asarray) -> Array:
         """The entries that are preprocessed to some values, such as those of a model."""
         xp = array_api_compat.array_namespace(z)
         pairs = list(zip(self.steps, self.values, strict=True))
         for step, value in reversed(pairs):
             z = step.undo(z, _like(value, locate, z, xp), xp)
         return z
-
-    def undo_listed(self, z: Array, indices: Sequence[np.ndarray]) -> Array:
-        """The same for some entries, given by an array of indices for each mode."""
-        return self.undo(z, _locate_listed(indices))
 
     @property
     def affine(self) -> bool:
@@ -246,7 +242,7 @@ class Preprocessing:
         """Whether any step is a scaling."""
         return any(isinstance(step, Scale) for step in self.steps)
 
-    def undo_difference(self, r: Array, locate: _Locate = np.asarray) -> Array:
+    def undo_difference(self, r: Array, locate: Locate = np.asarray) -> Array:
         """Differences of preprocessed entries in the units of the data; of affine steps only."""
         xp = array_api_compat.array_namespace(r)
         for step, value in zip(self.steps, self.values, strict=True):
@@ -254,9 +250,17 @@ class Preprocessing:
                 r = r * _like(value, locate, r, xp)
         return r
 
-    def undo_differences_listed(self, r: Array, indices: Sequence[np.ndarray]) -> Array:
-        """The same for some entries, given by an array of indices for each mode."""
-        return self.undo_difference(r, _locate_listed(indices))
+    def undo_errors(
+        self, errors: Array, model: Callable[[], Array], locate: Locate = np.asarray
+    ) -> Array:
+        """Standard errors of preprocessed entries of a model in the units of the data.
+
+        Half the distance between the model plus and minus one error.
+        """
+        if self.affine:
+            return self.undo_difference(errors, locate)
+        z = model()
+        return 0.5 * (self.undo(z + errors, locate) - self.undo(z - errors, locate))
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Refuse data of another shape."""
@@ -321,11 +325,12 @@ def _depends_on(step: PreprocessingStep, value: np.ndarray, mode: int) -> bool:
     return isinstance(step, Scale) and step.mode == mode
 
 
-def _locate_listed(indices: Sequence[np.ndarray] | np.ndarray) -> _Locate:
+def locate_entries(indices: Sequence[np.ndarray] | np.ndarray) -> Locate:
+    """Takes from an array that broadcasts to the data the values of entries at some indices."""
     return lambda value: np.asarray(value[broadcast_indices(value, indices)])
 
 
-def _like(value: np.ndarray | None, locate: _Locate, x: Array, xp: Any) -> Any:
+def _like(value: np.ndarray | None, locate: Locate, x: Array, xp: Any) -> Any:
     """The values of some entries in the library, on the device and in the precision of x."""
     if value is None:
         return None
@@ -364,7 +369,7 @@ class Transformation:
 
     def entries(self, x: np.ndarray, indices: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """Preprocessed entries, given by an array of indices for each mode."""
-        z = np.asarray(self._apply(x, _locate_listed(indices)))
+        z = np.asarray(self._apply(x, locate_entries(indices)))
         if np.isnan(z).any():
             raise ArgumentError(
                 ARGUMENT_NAME,
@@ -373,7 +378,7 @@ class Transformation:
             )
         return z
 
-    def _apply(self, x: Array, locate: _Locate) -> Array:
+    def _apply(self, x: Array, locate: Locate) -> Array:
         xp = array_api_compat.array_namespace(x)
         z = self.preprocessing.apply(x, locate)
         if self.given_limits is None or self.limits is None:

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from robustcp.engines.entries import draw_positions, sample_size
+from robustcp.engines.entries import sample_size
 from robustcp.engines.tiles import Tile
+
+#: Modes of one size are exchanged in a sample if they can be exchanged in at most so many ways.
+MAX_EXCHANGES = 720
+
+
+def draw_flat_indices(shape: tuple[int, ...], count: int) -> np.ndarray:
+    """Sorted flat indices of a random sample of at least `count` entries, the same in every call.
+
+    The sample has the same entries for any order of the modes: indices are drawn for the modes in
+    the order of their sizes, and with the indices of an entry those are in the sample that result
+    if modes of one size are exchanged.
+    """
+    sizes = sorted(shape, reverse=True)
+    exchanges = [
+        exchange
+        for exchange in itertools.permutations(range(len(shape)))
+        if [sizes[n] for n in exchange] == sizes
+    ]
+    exchanges = exchanges if len(exchanges) <= MAX_EXCHANGES else exchanges[:1]
+    rng, drawn = np.random.default_rng(0), -(-count // len(exchanges))
+    indices = np.stack([rng.integers(size, size=drawn) for size in sizes])
+    indices = np.concatenate([indices[list(exchange)] for exchange in exchanges], axis=1)
+    position = np.argsort(np.argsort(-np.array(shape), kind="stable"), kind="stable")
+    return np.sort(np.ravel_multi_index(tuple(indices[position]), shape))
 
 
 class SampleIndices:
@@ -41,10 +66,9 @@ class SampleIndices:
     @cached_property
     def flat_indices(self) -> np.ndarray | None:
         """Flat indices of the sampled entries; None for all."""
-        total = math.prod(self._shape)
-        if total <= 3 * self._sample_size:
+        if math.prod(self._shape) <= 3 * self._sample_size:
             return None
-        return draw_positions(total, self._sample_size)
+        return draw_flat_indices(self._shape, self._sample_size)
 
     @cached_property
     def indices(self) -> tuple[np.ndarray, ...]:

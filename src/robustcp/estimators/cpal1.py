@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,9 @@ def cpal1(
     entry_weights: Any = None,
     limits: Any = None,
     preprocess: Any = None,
+    nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
+    fixed: Sequence[int | str] = (),
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-5,
@@ -74,8 +76,8 @@ def cpal1(
     inner, inner_tol : int, float
         With "fixed": majorize-minimize steps for a factor before the next one's turn, and the
         relative fall of the loss below which they end early.
-    entry_weights, limits, preprocess, constraints
-        As in `cp`, but limits="auto" must be asked for.
+    entry_weights, limits, preprocess, nonnegative, constraints, fixed
+        As in `cp`, but limits of "auto" must be asked for.
     init : {"nvecs", "random", "auto"}, KruskalTensor, Fit, or list of factors
     starts : int
         How many starts; those after the first are random. The lowest objective wins.
@@ -121,6 +123,8 @@ def cpal1(
         limits=limits,
         preprocess=preprocess,
         constraints=constraints,
+        nonnegative=nonnegative,
+        fixed=fixed,
     )
     request = request_checkpoint(
         checkpoint,

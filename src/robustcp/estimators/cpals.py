@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,9 @@ def cpals(
     entry_weights: Any = None,
     limits: Any = None,
     preprocess: Any = None,
+    nonnegative: bool | Sequence[bool] = False,
     constraints: Mapping[int | str, Constraint] | None = None,
+    fixed: Sequence[int | str] = (),
     init: Any = "nvecs",
     starts: int = 1,
     tol: float = 1e-7,
@@ -75,6 +77,8 @@ def cpals(
         limits=limits,
         preprocess=preprocess,
         constraints=constraints,
+        nonnegative=nonnegative,
+        fixed=fixed,
     )
     request = request_checkpoint(checkpoint, "cpals", mu=mu, tol=tol)
     return estimate(X, spec, rng=rng, callback=callback, checkpoint=request)

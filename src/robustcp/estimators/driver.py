@@ -44,10 +44,17 @@ from robustcp.results import diagnostics
 from robustcp.results.diagnostics import FitWarning
 from robustcp.results.fit import Fit
 from robustcp.starts.candidates import Starts
-from robustcp.starts.cases import CaseDiagnostics, diagnose_cases, estimate_bad_scores
-from robustcp.starts.criterion import Criterion, has_split_component
+from robustcp.starts.cases import (
+    CaseDiagnostics,
+    cost_of_most_samples,
+    diagnose_cases,
+    estimate_bad_scores,
+    exclude_cases,
+    readmit_cases,
+)
+from robustcp.starts.criterion import Criterion, fibres_of_blocks, has_split_component
 from robustcp.starts.fit_plan import Plan
-from robustcp.starts.initial_factors import zero_unobserved_rows
+from robustcp.starts.initial_factors import unobserved_rows, zero_unobserved_rows
 from robustcp.starts.settings import CASE_SETTINGS
 from robustcp.starts.start import Start, StartingPoint
 
@@ -57,13 +64,15 @@ LOG = logging.getLogger(__name__)
 DIVERGENCE_RATIO = 100.0
 #: Costs per entry that differ by less are taken as equal.
 SAME_COST_TOL = 1e-3
-#: The standard error of costs per entry, which are estimated from a sample of the entries.
+#: The standard error of costs per entry, which are estimated from a sample of the entries: models
+#: whose costs differ by less fit equally well.
 COST_STANDARD_ERROR = 5e-3
-#: Models fit equally well if their costs per entry differ by less than this.
-EQUAL_FIT_TOL = 3e-3
 #: Two models differ if their factor match score is below this.
 DIFFERENT_MODEL_SCORE = 0.9
-#: With at least this many starts there is a warning if only one reached the best model.
+#: The same with `cases`, where several models are fitted to the end only if there is doubt.
+DIFFERENT_MODEL_OF_SAMPLES_SCORE = 0.99
+#: With at least this many starts there is a warning if only one reached the best model; with fewer
+#: only if the search did not find it reliable.
 MIN_STARTS_TO_WARN = 6
 
 Callback = Callable[[State], bool | None]
@@ -82,6 +91,10 @@ class _Run:
     #: With `cases`, how many random subsets of samples must be drawn for at least one without bad
     #: samples, with probability 0.999 (see `Cases.subsets`).
     subsets_needed: int = 0
+    #: With `cases`, the data with all samples.
+    data: Problem | None = None
+    #: The cost by which the run is compared with others, if not on its own data.
+    common_cost: float | None = None
 
     @property
     def axes(self) -> Axes:
@@ -110,6 +123,8 @@ class _Run:
     def cost_without(self, fibres: Fibres | None) -> float:
         """The cost on the data without some fibres."""
         problem, state, criterion = self.solver.problem, self.state, self.criterion
+        if self.common_cost is not None:
+            return self.common_cost + math.log(problem.units.factor)
         if fibres is not None:
             part = problem.with_engine(problem.engine.without_fibres(fibres))
             criterion = replace(criterion, problem=part)
@@ -335,19 +350,26 @@ class _FitDriver:
                 problem, factors, noise, mode, bad, plan.mode_constraints, 1e-4, search_log
             )
             diagnostics = diagnose_cases(problem, factors, noise, mode)
+            flagged = diagnostics.flagged
+            if case_round == 0 and not stopped:
+                flagged = (flagged & ~bad) | readmit_cases(
+                    problem, factors, noise, mode, flagged & bad, plan.mode_constraints, search_log
+                )
+            elif case_round > 1:  # so that samples cannot change sides again and again
+                flagged = flagged | bad
             if (
                 stopped
-                or np.array_equal(diagnostics.flagged, bad)
+                or np.array_equal(flagged, bad)
                 or case_round + 1 == CASE_SETTINGS.max_rounds
             ):
                 break
-            bad, starting_point = diagnostics.flagged, replace(starting_point, factors=factors)
-        diagnostics = replace(diagnostics, weights=np.where(bad, 0.0, 1.0))
+            bad, starting_point = flagged, replace(starting_point, factors=factors)
         return replace(
             run,
             state=replace(run.state, factors=factors),
-            case_diagnostics=diagnostics,
+            case_diagnostics=diagnostics.consistent_with(bad),
             subsets_needed=plan.cases.subsets(factors[0].shape[1]),
+            data=problem,
         )
 
 
@@ -436,15 +458,20 @@ def _make_fit(runs: Sequence[_Run]) -> Fit:
             kind_determined=state.noise is not None,
         ),
         cases=best.case_diagnostics,
+        unobserved=_unobserved_slabs(solver),
     )
 
 
 def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]:
     """The best run, what became of all starts, and warnings that follow from comparing them."""
     search = runs[0].starting_point.starts
-    if search is not None and runs[0].case_diagnostics is None:
+    if search is not None:
+        runs = _compare_without_bad_samples(runs)
         best, starts = _select_best_run(runs)
-        return best, starts, _start_warnings(runs, best, starts)
+        warnings = _start_warnings(runs, best, starts)
+        if best.case_diagnostics is not None and not best.starting_point.reliable:
+            warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
+        return best, starts, warnings + _bad_sample_warnings(best)
     # Runs that were cut short may end with different losses; compare them under the last one.
     last_level = max((run.state for run in runs), key=lambda s: (s.stage, s.level)).level_spec
     objectives = [
@@ -453,16 +480,44 @@ def _compare_runs(runs: Sequence[_Run]) -> tuple[_Run, Starts, list[FitWarning]]
         else run.solver.value(run.state, last_level)
         for run in runs
     ]
-    best, warnings = runs[int(np.argmin(objectives))], list[FitWarning]()
-    solver = runs[0].solver
+    best, solver = runs[int(np.argmin(objectives))], runs[0].solver
     starts = Starts(solver.reported_objective(value, last_level.loss) for value in objectives)
-    if best.case_diagnostics is not None:
-        if best.starting_point.starts:
-            starts = best.starting_point.starts
-            warnings += diagnostics.subset_count_warnings(len(starts), best.subsets_needed)
-        flagged, max_bad_share = best.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
-        warnings += diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
-    return best, starts, warnings
+    return best, starts, _bad_sample_warnings(best)
+
+
+def _compare_without_bad_samples(runs: Sequence[_Run]) -> Sequence[_Run]:
+    """The runs with their costs on the samples that are good in each of them.
+
+    If these are too few, the costs are those of the samples that are closest to each model.
+    """
+    cases, whole = [run.case_diagnostics for run in runs if run.case_diagnostics], runs[0].data
+    if whole is None or len(runs) == 1 or len(cases) < len(runs):
+        return runs
+    mode, bad = cases[0].mode, reduce(or_, (found.flagged for found in cases))
+    part = exclude_cases(whole, mode, bad)
+    if bad.mean() <= 1 - CASE_SETTINGS.good_share:
+        costs = [replace(run.criterion, problem=part).cost(run.state.factors) for run in runs]
+    else:
+        costs = [cost_of_most_samples(whole.engine, run.state.factors, mode) for run in runs]
+    return [replace(run, common_cost=cost) for run, cost in zip(runs, costs, strict=True)]
+
+
+def _bad_sample_warnings(run: _Run) -> list[FitWarning]:
+    """A warning if too many samples are bad."""
+    if run.case_diagnostics is None:
+        return []
+    flagged, max_bad_share = run.case_diagnostics.flagged, 1 - CASE_SETTINGS.good_share
+    return diagnostics.bad_sample_warnings(int(flagged.sum()), flagged.size, max_bad_share)
+
+
+def _unobserved_slabs(solver: Solver) -> tuple[tuple[int, ...], ...]:
+    """For each mode the slabs without observed entries, but for those left out on purpose."""
+    problem = solver.problem
+    rows = unobserved_rows(problem.engine, solver.modes, solver.constraints)
+    return tuple(
+        tuple(np.setdiff1d(indices, problem.excluded_slabs.get(mode, ())).tolist())
+        for mode, indices in enumerate(rows)
+    )
 
 
 def _warnings(
@@ -473,8 +528,10 @@ def _warnings(
     cases = None if run.case_diagnostics is None else run.case_diagnostics.mode
     axes = run.axes
     warnings = [
+        *diagnostics.unobserved_slab_warnings(_unobserved_slabs(run.solver), axes),
         *(_unsolved_warning(mode, rows, axes) for mode, rows in state.unsolved_rows),
         *diagnostics.component_warnings(model),
+        *_uniqueness_warnings(run, model),
     ]
     if state.noise is not None:
         warnings += diagnostics.localisation_warnings(model.factors, axes, cases)
@@ -485,14 +542,19 @@ def _warnings(
             warnings += diagnostics.redundancy_warnings(
                 criterion.redundant_components(factors, entropy), sufficient_rank, rank
             )
-            warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
+            if not criterion.explains_its_entries(factors, noise.sigma):
+                warnings += diagnostics.weak_model_warnings(criterion.null_entropy - entropy)
         warnings += diagnostics.structure_warnings(
-            measure_structure(level_data, state.factors, noise.sigma), rank, axes
+            measure_structure(level_data, state.factors, noise.sigma), rank, axes, cases
         )
         warnings += diagnostics.rejection_warnings(noise.clean)
     warnings += diagnostics.prior_warnings(_prior_decided_rows(level_data, state), axes)
     warnings += diagnostics.noisy_slab_warnings(noise.outlying_slabs(), axes, cases)
     return warnings + diagnostics.skipped_stage_warnings(state.skipped)
+
+
+def _uniqueness_warnings(run: _Run, model: KruskalTensor) -> list[FitWarning]:
+    return diagnostics.uniqueness_warnings(model, run.solver.modes, run.solver.constraints)
 
 
 def _notes(run: _Run) -> list[str]:
@@ -525,13 +587,18 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
         starts = starts.with_final(run.starting_point.start_number, run.cost, model)
     close_runs = list(runs)
     fibres = [run.state.fibres for run in runs if run.state.fibres is not None]
-    if fibres:
+    if any(run.starting_point.fibres is not None for run in runs):
+        # The fibres in which a component is that a run lacks, and found outlying, must count, if
+        # in its place it has a component that is constant on a block.
+        blocks = fibres_of_blocks(min(runs, key=lambda run: run.cost).state.factors)
+        fibres = fibres if blocks is None else [blocks]
+    if fibres and runs[0].common_cost is None:
         costs = [run.cost_without(reduce(or_, fibres)) for run in runs]
         limit = min(costs) + max(COST_STANDARD_ERROR, runs[0].criterion.component_cost)
         close_runs = [run for run, cost in zip(runs, costs, strict=True) if cost <= limit]
     lowest_cost = min(run.cost for run in close_runs)
     equal_runs = [
-        (starts.recount_reached(run.starting_point.start_number), run)
+        (_count_reached(starts, run), run)
         for run in close_runs
         if run.cost <= lowest_cost + SAME_COST_TOL
     ]
@@ -546,24 +613,43 @@ def _select_best_run(runs: Sequence[_Run]) -> tuple[_Run, Starts]:
     return best, starts
 
 
+def _count_reached(starts: Starts, run: _Run) -> Starts:
+    """The starts, with the number of those that reached the model of a run."""
+    own = run.starting_point.starts
+    if run.case_diagnostics is not None and own is not None:  # starts of samples have no models
+        return starts.with_reached(own.reached)
+    return starts.recount_reached(run.starting_point.start_number)
+
+
+def _max_reached_by_chance(run: _Run) -> int:
+    """So few starts that reached the model of a run are no evidence for it."""
+    if run.case_diagnostics is None or run.starting_point.reliable:
+        return 1
+    return CASE_SETTINGS.sufficient_same_starts - 1
+
+
 def _start_warnings(runs: Sequence[_Run], best: _Run, starts: Starts) -> list[FitWarning]:
     """Warnings if few starts reached the model, or another model fits as well."""
-    warnings = []
+    best_model = KruskalTensor.from_factors(best.state.factors)
+    warnings = list[FitWarning]()
     if runs[0].starting_point.search_limited:
         warnings += diagnostics.search_limit_warnings(starts.reached, len(starts))
-    elif starts.reached == 1 and len(starts) >= MIN_STARTS_TO_WARN:
+    elif starts.reached <= _max_reached_by_chance(best) and len(starts) >= (
+        MIN_STARTS_TO_WARN if runs[0].starting_point.reliable else 2
+    ):
         warnings += diagnostics.single_start_warnings(starts.reached, len(starts))
-    best_model = KruskalTensor.from_factors(best.state.factors)
+    if _uniqueness_warnings(best, best_model):
+        return warnings
+    tol, different = COST_STANDARD_ERROR, DIFFERENT_MODEL_SCORE
+    if best.common_cost is not None:
+        tol = max(tol, best.criterion.component_cost / 2)
+        different = DIFFERENT_MODEL_OF_SAMPLES_SCORE
     for run in runs:
-        if (
-            run is best
-            or run.cost > best.cost + EQUAL_FIT_TOL
-            or best.solver.problem.units.order == 2
-        ):
+        if run is best or run.cost > best.cost + tol:
             continue
         other = KruskalTensor.from_factors(run.state.factors)
         score = factor_match_score(other, best_model, weights=False)
-        if score < DIFFERENT_MODEL_SCORE:
+        if score < different:
             warnings += diagnostics.ambiguity_warnings(score)
             break
     return warnings
@@ -613,7 +699,7 @@ def _rejected_row_notes(engine: Engine, state: State, axes: Axes) -> list[str]:
         if rows.size:
             notes.append(
                 f"{rows.size} rows of {axes.mode_name(mode)} have no entry that fits and keep the "
-                f"values of the stage before ({diagnostics.abbreviate_indices(rows)})"
+                f"values of the stage before ({axes.list_indices(mode, rows)})"
             )
     return notes
 
@@ -632,6 +718,6 @@ def _prior_decided_rows(engine: Engine, state: State) -> list[PriorDominatedRows
 def _unsolved_warning(mode: int, rows: tuple[int, ...], axes: Axes) -> FitWarning:
     sentence = (
         f"{len(rows)} rows of {axes.mode_name(mode)} could not be solved and kept their value "
-        f"({diagnostics.abbreviate_indices(rows)}): try a lower rank"
+        f"({axes.list_indices(mode, rows)}): try a lower rank"
     )
     return FitWarning("unsolved", sentence, {"mode": mode, "rows": list(rows)})

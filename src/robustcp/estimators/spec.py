@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,12 +18,15 @@ from robustcp.optimize.solver import Stage
 from robustcp.results.fit import Fit
 from robustcp.starts.cases import Cases, as_cases
 from robustcp.starts.fit_plan import Plan
-from robustcp.starts.initial_factors import make_starts
+from robustcp.starts.initial_factors import GivenStart, RelaxedStart, make_starts
 from robustcp.starts.start import Start
 
 
 class Method(ABC):
     """What an estimator minimises, in which stages, and from which starts."""
+
+    #: Whether its starts are the results of a search.
+    searches: ClassVar[bool] = False
 
     @abstractmethod
     def stages(self, engine: Engine, row_prior: RowPrior) -> tuple[Problem, list[Stage]]:
@@ -64,7 +67,7 @@ class FitSpec:
     preprocess: Any = None
     constraints: Mapping[int | str, Constraint] | None = None
     nonnegative: bool | Sequence[bool] | Sequence[int | str] = False
-    fixed: tuple[int | str, ...] = ()
+    fixed: Sequence[int | str] = ()
     cases: Cases | int | str | None = None
 
     def __post_init__(self) -> None:
@@ -74,6 +77,10 @@ class FitSpec:
                 object.__setattr__(self, name, checks.whole_number(name, given, 1))
         if isinstance(self.init, str):
             checks.choice("init", self.init, ("auto", "nvecs", "random"))
+        if not isinstance(self.fixed, Sequence) or isinstance(self.fixed, str):
+            raise ValueError(f"fixed: must be a list of modes, got {self.fixed!r}")
+        if len(self.fixed) and isinstance(self.init, str):
+            raise ValueError(f"fixed: needs the factors to keep in init, got init={self.init!r}")
 
 
 def plan(spec: FitSpec, engine: Engine) -> Plan:
@@ -84,7 +91,7 @@ def plan(spec: FitSpec, engine: Engine) -> Plan:
     )
     fixed = {axes.mode_number("fixed", mode, order) for mode in spec.fixed}
     if len(fixed) == order:
-        raise ValueError(f"fixed: must leave a mode to solve for, got {spec.fixed!r}")
+        raise ValueError(f"fixed: must leave a mode to solve for, got {tuple(spec.fixed)!r}")
     modes = tuple(mode for mode in range(order) if mode not in fixed)
     problem, stages = spec.method.stages(engine, RowPrior.of(constraints, modes))
     cases = as_cases(spec.cases, axes.modes, order)
@@ -92,7 +99,14 @@ def plan(spec: FitSpec, engine: Engine) -> Plan:
         cases.check(engine.shape[int(cases.mode)], spec.rank)
     init = align_init(spec.init, engine, fixed)
     starts, restarts = spec.method.starts(init, spec.starts, cases), spec.method.restarts(init)
+    if not spec.method.searches and any(constraint.relaxed_at_start for constraint in constraints):
+        starts, restarts = _relax(starts, stages[0]), _relax(restarts, stages[0])
     return Plan(problem, stages, starts, modes, constraints, restarts, cases)
+
+
+def _relax(starts: Sequence[Start], stage: Stage) -> list[Start]:
+    """The starts, those that are not given with some sweeps without constraints of columns."""
+    return [s if isinstance(s, GivenStart) else RelaxedStart(s, stage) for s in starts]
 
 
 def align_init(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:
@@ -113,18 +127,19 @@ def align_init(init: Any, engine: Engine, fixed: Collection[int] = ()) -> Any:
 def add_nonnegative(
     constraints: Constraints, nonnegative: bool | Sequence[bool] | Sequence[int | str], axes: Axes
 ) -> Constraints:
-    """Constraints, with `Nonnegative` in place of `Free` in the flagged modes."""
-    flags = _nonnegative_flags(nonnegative, axes, len(constraints))
+    """Constraints, without negative entries in the flagged modes."""
+    flags, combined = _nonnegative_flags(nonnegative, axes, len(constraints)), list(constraints)
     for mode, (constraint, flag) in enumerate(zip(constraints, flags, strict=True)):
-        if flag and constraint.signed and constraint != Free():
+        if not flag:
+            continue
+        both = Nonnegative() if constraint == Free() else constraint.as_nonnegative
+        if both is None:
             raise ValueError(
                 f"nonnegative: mode {mode} has the constraint {constraint!r}, which allows "
                 f"negative entries; got nonnegative={nonnegative!r}"
             )
-    return tuple(
-        Nonnegative() if flag and constraint == Free() else constraint
-        for constraint, flag in zip(constraints, flags, strict=True)
-    )
+        combined[mode] = both
+    return tuple(combined)
 
 
 def _nonnegative_flags(nonnegative: Any, axes: Axes, order: int) -> tuple[bool, ...]:

@@ -203,7 +203,7 @@ class FitTask:
         with suppress(FileError, FileNotFoundError):
             return load(path)
         fit = self._fit()
-        save(fit, path)
+        save(fit, path, overwrite=True)
         return fit
 
     def _fit(self) -> Fit:

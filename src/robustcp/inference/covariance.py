@@ -22,9 +22,12 @@ A prior of rows adds its ridge to H, and its variance to M.
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -99,15 +102,25 @@ def covariance(
         The ratio of the loss to a negative log likelihood, where rows have a prior.
     """
     entries = WeightedEntries.of(engine, factors, loss, posterior)
-    ridges = posterior.prior(unit).ridges
-    prior = [
-        np.zeros_like(A) if ridge is None else np.broadcast_to(ridge, A.shape)
-        for A, ridge in zip(factors, ridges, strict=True)
-    ]
-    unknowns = Unknowns.of(engine.shape, factors[0].shape[1])
+    prior, unknowns = entries.prior(unit), Unknowns.of(engine.shape, factors[0].shape[1])
     if not unknowns.solvable_jointly:
         return _rowwise_covariance(entries, prior, unit)
     return _joint_covariance(entries, unknowns, prior, unit)
+
+
+def entry_variances(
+    engine: Engine,
+    factors: Sequence[np.ndarray],
+    loss: Loss,
+    posterior: RowPosterior,
+    unit: float,
+) -> EntryVariances:
+    """The variances of the model's entries, of any; the parameters are those of `covariance`."""
+    entries = WeightedEntries.of(engine, factors, loss, posterior)
+    prior, unknowns = entries.prior(unit), Unknowns.of(engine.shape, factors[0].shape[1])
+    if unknowns.solvable_jointly:
+        return JointEntryVariances(factors, _joint_sandwich(entries, unknowns, prior, unit))
+    return RowwiseEntryVariances(factors, list(_row_covariances(entries, prior, unit)))
 
 
 def newton_inverse(
@@ -164,6 +177,14 @@ class WeightedEntries:
         c = max(c, MIN_CURVATURE_CORRECTION)
         mean_weight = float(np.mean(_weights(loss, accepted, residual_floor)))
         return cls(engine, factors, loss, posterior, residual_floor, c, mean_weight)
+
+    def prior(self, unit: float) -> list[np.ndarray]:
+        """What the priors of rows add to the diagonal of H, an array (I_n, R) for each mode."""
+        ridges = self.posterior.prior(unit).ridges
+        return [
+            np.zeros_like(A) if ridge is None else np.broadcast_to(ridge, A.shape)
+            for A, ridge in zip(self.factors, ridges, strict=True)
+        ]
 
     def batches(self, mode: int) -> Iterator[tuple[slice, Entries, np.ndarray]]:
         """Blocks of rows of a mode, their entries, and their weights in H and M (2, count)."""
@@ -471,19 +492,39 @@ class SandwichCovariance:
         diagonal = own_variance + np.sum((through - 2 * cross) * T, axis=1)
         return diagonal, own_variance * u + (through - cross) @ (T.T @ u) - T @ (cross.T @ u)
 
+    @cached_property
+    def longest_with_others(self) -> np.ndarray:
+        """The covariance of the rows of the longest mode with the rest: (I, R, q)."""
+        return np.asarray(self._cross_covariance - self.inverse.T @ self.other_covariance)
+
+    @cached_property
+    def longest_blocks(self) -> np.ndarray:
+        """The covariances of the rows of the longest mode: (I, R, R)."""
+        T, E = self.inverse.T, self.inverse.E
+        through = (self.longest_with_others - self._cross_covariance) @ T.swapaxes(1, 2)
+        cross = self._cross_covariance @ T.swapaxes(1, 2)
+        return np.asarray(E @ self.M.E @ E - cross - cross.swapaxes(1, 2) - through)
+
 
 def _flatten_blocks(blocks: np.ndarray) -> np.ndarray:
     return blocks.reshape(-1, blocks.shape[-1])
+
+
+def _joint_sandwich(
+    weighted: WeightedEntries, unknowns: Unknowns, prior: Sequence[np.ndarray], unit: float
+) -> SandwichCovariance:
+    H, M = _information_matrices(weighted, unknowns)
+    inverse = GeneralizedInverse.of(H, unknowns, weighted.factors, prior)
+    prior_variance = unknowns.split([unit * ridge for ridge in prior])
+    return SandwichCovariance(inverse, M.add_diagonal(prior_variance))
 
 
 def _joint_covariance(
     weighted: WeightedEntries, unknowns: Unknowns, prior: Sequence[np.ndarray], unit: float
 ) -> Covariance:
     """The covariance of all factors jointly."""
-    H, M = _information_matrices(weighted, unknowns)
-    inverse = GeneralizedInverse.of(H, unknowns, weighted.factors, prior)
-    prior_variance = unknowns.split([unit * ridge for ridge in prior])
-    sandwich = SandwichCovariance(inverse, M.add_diagonal(prior_variance))
+    sandwich = _joint_sandwich(weighted, unknowns, prior, unit)
+    inverse = sandwich.inverse
     variances, undetermined = [], inverse.undetermined_entries(weighted.factors)
     for n, A in enumerate(weighted.factors):
         U, sizes = normalize_columns(A)
@@ -530,6 +571,21 @@ def _rowwise_covariance(
 ) -> Covariance:
     """The covariance of each row, given all other rows."""
     variances, determined = [], True
+    rows = _row_covariances(weighted, prior, unit)
+    for A, (C, observed, own_determined) in zip(weighted.factors, rows, strict=True):
+        determined &= own_determined
+        U, sizes = normalize_columns(A)
+        V, square = np.einsum("irr->ir", C) / sizes**2, U * U
+        V = V - 2 * square * V + square * np.sum(square * V, axis=0)
+        variances.append(np.where(observed, np.maximum(V, 0.0), np.inf))
+    return Covariance(tuple(variances), False, determined)
+
+
+def _row_covariances(
+    weighted: WeightedEntries, prior: Sequence[np.ndarray], unit: float
+) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """For each mode the covariances of its rows (I_n, R, R), given all other rows; which of their
+    entries the data has any information on (I_n, R); and whether it determines all rows."""
     for mode, A in enumerate(weighted.factors):
         H, M = weighted.row_blocks(mode)
         diagonal, eye = np.einsum("irr->ir", H), np.eye(A.shape[1])
@@ -537,9 +593,110 @@ def _rowwise_covariance(
         H = H + (prior[mode] + DIAGONAL_LIFT * diagonal + ~observed)[:, :, None] * eye
         G, M = np.linalg.inv(H), M + unit * prior[mode][:, :, None] * eye
         smallest, trace = np.linalg.eigvalsh(H)[:, 0], np.trace(H, axis1=1, axis2=2)
-        determined &= bool(np.all(smallest > UNDETERMINED_EIGENVALUE * trace))
-        U, sizes = normalize_columns(A)
-        V, square = np.einsum("irr->ir", G @ M @ G) / sizes**2, U * U
-        V = V - 2 * square * V + square * np.sum(square * V, axis=0)
-        variances.append(np.where(observed, np.maximum(V, 0.0), np.inf))
-    return Covariance(tuple(variances), False, determined)
+        determined = bool(np.all(smallest > UNDETERMINED_EIGENVALUE * trace))
+        yield G @ M @ G, observed, determined
+
+
+# Entries of the model
+
+
+@dataclass(frozen=True, eq=False)
+class EntryVariances(ABC):
+    """The variances of a model's entries: j' C j, with j the derivatives of an entry.
+
+    Attributes
+    ----------
+    factors : sequence of float64 array (I_n, R)
+    """
+
+    factors: Sequence[np.ndarray]
+
+    @property
+    @abstractmethod
+    def joint(self) -> bool:
+        """Whether the covariance is that of all factors jointly."""
+
+    @abstractmethod
+    def _batch(self, indices: Sequence[np.ndarray], slopes: list[np.ndarray]) -> np.ndarray:
+        """The variances of a few entries with these derivatives in the rows of each mode."""
+
+    def at(self, indices: Sequence[np.ndarray]) -> np.ndarray:
+        """The variances of some entries; infinite where the data does not determine them."""
+        rank, count = self.factors[0].shape[1], len(indices[0])
+        step = max(1, BATCH_ENTRIES * 64 // (64 + rank * rank))
+        variances = np.empty(count)
+        for first in range(0, count, step):
+            part = [index[first : first + step] for index in indices]
+            slopes = [self._slopes(part, mode) for mode in range(len(self.factors))]
+            variances[first : first + step] = self._batch(part, slopes)
+        return np.maximum(variances, 0.0)
+
+    def _slopes(self, indices: Sequence[np.ndarray], mode: int) -> np.ndarray:
+        """The derivatives of entries in their row of a mode: (count, R)."""
+        others = [n for n in range(len(self.factors)) if n != mode]
+        return np.asarray(
+            row_products([self.factors[n] for n in others], [indices[n] for n in others])
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class JointEntryVariances(EntryVariances):
+    """Variances by the joint covariance of all factors."""
+
+    sandwich: SandwichCovariance
+    joint: ClassVar[bool] = True
+
+    def _batch(self, indices: Sequence[np.ndarray], slopes: list[np.ndarray]) -> np.ndarray:
+        inverse, unknowns = self.sandwich.inverse, self.sandwich.inverse.unknowns
+        longest, rank, modes = unknowns.longest, unknowns.rank, list(unknowns.slices)
+        rows, own = indices[longest], slopes[longest]
+        variances = np.einsum("er,ers,es->e", own, self.sandwich.longest_blocks[rows], own)
+        cross, C = self.sandwich.longest_with_others, self.sandwich.other_covariance
+        columns = {
+            n: unknowns.slices[n].start + rank * indices[n][:, None] + np.arange(rank)
+            for n in modes
+        }
+        for k, n in enumerate(modes):
+            blocks = cross[rows[:, None, None], np.arange(rank)[:, None], columns[n][:, None, :]]
+            variances += 2 * np.einsum("er,ers,es->e", own, blocks, slopes[n])
+            for m in modes[: k + 1]:
+                blocks = C[columns[m][:, :, None], columns[n][:, None, :]]
+                factor = 1 if m == n else 2
+                variances += factor * np.einsum("er,ers,es->e", slopes[m], blocks, slopes[n])
+        unknown = np.zeros(len(rows), dtype=bool)
+        for n, observed in enumerate(inverse.observed):
+            unknown |= ~np.all(observed[indices[n]], axis=1)
+        for change, largest in self._undetermined_changes(indices, slopes):
+            unknown |= np.abs(change) > MIN_MOVEMENT * largest
+        return np.where(unknown, np.inf, variances)
+
+    def _undetermined_changes(
+        self, indices: Sequence[np.ndarray], slopes: list[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, float]]:
+        """By how much entries change along each undetermined direction, and a bound of that."""
+        inverse = self.sandwich.inverse
+        for x in inverse.undetermined_directions.T:
+            steps = inverse.unknowns.merge(-inverse.T @ x, x)
+            parts = [slope * d[i] for slope, d, i in zip(slopes, steps, indices, strict=True)]
+            change = np.sum([part.sum(axis=1) for part in parts], axis=0)
+            sizes = [np.abs(A).max(axis=0) for A in self.factors]
+            bounds = [
+                np.abs(d).max(axis=0) * math.prod(sizes[:n] + sizes[n + 1 :])
+                for n, d in enumerate(steps)
+            ]
+            yield change, float(np.sum(bounds))
+
+
+@dataclass(frozen=True, eq=False)
+class RowwiseEntryVariances(EntryVariances):
+    """Variances by the covariance of each row, as if those of other modes were known."""
+
+    rows: Sequence[tuple[np.ndarray, np.ndarray, bool]]
+    joint: ClassVar[bool] = False
+
+    def _batch(self, indices: Sequence[np.ndarray], slopes: list[np.ndarray]) -> np.ndarray:
+        variances = np.zeros(len(indices[0]))
+        for index, slope, (C, observed, _) in zip(indices, slopes, self.rows, strict=True):
+            variances += np.einsum("er,ers,es->e", slope, C[index], slope)
+            variances[~np.all(observed[index], axis=1)] = np.inf
+        return variances

@@ -168,10 +168,10 @@ def rank_profile(  # noqa: PLR0913 - many are those of `cp`
     *,
     mode: int | str = 0,
     folds: int = DEFAULT_FOLDS,
-    nonnegative: bool | tuple[bool, ...] = False,
-    constraints: Mapping[int | str, Constraint] | None = None,
     limits: Any = "auto",
     preprocess: Any = None,
+    nonnegative: bool | tuple[bool, ...] = False,
+    constraints: Mapping[int | str, Constraint] | None = None,
     starts: int | str = "auto",
     rng: Seed = None,
     jobs: int | None = None,
@@ -195,7 +195,7 @@ def rank_profile(  # noqa: PLR0913 - many are those of `cp`
         The mode that holds samples. With fewer than four of them only cells are held out.
     folds : int
         The number of folds.
-    nonnegative, constraints, limits, preprocess
+    limits, preprocess, nonnegative, constraints
         As in `cp`. Censored entries are not held out. Centres and sizes are those of all data.
     starts : int or "auto"
         The most starts at each rank, for all data and for each fold; fewer if two of them agree.

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 METHODS = ("normal", "bootstrap", "jackknife")
 #: Noted for bootstraps too: resamples are fitted from where the fit is, and do not show it.
 UNDETERMINED_NOTE = "the data does not determine all factors"
+#: Noted where the joint covariance would be too large.
+ROWS_ALONE_NOTE = "too many unknowns to solve for together: each row as if others were known"
 #: A component of a resample is paired with one of the fit from this congruence on.
 SAME_CONGRUENCE = 0.9
 #: A component that is recovered in a smaller share of the resamples is noted.
@@ -491,7 +493,7 @@ def _normal_intervals(fit: Fit, basis: FitBasis, level: float) -> Uncertainty:
     errors = tuple(np.sqrt(V) for V in estimate.variances)
     notes = []
     if not estimate.joint:
-        notes.append("too many unknowns to solve for together: each row as if others were known")
+        notes.append(ROWS_ALONE_NOTE)
     if not estimate.determined:
         notes.append(UNDETERMINED_NOTE)
     low, high = _interval_ends(fit, errors, float(ndtri(0.5 + level / 2)))

@@ -20,9 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from robustcp._util.checks import ArgumentError
 from robustcp._util.optional import MissingLibraryError, import_optional
 from robustcp.engines import LabelledTensor, as_labelled, open_parquet, reverse_modes
 from robustcp.io.label_vectors import as_vector, axes_from_vectors
+from robustcp.io.r_files import R_SUFFIXES, read_r_objects
+from robustcp.io.selection import select as selected
+from robustcp.io.selection import without_values
 from robustcp.io.tables import (
     TEXT_SUFFIXES,
     Columns,
@@ -32,6 +36,7 @@ from robustcp.io.tables import (
     read_parquet,
     read_text_table,
     read_workbook,
+    table_of_frame,
     tensor_from_long_table,
 )
 from robustcp.io.tns import read_tns
@@ -90,6 +95,8 @@ def read(
     modes: Sequence[int | str] | None = None,
     value: int | str | None = None,
     stack: bool = False,
+    missing: Sequence[float] = (),
+    select: Mapping[int | str, str] | None = None,
     lazy: bool = False,
 ) -> Loaded:
     """The tensor in a file, or in a folder of tables.
@@ -97,10 +104,11 @@ def read(
     Parameters
     ----------
     path : str or Path
-        NumPy (.npy, .npz), MATLAB (.mat), HDF5, NetCDF, Zarr, NIfTI (.nii, .nii.gz), FROSTT or
-        Tensor Toolbox (.tns), or a long table (.csv, .parquet, .xlsx) with one column per mode
-        and the value last. A folder of text files with a matrix in each, such as landscapes of
-        fluorescence, is one tensor, whose first mode has the names of the files as labels.
+        NumPy (.npy, .npz), MATLAB (.mat), HDF5, NetCDF, Zarr, NIfTI (.nii, .nii.gz), R (.rda,
+        .rds), FROSTT or Tensor Toolbox (.tns), or a long table (.csv, .parquet, .xlsx) with one
+        column per mode and the value last. A folder of text files with a matrix in each, such as
+        landscapes of fluorescence, is one tensor, whose first mode has the names of the files as
+        labels.
     key : str, optional
         Which array, where a file holds several; fields of structs by dots, "X.data". Of a
         workbook, which sheet.
@@ -109,10 +117,15 @@ def read(
         By default a file that does not list all entries is refused.
     modes, value : sequence of columns, and a column; by name or position, optional
         Of a long table: which columns are the modes, in their order, and which holds the values.
-        With `stack`, `modes` names the modes.
+        Otherwise `modes` names the modes.
     stack : bool
         Whether tables are matrices, with labels in their first row and column: one in a file, or
         one in each sheet of a workbook, which are stacked to one tensor.
+    missing : sequence of float
+        Values that stand for missing entries, such as 0 or -999.
+    select : dict from a mode, by number or name, to text
+        Which part of the tensor is taken: ``{"emission": "250:450"}``, by labels, ends included,
+        or by positions where a mode has no labels; see `robustcp.io.selection.select`.
     lazy : bool
         Whether data that is stored in chunks is left where it is, and read by chunks in every
         pass: Zarr, HDF5, NetCDF, and tables in a folder of Parquet files.
@@ -146,10 +159,8 @@ def read(
     mode_names = None if modes is None else tuple([modes] if isinstance(modes, str) else modes)
     options = ReadOptions(key, absent, Columns(mode_names, value), stack, lazy)
     traits = _FORMATS[file_format]
-    is_matrix = traits.always_matrix or (stack and traits.is_table)
-    for option, is_given in (("modes", modes is not None), ("value", value is not None)):
-        if is_given and not traits.is_table and not (is_matrix and option == "modes"):
-            raise FileError(path, f"is for tables, not for {file_format}", option)
+    if value is not None and not traits.is_table:
+        raise FileError(path, f"is for tables, not for {file_format}", "value")
     if stack and not (traits.is_table or traits.always_matrix):
         raise FileError(path, f"is for tables, not for {file_format}", "stack")
     try:
@@ -164,9 +175,18 @@ def read(
         raise FileError(path, "claims to hold more than memory has room for") from None
     except Exception as error:  # whatever a damaged file makes its library raise
         raise FileError(path, f"cannot be read as {file_format} ({reason(error)})") from None
-    if is_matrix and mode_names:
+    loaded = loaded if traits.lists_entries else _check_tensor(path, loaded)
+    if mode_names and (stack or not traits.is_table):
         loaded = _rename_modes(path, loaded, mode_names)
-    return loaded if traits.lists_entries else _check_tensor(path, loaded)
+    try:
+        return without_values(_select(loaded, select or {}), missing)
+    except ArgumentError as error:
+        raise FileError(path, error.problem, error.argument) from None
+
+
+def _select(loaded: Loaded, ranges: Mapping[int | str, str]) -> Loaded:
+    """A part of a tensor; of an image, without its place in space."""
+    return replace(selected(loaded, ranges), affine=None) if ranges else loaded
 
 
 def _rename_modes(path: Path, loaded: Loaded, modes: tuple[int | str, ...]) -> Loaded:
@@ -193,6 +213,14 @@ def _check_tensor(path: Path, loaded: Loaded) -> Loaded:
 _SUFFIXES_DETECTED_BY_CONTENT = (
     ".npy", ".npz", ".mat", ".h5", ".hdf5", ".nc", ".parquet", ".xlsx",
 )  # fmt: skip
+
+#: Formats that are recognised by their suffixes.
+_FORMATS_OF_SUFFIXES = {
+    (".nii", ".nii.gz"): "NIfTI",
+    R_SUFFIXES: "R",
+    (".tns",): "FROSTT .tns",
+    TEXT_SUFFIXES: "CSV",
+}
 
 
 def _detect_format(path: Path) -> str:
@@ -225,18 +253,16 @@ def _detect_format(path: Path) -> str:
         return "NetCDF"
     if head.startswith(b"PAR1"):
         return "Parquet"
-    if name.endswith((".nii", ".nii.gz")):
-        return "NIfTI"
-    if name.endswith(".tns"):
-        return "FROSTT .tns"
-    if name.endswith(TEXT_SUFFIXES):
-        return "CSV"
+    for suffixes, file_format in _FORMATS_OF_SUFFIXES.items():
+        if name.endswith(suffixes):
+            return file_format
     if path.suffix.lower() in _SUFFIXES_DETECTED_BY_CONTENT:
         raise FileError(path, "its content is not what its suffix says")
     raise FileError(
         path,
-        "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .nii, .nii.gz, .tns, .csv, "
-        ".tsv, .txt, .dat, .asc, .parquet, .xlsx, and folders: .zarr, and of .csv or .parquet",
+        "unknown kind of file; there are .npy, .npz, .mat, .h5, .nc, .nii, .nii.gz, .rda, .rds, "
+        ".tns, .csv, .tsv, .txt, .dat, .asc, .parquet, .xlsx, and folders: .zarr, and of .csv or "
+        ".parquet",
     )
 
 
@@ -489,6 +515,24 @@ def _read_parquet_folder(path: Path, options: ReadOptions) -> Loaded:
     return Loaded(data, data.modes, labels)
 
 
+def _read_r(path: Path, options: ReadOptions) -> Loaded:
+    """An array, with its dimnames, or a data frame as a long table."""
+    if options.stack:
+        raise FileError(path, "is for text files and workbooks", "stack")
+    objects, columns = read_r_objects(path), options.columns
+    frames = {name: value for name, value in objects.items() if hasattr(value, "dtypes")}
+    arrays = {name: value for name, value in objects.items() if name not in frames}
+    if options.key in frames or (options.key is None and not arrays and len(frames) == 1):
+        frame = frames[options.key or next(iter(frames))]
+        return _load_long_table(table_of_frame(path, frame), options)
+    array = _choose_array(path, arrays, options.key)[1]
+    if columns.value is not None:
+        raise FileError(path, "is for data frames, not for arrays", "value")
+    loaded = _from_data_array(array) if hasattr(array, "dims") else Loaded.from_array(array)
+    loaded = _check_tensor(path, replace(loaded, data=np.asarray(loaded.data)))
+    return _rename_modes(path, loaded, columns.modes) if columns.modes else loaded
+
+
 def _read_tns(path: Path, options: ReadOptions) -> Loaded:
     return _as_loaded(read_tns(path, options.absent))
 
@@ -508,7 +552,7 @@ class _Format:
         Whether a file may list only some entries. Its reader checks them; `_check_tensor` is for
         arrays.
     is_table : bool
-        Whether a file is one table: a long one or, with `stack`, a matrix.
+        Whether a file may be one table: a long one or, with `stack`, a matrix.
     always_matrix : bool
         Whether tables are matrices also without `stack`.
     """
@@ -528,6 +572,7 @@ _FORMATS = {
     "NetCDF": _Format(_read_xarray),
     "Zarr": _Format(_read_zarr),
     "NIfTI": _Format(_read_nifti),
+    "R": _Format(_read_r, lists_entries=True, is_table=True),
     "FROSTT .tns": _Format(_read_tns, lists_entries=True),
     "CSV": _Format(_read_text, lists_entries=True, is_table=True),
     "Parquet": _Format(_read_parquet, lists_entries=True, is_table=True),

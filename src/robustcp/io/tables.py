@@ -578,7 +578,11 @@ def read_parquet(path: Path) -> Table:
     """A long table in a Parquet file."""
     pandas = import_optional("pandas", "reading it")
     import_optional("pyarrow", "reading it")
-    table = pandas.read_parquet(path)
+    return table_of_frame(path, pandas.read_parquet(path))
+
+
+def table_of_frame(path: Path, table: Any) -> Table:
+    """A DataFrame with what its index has a name for."""
     if any(name is not None for name in table.index.names):
         table = table.reset_index()
     names = [str(name) for name in table.columns]

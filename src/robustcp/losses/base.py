@@ -82,6 +82,8 @@ class Loss:
     likelihood : bool
         Whether the zero of `value` is arbitrary, as for log likelihoods. A relative decrease then
         means nothing, so `tol` is a decrease per entry.
+    later_fields : tuple of str
+        The fields that files of earlier versions lack; they have default values.
     tail : Tail or None
         The growth for large residuals; None if it is faster than linear, or not known.
     reach : float
@@ -115,6 +117,7 @@ class Loss:
     quadratic: ClassVar[bool] = False
     convex: ClassVar[bool] = False
     likelihood: ClassVar[bool] = False
+    later_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         """A subclass that overrides one of the three methods does not inherit what they imply."""

@@ -1,4 +1,4 @@
-"""The likelihood of normal noise with a floor of outliers."""
+"""The likelihood of normal noise with a floor of outliers, and maybe a second peak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from robustcp._util.checks import real_number
+from robustcp._util.checks import ArgumentError, real_number
 from robustcp._util.typing import Array
 from robustcp.losses.base import Loss, Tail
 from robustcp.losses.formula import LN2, LOG2E, Formula, inverse_square
@@ -36,6 +36,28 @@ def _numba(r: Any, n: Any) -> Any:
     rise = n[3] / (distance * distance)
     curvature = clean + (rise if r * n[5] >= 0 else type(r)(0))
     return log((1 + k) * inverse), r * clean, curvature
+
+
+def _numba_two_peaks(r: Any, n: Any) -> Any:
+    """The value in units of sigma^2.
+
+    n: 1 / (2 sigma^2); the floor; the height of the second peak, and where it is; the sum of all
+    three at 0.
+    """
+    d = r - n[3]
+    e = exp_negative(r * r * n[0], max_exponent(r))
+    g = n[2] * exp_negative(d * d * n[0], max_exponent(r))
+    inverse = 1 / (e + g + n[1])
+    return log(n[4] * inverse), (r * e + d * g) * inverse, (e + g) * inverse
+
+
+def _triton_two_peaks(r, n, FAST):  # type: ignore[no-untyped-def]
+    """n: -log2(e) / (2 sigma^2), then as for Numba; log(2) sigma^2."""
+    d = r - n[3]
+    e = exp2(r * r * n[0], FAST)
+    g = n[2] * exp2(d * d * n[0], FAST)
+    inverse = reciprocal(e + g + n[1], FAST)
+    return n[5] * log2(n[4] * inverse, FAST), (r * e + d * g) * inverse, (e + g) * inverse
 
 
 def _triton(r, n, FAST):  # type: ignore[no-untyped-def]
@@ -79,6 +101,11 @@ class Contaminated(Loss):
     negative ones. The slope is r times the probability that the entry is clean. Where outliers are
     one-sided this takes away the bias that a symmetric loss has.
 
+    Entries that are all shifted by `shift` form a second peak, a Gaussian of the same sigma whose
+    height relative to the first is `shifted`. The slope is then the sum of the distances from both
+    peaks, each times the probability that the entry belongs to it, and the curvature the sum of
+    these probabilities (EM). This takes floors of equal height.
+
     Examples
     --------
     >>> import numpy as np
@@ -88,13 +115,21 @@ class Contaminated(Loss):
     """
 
     degree: ClassVar[int] = 2
+    later_fields: ClassVar[tuple[str, ...]] = ("shifted", "shift")
     sigma: float = 1.0
     above: float = 1e-3
     below: float = 1e-3
+    shifted: float = 0.0
+    shift: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("sigma", "above", "below"):
             real_number(name, getattr(self, name), 0.0, strict=True)
+        real_number("shifted", self.shifted, 0.0)
+        real_number("shift", self.shift, -math.inf)
+        if self.shifted and self.above != self.below:
+            problem = f"must equal above where there is a second peak, got {self.below!r}"
+            raise ArgumentError("below", problem)
 
     @property
     def tail(self) -> Tail:
@@ -108,7 +143,19 @@ class Contaminated(Loss):
     def rejects(self) -> float:
         """The residual beyond which the probability that an entry is clean is below 0.15."""
         height = min(self.above, self.below)
-        return self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
+        reach = self.sigma * max(4.685, math.sqrt(2 * math.log(max(1.0, 5.7 / height))))
+        return reach + abs(self.shift) if self.shifted else reach
+
+    @property
+    def minimizer(self) -> float:
+        """The residual of least cost: near the higher peak, where steps by the curvature end."""
+        r = np.array([self.shift if self.shifted > 1 else 0.0])
+        for _ in range(1000 if self.shifted else 0):
+            _, slope, curvature = self.majorize(r)
+            r = r - slope / curvature
+            if abs(slope[0]) <= 1e-15 * self.sigma:
+                break
+        return float(r[0])
 
     def _mixture_terms(self, r: Array) -> tuple[Array, Array, Array]:
         """The heights of the Gaussian and of the floor, and the probability of being clean."""
@@ -124,17 +171,32 @@ class Contaminated(Loss):
         return self.majorize(r + 0.0)[0]
 
     def slope(self, r: Array) -> Array:
-        return r * self._mixture_terms(r)[2]
+        return self.majorize(r + 0.0)[1]
 
     def curvature(self, r: Array) -> Array:
         return self.majorize(r + 0.0)[2]
 
     def majorize(self, r: Array) -> tuple[Array, Array, Array]:
+        if self.shifted:
+            return self._majorize_two_peaks(r)
         xp = array_namespace(r)
         e, k, clean = self._mixture_terms(r)
         value = self.sigma**2 * xp.log((1.0 + k) / (e + k))
         slope = r * clean
         return value, slope, clean + self._extra_curvature(r)
+
+    def _majorize_two_peaks(self, r: Array) -> tuple[Array, Array, Array]:
+        xp, rate, d = array_namespace(r), -0.5 / self.sigma**2, r - self.shift
+        e, g = xp.exp(r * r * rate), self.shifted * xp.exp(d * d * rate)
+        total = e + g + self.above
+        value = self.sigma**2 * xp.log(self._total_at_zero / total)
+        return value, (r * e + d * g) / total, (e + g) / total
+
+    @property
+    def _total_at_zero(self) -> float:
+        """The height of the peaks and the floor at a residual of 0, where the value is 0."""
+        second = self.shifted * math.exp(-0.5 * (self.shift / self.sigma) ** 2)
+        return 1.0 + second + self.above
 
     def _extra_curvature(self, r: Array) -> Array | float:
         """What is added to slope / r where the floors differ, so that the parabola lies above."""
@@ -160,10 +222,12 @@ class Contaminated(Loss):
         return 2 * gap * self.sigma**2, reach * self.sigma
 
     def rescaled(self, factor: float) -> Contaminated:
-        return replace(self, sigma=self.sigma * factor)
+        return replace(self, sigma=self.sigma * factor, shift=self.shift * factor)
 
     @property
     def numba_formula(self) -> Formula | None:
+        if self.shifted:
+            return Formula(_numba_two_peaks, self._peak_numbers(0.5), self.sigma**2)
         higher = 1.0 if self.above > self.below else -1.0
         rise = self.extra_curvature_parameters
         numbers = 0.5 * inverse_square(self.sigma), self.above, self.below, *rise, higher
@@ -172,11 +236,18 @@ class Contaminated(Loss):
     @property
     def triton_formula(self) -> Formula | None:
         rate, value = -0.5 * LOG2E / self.sigma**2, LN2 * self.sigma**2
+        if self.shifted:
+            return Formula(_triton_two_peaks, (*self._peak_numbers(-0.5 * LOG2E), value))
         if self.above == self.below:
             return Formula(_triton, (rate, self.above, 1.0 + self.above, 0.0, 0.0, value))
         height, reach = self.extra_curvature_parameters
         rises = (height, 0.0) if self.above > self.below else (0.0, height)
         return Formula(_triton_unequal, (rate, self.above, self.below, *rises, value, reach))
+
+    def _peak_numbers(self, rate: float) -> tuple[float, ...]:
+        """The parameters of the formulas for two peaks; the first is `rate` over sigma^2."""
+        rate *= inverse_square(self.sigma)
+        return rate, self.above, self.shifted, self.shift, self._total_at_zero
 
 
 @lru_cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from robustcp._util import checks
 from robustcp.engines import (
@@ -275,9 +276,12 @@ def _ranks_within(x: np.ndarray, slab: np.ndarray, used: np.ndarray) -> np.ndarr
 
 
 def _multiple_correlation(predictors: list[np.ndarray], y: np.ndarray) -> float:
-    """The correlation of a variable with its best linear prediction."""
+    """The correlation of a variable with its best linear prediction without negative coefficients.
+
+    Entries are not censored where the others are small.
+    """
     if y.std() == 0:
         return 0.0
-    design = np.stack([np.ones(y.size), *predictors], axis=1)
-    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-    return math.sqrt(max(0.0, 1 - float(residual.var() / y.var())))
+    design = np.stack([part - part.mean() for part in predictors], axis=1)
+    _, rest = nnls(design, y - y.mean())
+    return math.sqrt(max(0.0, 1 - float(rest**2 / (y.size * y.var()))))

@@ -31,7 +31,7 @@ def residual_entropy(residuals: Residuals) -> float:
     the noise. Entries count equally, so that large entries, slabs or leverage cannot dominate it.
     """
     settings = NOISE_SETTINGS
-    noise, z = standardize_by_main_effects(residuals, residuals.scalable_modes)
+    noise, z = standardize_by_main_effects(residuals, residuals.quickly_scalable_modes)
     if not z.size:
         return 0.0
     magnitudes = np.abs(z)

@@ -29,9 +29,13 @@ from robustcp.noise.variance_function import fit_variance_function
 NO_OUTLIERS = ContaminatedNormal(1.0, 1e-4, 1e-4, 1.0, 0.0)
 
 
-def fit_common_noise(residuals: Residuals, sigma: float | None = None) -> Noise:
+def fit_common_noise(
+    residuals: Residuals,
+    sigma: float | None = None,
+    max_entries: int = NOISE_SETTINGS.kind_entries,
+) -> Noise:
     """Noise of one standard deviation for all entries, which is estimated unless it is given."""
-    values, max_entries = residuals.values, NOISE_SETTINGS.kind_entries
+    values = residuals.values
     if sigma is None:
         mixture = fit_contaminated_normal(values, residuals.resolution.min_sigma, max_entries)
     else:
@@ -200,10 +204,15 @@ class _MixtureFit:
             sums = residuals.sums_by_slab(mode, weights * z * z)
             old = self.slabs[mode]
             assert old is not None
-            ratio = np.clip(sums / np.maximum(count, 1e-300), 0.01, 100.0)
+            free = count * residuals.degrees_of_freedom(mode, count)
+            # Residuals with a multiplier are corrected for leverage already.
+            divisor = free if residuals.multiplier is None else count
+            ratio = np.clip(sums / np.maximum(divisor, 1e-300), 0.01, 100.0)
             ratio[count == 0] = 1.0
             logs = np.maximum(np.log(old) + 0.5 * np.log(ratio), self._min_log_scale)
-            mean_scale = self._set_slabs(mode, logs, count)
+            # The log of a mean of few squares is too small, and its variance grows faster.
+            logs += np.minimum(0.5 / np.maximum(free, 1e-9), 2.0)
+            mean_scale = self._set_slabs(mode, logs, free**2 / (free + 1.5))
             if not self.kind.signal:
                 self.variance = self._scaled_variance(mean_scale)
 

@@ -37,7 +37,9 @@ def group_medians(x: np.ndarray, group: np.ndarray, size: int) -> np.ndarray:
 
     In a group of an even number of values, the larger of the two in the middle is taken.
     """
-    order = np.lexsort((x, group))
+    order = np.argsort(x)
+    keys = group.astype(np.uint16) if size <= 1 << 16 else group  # sorted by radix, in linear time
+    order = order[np.argsort(keys[order], kind="stable")]
     count = np.bincount(group, minlength=size)
     first = np.cumsum(count) - count
     medians = x[order][np.minimum(first + count // 2, x.size - 1)]

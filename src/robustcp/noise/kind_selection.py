@@ -19,7 +19,7 @@ def select_kind(residuals: Residuals) -> Noise:
     long as slabs differ. The kind with the lowest information criterion is selected. The noise of
     small counts always grows with the signal.
     """
-    sample = residuals.subsample(NOISE_SETTINGS.kind_entries)
+    sample = residuals.subsample(NOISE_SETTINGS.kind_entries, by_index=True)
     resolution, enough = sample.resolution, sample.values.size >= NOISE_SETTINGS.min_residuals
     if resolution.small_counts and enough:
         return fit_noise(sample, Kind(signal=True))

@@ -60,7 +60,10 @@ class Noise:
     above, below : float
         The height of the floor of outliers on either side, relative to the peak of the noise.
     clean : float
-        The share of entries that are not outliers.
+        The share of entries that are neither outliers nor shifted.
+    shifted, shift : float
+        The height, relative to the peak, of a second peak of shifted entries, and its distance in
+        standard deviations (negative if it is below); 0 if there is none.
     known : bool
         Whether the standard deviations were given.
 
@@ -79,6 +82,8 @@ class Noise:
     above: float = 1e-4
     below: float = 1e-4
     clean: float = 1.0
+    shifted: float = 0.0
+    shift: float = 0.0
     #: Whether the kind was selected or given; otherwise common noise is an assumption.
     kind_determined: bool = field(repr=False, default=True)
     #: Standard deviations that were known beforehand and replace the other parameters.
@@ -125,6 +130,9 @@ class Noise:
             if scales is not None:
                 name = names[n] if names else f"mode {n}"
                 text += f"; {name}: {scales.min():.3g} to {scales.max():.3g} times that"
+        if self.shifted:
+            share = self.shifted / (1 + self.shifted)
+            text += f"; {share:.0%} shifted by {self.shift:.2g} standard deviations"
         return text
 
     def __str__(self) -> str:

@@ -26,6 +26,7 @@ from robustcp.noise.model import COMMON, Kind, Noise
 from robustcp.noise.quick_slab_scales import estimate_main_effects
 from robustcp.noise.residuals import Residuals, SlabScales
 from robustcp.noise.resolution import Resolution
+from robustcp.noise.second_peak import add_second_peak
 from robustcp.noise.settings import NOISE_SETTINGS
 from robustcp.optimize.units import Units
 
@@ -40,15 +41,17 @@ def estimate_noise(
 
     `initial` is an earlier estimate, if there is one. It is not used when the kind is to be
     selected, nor if it is of another kind. `known_slabs` are the scales of slabs that are known
-    already, for some modes.
+    already, for some modes. A second peak is only looked for if `initial` has one, or is not given.
     """
+    one_peak = initial is not None and not initial.shifted
     if kind is None:
         initial = select_kind(residuals)
         kind = initial.kind
-    if kind == COMMON:
-        return fit_common_noise(residuals)
-    sample = residuals.subsample(NOISE_SETTINGS.estimation_entries)
-    return fit_noise(sample, kind, initial, known_slabs)
+    sample = residuals
+    if kind != COMMON:
+        sample = residuals.subsample(NOISE_SETTINGS.estimation_entries, by_index=True)
+    noise = fit_noise(sample, kind, initial, known_slabs)
+    return noise if one_peak else add_second_peak(sample, noise)
 
 
 def estimate_model_noise(
@@ -64,12 +67,16 @@ def estimate_model_noise(
     Known standard deviations (the engine's scales, which are in the units of the data) are not
     estimated.
     """
-    residuals = Residuals.of(engine, factors, resolution)
+    fitted_scales = () if initial is None else initial.slabs
+    residuals = Residuals.of(engine, factors, resolution, fitted_scales=fitted_scales)
     known_scales = engine.view.scales
     if known_scales is not None:
         noise = fit_common_noise(residuals, 1 / known_scales.unit / units.factor)
         return replace(noise, known_sigmas=known_scales.field)
     noise = estimate_noise(residuals, kind if engine.takes_scales else COMMON, initial)
+    if noise.kind == COMMON and not noise.shifted:
+        # of all residuals: which ones are drawn depends on their order
+        noise = fit_common_noise(residuals, max_entries=max(residuals.values.size, 1))
     rank = factors[0].shape[1]
     return noise.inflated(degrees_of_freedom_correction(engine, rank, noise.clean))
 
@@ -84,7 +91,7 @@ def estimate_rough_noise(engine: Engine, factors: Factors, resolution: Resolutio
     residuals = Residuals.of(engine, factors, resolution).subsample(NOISE_SETTINGS.rough_entries)
     if resolution.small_counts and engine.takes_scales:
         return fit_noise(residuals, Kind(signal=True)).with_signal(factors)
-    modes = residuals.scalable_modes if engine.takes_scales else ()
+    modes = residuals.quickly_scalable_modes if engine.takes_scales else ()
     return standardize_by_main_effects(residuals, modes)[0]
 
 

@@ -12,7 +12,14 @@ import numpy as np
 
 from robustcp._util.quantiles import quantile_of_sorted
 from robustcp._util.typing import Factors
-from robustcp.engines import SAMPLE_ENTRIES, Engine, Entries, sample_size, to_host
+from robustcp.engines import (
+    SAMPLE_ENTRIES,
+    Engine,
+    Entries,
+    sample_size,
+    select_by_index,
+    to_host,
+)
 from robustcp.noise.model import Noise
 from robustcp.noise.resolution import Resolution
 from robustcp.noise.settings import NOISE_SETTINGS
@@ -43,6 +50,10 @@ class Residuals:
         What the residuals are multiplied by, such as a correction for leverage.
     selection : integer array, optional
         Which of the sampled residuals are used; by default all.
+    factors : tuple of arrays, optional
+        The factors of the model.
+    fitted_scales : tuple of (array or None), optional
+        The scales of slabs with which the model was fitted.
     """
 
     sample: Entries
@@ -52,6 +63,8 @@ class Residuals:
     data_count: float
     multiplier: np.ndarray | None = None
     selection: np.ndarray | None = None
+    factors: tuple[np.ndarray, ...] = ()
+    fitted_scales: SlabScales = ()
 
     @classmethod
     def of(
@@ -60,22 +73,30 @@ class Residuals:
         factors: Factors,
         resolution: Resolution,
         multiplier: np.ndarray | None = None,
+        fitted_scales: SlabScales = (),
     ) -> Residuals:
         """The residuals of a model at the engine's sample of entries."""
         sample = engine.sample(factors)
+        host = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
         if engine.view.limits is None:
             read_data = lambda: engine.sample().values  # noqa: E731 - only where it is asked for
         else:  # there are no residuals of some entries
-            host = tuple(np.asarray(to_host(A), dtype=np.float64) for A in factors)
             read_data = lambda: sample.values + sample.model(host)  # noqa: E731
-        return cls(sample, read_data, engine.shape, resolution, engine.count, multiplier)
+        sizes = engine.shape, resolution, engine.count
+        return cls(sample, read_data, *sizes, multiplier, None, host, fitted_scales)
 
-    def subsample(self, max_count: int) -> Residuals:
-        """At most `max_count` of these residuals, drawn at random; more of a larger sample."""
+    def subsample(self, max_count: int, *, by_index: bool = False) -> Residuals:
+        """At most `max_count` of these residuals, drawn at random; more of a larger sample.
+
+        With `by_index` the same entries are drawn for any order of the modes, which takes longer.
+        """
         max_count = max_count * sample_size(self.shape) // SAMPLE_ENTRIES
         if self.values.size <= max_count:
             return self
-        selection = _draw_indices(self.values.size, max_count)
+        if by_index:
+            selection = select_by_index(self.indices, max_count)
+        else:
+            selection = _draw_indices(self.values.size, max_count)
         return replace(
             self, selection=selection if self.selection is None else self.selection[selection]
         )
@@ -103,18 +124,24 @@ class Residuals:
     def scalable_modes(self) -> list[int]:
         """The modes whose slabs may have scales of their own.
 
-        Their slabs hold more than a few of these residuals. And the data is large enough that no
-        component can be spent on fitting one slab exactly, as it can in a matrix: that slab would
-        then have no noise, and all the weight.
+        Their slabs hold more than a few of these residuals, and the data several entries for each
+        parameter of the model.
         """
+        rank = self.factors[0].shape[1] if self.factors else 1
+        return self._modes_of_full_slabs(NOISE_SETTINGS.min_entries_per_parameter * rank)
+
+    @property
+    def quickly_scalable_modes(self) -> list[int]:
+        """The modes whose slabs may have scales by quick estimates: the same for all models."""
+        return self._modes_of_full_slabs(NOISE_SETTINGS.min_entries_per_component_parameter)
+
+    def _modes_of_full_slabs(self, entries_per_parameter: int) -> list[int]:
+        """The modes whose slabs hold enough residuals, if the data has enough entries."""
+        parameters = sum(self.shape) - len(self.shape) + 1
+        if self.data_count < entries_per_parameter * parameters:
+            return []
         per_slab = NOISE_SETTINGS.min_entries_per_slab
-        per_parameter = NOISE_SETTINGS.min_entries_per_parameter
-        return [
-            mode
-            for mode, size in enumerate(self.shape)
-            if self.values.size >= per_slab * size
-            and self.data_count >= per_parameter * size * (sum(self.shape) - size)
-        ]
+        return [n for n, size in enumerate(self.shape) if self.values.size >= per_slab * size]
 
     def counts(self, mode: int) -> np.ndarray:
         """How many of these residuals each slab of a mode holds."""
@@ -125,6 +152,28 @@ class Residuals:
     def sums_by_slab(self, mode: int, terms: np.ndarray | None = None) -> np.ndarray:
         """For each slab of a mode the sum of some terms, one per residual; by default of 1."""
         return np.bincount(self.indices[mode], terms, minlength=self.shape[mode])
+
+    def degrees_of_freedom(self, mode: int, counts: np.ndarray) -> np.ndarray:
+        """The degrees of freedom per clean entry of each slab, relative to those of all entries.
+
+        The clean entries of a slab (`counts` of these residuals) determine its own row of the
+        factor, and of the other modes' columns as much as its leverage. That depends on the scales
+        in the fit: the slab of the least scale had the largest weight, and may have determined a
+        component alone. If such a slab is fitted exactly, this says nothing of its noise.
+        """
+        if not self.factors:
+            return np.ones(counts.size)
+        entries = np.maximum(counts * (self.data_count / self.values.size), 1e-9)
+        scales = self.fitted_scales[mode] if self.fitted_scales else None
+        rows = self.factors[mode] * np.sqrt(entries)[:, None]
+        rows = rows if scales is None else rows / scales[:, None]
+        norms = np.sqrt(np.sum(rows**2, axis=0))
+        left, values, _ = np.linalg.svd(rows / np.where(norms > 0, norms, 1.0), full_matrices=False)
+        leverages = np.sum(left[:, values > 1e-6 * values[0]] ** 2, axis=1)
+        others = sum(self.shape) - self.shape[mode] - (len(self.shape) - 1)
+        used = self.factors[0].shape[1] + leverages * others
+        total = max(1 - float(used.sum() / entries.sum()), 0.1)
+        return np.asarray(np.clip((1 - used / entries) / total, 1e-3, None))
 
     # Groups of entries with similar signal
 

@@ -68,9 +68,10 @@ class NoiseSettings:
     min_residuals: int = 200
     #: Slabs with fewer entries than this on average get no scales of their own.
     min_entries_per_slab: int = 8
-    #: Slabs get scales of their own only with this many entries per parameter that a component has
-    #: in the other modes.
-    min_entries_per_parameter: int = 4
+    #: Slabs get scales of their own only with this many entries per parameter of the model.
+    min_entries_per_parameter: int = 6
+    #: By quick estimates they get them only with this many entries per parameter of a component.
+    min_entries_per_component_parameter: int = 12
     #: The most rounds of an estimate.
     max_rounds: int = 8
     #: The root mean square change of log standard deviations at which the rounds end.
@@ -156,7 +157,40 @@ class StructureSettings:
     exact_limit: float = 0.01
 
 
+@dataclass(frozen=True)
+class PeakSettings:
+    """The constants by which a second peak of residuals is found."""
+
+    #: Residuals within this many standard deviations are counted.
+    window: float = 10.0
+    #: The width of the bins of their histogram.
+    bin_width: float = 0.25
+    #: A second peak is looked for if one side has more entries beyond 1.5 sigma, by this z-score.
+    min_z_score: float = 5.0
+    #: And if the difference is at least this share of all entries.
+    min_asymmetry: float = 0.01
+    #: The distances of the peaks from which the likelihood is maximised.
+    initial_distances: tuple[float, ...] = (2.5, 4.0, 6.0)
+    #: The most rounds of EM.
+    rounds: int = 400
+    #: The least share of shifted entries.
+    min_share: float = 0.03
+    #: The largest share of shifted entries.
+    max_share: float = 0.5
+    #: The least distance of the peaks, in standard deviations.
+    min_distance: float = 2.0
+    #: The largest distance: beyond it, a floor of outliers does as well.
+    max_distance: float = 7.0
+    #: By how much two peaks lower chi-squared at least.
+    min_evidence: float = 10.0
+    #: The largest chi-squared of two peaks, relative to that of one.
+    max_misfit: float = 0.8
+    #: The least standard deviation, in units of the resolution.
+    min_steps: float = 5.0
+
+
 MIXTURE_SETTINGS = MixtureSettings()
+PEAK_SETTINGS = PeakSettings()
 NOISE_SETTINGS = NoiseSettings()
 FIBRE_SETTINGS = FibreSettings()
 STRUCTURE_SETTINGS = StructureSettings()

@@ -17,7 +17,7 @@ from robustcp.noise import NoiseSpec
 from robustcp.optimize.problem import Problem
 from robustcp.optimize.solver import Solver, Stage
 from robustcp.optimize.stages import cp_stages, l1_continuation
-from robustcp.starts.initial_factors import zero_unobserved_rows
+from robustcp.starts.initial_factors import unobserved_rows, zero_unobserved_rows
 
 
 def l1_regression(
@@ -139,6 +139,13 @@ def project(
         stages = cp_stages(problem, 1e-6, noise.for_engine(engine).in_units(problem.units))
         solver = Solver(problem, stages, (mode,), (constraint,) * order)
         factors = zero_unobserved_rows(problem, factors, (mode,), solver.constraints)
+        empty = unobserved_rows(engine, (mode,), solver.constraints)[mode]
+        if empty.size:
+            axes = data.view.axes
+            checks.warn(
+                f"X: {empty.size} slabs of {axes.mode_name(mode)} have no observed entry "
+                f"({axes.list_indices(mode, empty)}); their scores are 0"
+            )
         state, _ = solver.run(solver.start(factors), 500)
         scores = state.factors[mode] * size ** (order - 1)
         return scores * problem.units.factor

@@ -187,8 +187,17 @@ class Continuation(Schedule):
         return self.first * self.ratio**level <= self.lowest
 
     def for_warm_start(self, engine: Engine, factors: Factors) -> Continuation:
-        """Begin at the magnitude of the residuals: a larger epsilon would spoil a good start."""
-        size = median_magnitude(engine.sample(factors).values) or math.inf
+        """Begin at the magnitude of the residuals: a larger epsilon would spoil a good start.
+
+        If most residuals are 0, those count where the model is not: of sparse data, a poor model
+        fits most entries too, which are 0.
+        """
+        engine = engine.censored(None)
+        residuals = engine.sample(factors).values
+        size = median_magnitude(residuals)
+        if size == 0:
+            is_modelled = residuals != engine.sample().values
+            size = median_magnitude(residuals[is_modelled]) if is_modelled.any() else math.inf
         return replace(self, first=max(self.lowest, min(self.first, size * size)))
 
 
@@ -227,10 +236,8 @@ class Refinement(Schedule):
     ) -> Level | None:
         if level >= self.max_levels:
             return None
-        if before is not None and level == 0:
-            before = replace(before, noise=None)
-        residuals, posterior = self._estimate_residuals(engine, factors, before)
-        old = None if before is None else before.noise
+        residuals, posterior = self._estimate_residuals(engine, factors, before, level)
+        old = None if before is None or level == 0 else before.noise
         noise = self.noise.estimate(residuals, old)  # of the kind that is selected at level 0
         if level == 0 and before is not None and noise.sigma > 0:
             # The smoothed 1-norm does not resolve smaller residuals: they are not noise yet.
@@ -239,7 +246,8 @@ class Refinement(Schedule):
         frozen_noise = noise.with_signal(factors) if noise.kind.signal else noise
         fibres = find_outlying_fibres(engine, factors, frozen_noise)
         same_fibres = (fibres is None) == (before is None or before.fibres is None)
-        if old is not None and noise.kind == old.kind and same_fibres:
+        same_peaks = old is None or bool(noise.shifted) == bool(old.shifted)
+        if old is not None and noise.kind == old.kind and same_fibres and same_peaks:
             tol = (
                 REFINEMENT.common_noise_tol
                 if noise.kind == COMMON
@@ -247,12 +255,13 @@ class Refinement(Schedule):
             )
             if rms_log_ratio(residuals, noise, old) < tol:
                 return None
-        loss = Contaminated(noise.sigma, noise.above, noise.below)
+        shift = noise.shift * noise.sigma
+        loss = Contaminated(noise.sigma, noise.above, noise.below, noise.shifted, shift)
         prior = None if posterior is None else posterior.prior(noise.sigma**2)
         return Level(loss, frozen_noise, prior, fibres)
 
     def _estimate_residuals(
-        self, engine: Engine, factors: Factors, before: Level | None
+        self, engine: Engine, factors: Factors, before: Level | None, level: int
     ) -> tuple[Residuals, RowPosterior | None]:
         """Residuals without the excluded fibres, and the posterior of the rows if it is needed.
 
@@ -261,10 +270,11 @@ class Refinement(Schedule):
         """
         if before is not None and before.fibres is not None:
             engine = engine.without_fibres(before.fibres)
+        scales = () if before is None or before.noise is None else before.noise.slabs
         if not self.row_prior.is_needed(engine, factors[0].shape[1]):
-            return Residuals.of(engine, factors, self.resolution), None
+            return Residuals.of(engine, factors, self.resolution, fitted_scales=scales), None
         raw = engine.sample(factors).values
-        if before is None or before.noise is None:
+        if before is None or before.noise is None or level == 0:
             sigma = max(1.4826 * median_magnitude(raw), self.resolution.min_entry_sigma)
             before = Level(Cauchy(2 * sigma), Noise.common(sigma, engine.order))
         standardized = replace(before, fibres=None).view_data(engine)
@@ -276,7 +286,7 @@ class Refinement(Schedule):
         u = np.divide(raw, sample.values, out=np.ones_like(raw), where=sample.values != 0)
         curvatures = before.loss.curvature(sample.values) / u**2
         correction = 1 / np.sqrt(1 - posterior.leverages(sample, factors, curvatures))
-        return Residuals.of(engine, factors, self.resolution, correction), posterior
+        return Residuals.of(engine, factors, self.resolution, correction, scales), posterior
 
     def _check_noise(self, noise: Noise, old: Noise | None) -> None:
         """Raise `Skip` if noise cannot be told from outliers."""

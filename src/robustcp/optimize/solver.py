@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Factors
-from robustcp.constraints import Constraints, Free, project_factors
+from robustcp.constraints import Constraints, Free, orient_columns, project_factors
 from robustcp.engines import Engine, Fibres, SweepState
 from robustcp.engines.normal_equations import NormalEquations
 from robustcp.losses import LeastSquares, Loss
@@ -38,7 +38,7 @@ CHEAP_SWEEP_ENTRIES = 1 << 15
 #: The same limit for least squares.
 CHEAP_LEAST_SQUARES_ENTRIES = 1 << 18
 #: Where sweeps are that cheap, joint steps begin after this many sweeps of a level.
-JOINT_STEP_AFTER_SWEEPS = 100
+JOINT_STEP_AFTER_SWEEPS = 30
 #: The most sweeps that compiled code does before Python is entered again.
 MAX_COMPILED_SWEEPS = 64
 #: The level of a state before its first level.
@@ -217,6 +217,7 @@ class Solver:
         fibres: Fibres | None = None,
     ) -> State:
         """The state before the first sweep; `fibres` are left out of the data from the start."""
+        factors = orient_columns(factors, self.constraints, self.modes)
         factors = self._balance_norms(project_factors(factors, self.constraints, self.modes))
         before_first_level = State(
             factors,

@@ -21,6 +21,7 @@ from robustcp.persist.formats import FORMATS, check_suffix, save, save_to_tempor
 from robustcp.persist.formats.description import (
     CASE_ARRAYS,
     CONSTRAINTS,
+    LATER_NOISE_FIELDS,
     LIMIT_ARRAYS,
     NOISE_FIELDS,
     STEPS,
@@ -114,6 +115,7 @@ def _decode_fit(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Fit:
         ),
         limits=Limits.of(tuple(map(arrays.get, LIMIT_ARRAYS)), model.shape),
         preprocessing=_decode_preprocessing(arrays, metadata, model.shape),
+        unobserved=tuple(tuple(map(int, slabs)) for slabs in metadata.get("unobserved", ())),
     )
 
 
@@ -149,7 +151,8 @@ def _decode_noise(
     if "noise" not in metadata:
         scale = float(metadata["scale"])
         return Noise.common(scale, len(shape), kind_determined=False)
-    numbers = {name: metadata["noise"][key] for key, name in NOISE_FIELDS.items()}
+    saved = dict.fromkeys(LATER_NOISE_FIELDS, 0.0) | metadata["noise"]
+    numbers = {name: saved[key] for key, name in NOISE_FIELDS.items()}
     numbers["variance"] = tuple(map(float, numbers["variance"]))
     if any(v is not None and v.shape != (n,) for v, n in zip(slabs, shape, strict=True)):
         raise ValueError("scales of slabs of another shape")

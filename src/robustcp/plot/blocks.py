@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util import checks
-from robustcp.plot.labelling import shorten
-from robustcp.plot.ticks import label_text
+from robustcp._util.text import label_text, shorten
 
 #: The largest numbers of rows and columns that can be told apart.
 MAX_GRID_SHAPE = (60, 100)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util import checks
+from robustcp._util.text import label_text, shorten
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.colours import STYLES
-from robustcp.plot.labelling import name_points, shorten
-from robustcp.plot.ticks import label_text, set_log_ticks
+from robustcp.plot.labelling import name_points
+from robustcp.plot.ticks import set_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
 
     from robustcp.results.distances import Distances
 
-#: Each kind of sample with its corner, (colour, marker) and size; distinct in greyscale.
-KIND_STYLES: dict[str, tuple[tuple[float, float], tuple[str, str], float]] = {
+#: Each kind of sample with its corner, if any, (colour, marker) and size; distinct in greyscale.
+KIND_STYLES: dict[str, tuple[tuple[float, float] | None, tuple[str, str], float]] = {
     "regular": ((0, 0), ("0.8", "o"), 24),
     "good leverage": ((1, 0), (STYLES[1][0], "^"), 30),
     "orthogonal outlier": ((0, 1), (STYLES[0][0], "s"), 26),
     "bad leverage": ((1, 1), ("0.05", "X"), 36),
+    "many bad entries": (None, ("0.62", "D"), 26),
 }
 #: An axis is logarithmic if the largest distance exceeds this multiple of its cut-off.
 LOG_SCALE_RATIO = 4.0
@@ -55,10 +57,12 @@ def distance_map(
     Samples left of and below the dashed cut-offs are regular. Those on the right are far from
     the others but described by the model (good leverage); those above are not described by it.
     An arrow leads from where a sample is with all its entries to where it is without the
-    flagged ones, if it moves notably: bad entries let it go, a bad sample stays. Outlying
-    samples are named, the most outlying first, as far as there is room; one that is outlying
-    only with its flagged entries is named at the beginning of its arrow. An axis is logarithmic
-    where distances are far beyond the cut-off. Samples without distances (NaN) are left out.
+    flagged ones, if it moves notably: bad entries let it go, a bad sample stays. Samples with far
+    more bad entries than others, and a small residual without them, have a mark of their own.
+    Outlying samples are named, the most outlying first, as far as there is room; one that is
+    outlying only with its flagged entries is named at the beginning of its arrow. An axis is
+    logarithmic where distances are far beyond the cut-off. Samples without distances (NaN) are left
+    out.
 
     Parameters
     ----------
@@ -168,7 +172,10 @@ def _draw_frame(ax: Axes, distances: Distances, cutoffs: tuple[float, float]) ->
 def _label_quadrants(ax: Axes) -> list[Annotation]:
     """Write the name of each quadrant into its corner."""
     texts = []
-    for kind, ((x, y), _, _) in KIND_STYLES.items():
+    for kind, (corner, _, _) in KIND_STYLES.items():
+        if corner is None:
+            continue
+        x, y = corner
         offset = 4 * (1 - 2 * x), 3 * (1 - 2 * y)
         texts.append(
             ax.annotate(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util import checks
+from robustcp._util.text import label_text
 from robustcp.engines import to_host
 from robustcp.model.kruskal import component_name
 from robustcp.plot.axes import add_legend, draw_zero_line, grid_or_new, hide_top_and_right
@@ -19,7 +20,6 @@ from robustcp.plot.ticks import (
     FEW_INDICES,
     draw_curve,
     is_ordered,
-    label_text,
     prepare_x_axis,
     set_index_ticks,
 )
@@ -47,9 +47,9 @@ def components(
     """The factors: one row of panels for each component, one column for each mode.
 
     All panels of a mode have the same scale. The titles give the share of the data that each
-    component explains; the one with the largest share is first. Component k is column k - 1 of the
-    factors. Intervals of an `uncertainty` are bands about lines and error bars on bars; images have
-    none. A component that did not come back in all resamples says so.
+    component explains. Components are in the order of their weights: component k is column k - 1 of
+    the factors. Intervals of an `uncertainty` are bands about lines and error bars on bars; images
+    have none. A component that did not come back in all resamples says so.
 
     Parameters
     ----------
@@ -95,10 +95,9 @@ def components(
     intervals = intervals_of(fit, uncertainty)
     size = figsize or (2.7 * order, 1.45 * fit.rank + 0.5)
     grid = grid_or_new(axes, (fit.rank, order), size)
-    component_order = components_by_share(fit)
     for n, kind in enumerate(panel_kinds):
         A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
-        for r, ax in zip(component_order, grid[:, n], strict=True):
+        for r, ax in enumerate(grid[:, n]):
             if kind == "image":
                 _draw_image(ax, A[:, r].reshape(image_shapes[n]), A)
                 continue
@@ -107,18 +106,13 @@ def components(
         grid[-1, n].set_xlabel(fit.axes.title(n))
         if n in memberships:
             add_legend(grid[0, n], *grid[0, n].get_legend_handles_labels(), own_figure=axes is None)
-    for ax, r in zip(grid[:, 0], component_order, strict=True):
+    for r, ax in enumerate(grid[:, 0]):
         ax.set_ylabel("" if panel_kinds[0] == "image" else "unit column")
         title = f"{component_name(r)}: {fit.shares[r]:.1%} of the data"
         if uncertainty is not None and (recovered_share := float(uncertainty.came_back[r])) < 1:
             title += f",\nback in {min(math.floor(100 * recovered_share), 99)}% of resamples"
         ax.set_title(title, loc="left", fontsize="medium")
     return grid
-
-
-def components_by_share(fit: Fit) -> list[int]:
-    """The indices of the components, the largest share of the data first."""
-    return [int(r) for r in np.argsort(-np.asarray(fit.shares, dtype=float), kind="stable")]
 
 
 def _draw_overlay(
@@ -129,8 +123,8 @@ def _draw_overlay(
     panels = grid_or_new(axes, (order,), figsize or (3.4 * order, 3.0))
     for n, (ax, kind) in enumerate(zip(panels, panel_kinds, strict=True)):
         A = np.asarray(to_host(fit.factors[n]), dtype=np.float64)
-        for k, r in enumerate(components_by_share(fit)):
-            colour, line, marker = style_of(k)
+        for r in range(fit.rank):
+            colour, line, marker = style_of(r)
             style: dict[str, Any] = {"color": colour, "linestyle": line}
             if kind != "line":
                 style["linestyle"] = "none"
@@ -142,7 +136,7 @@ def _draw_overlay(
         ax.set_xlabel(fit.axes.title(n))
         hide_top_and_right(ax)
     panels[0].set_ylabel("unit column")
-    names = [f"{component_name(r)} ({fit.shares[r]:.1%})" for r in components_by_share(fit)]
+    names = [f"{component_name(r)} ({fit.shares[r]:.1%})" for r in range(fit.rank)]
     add_legend(panels[-1], panels[0].get_lines()[: fit.rank], names, own_figure=axes is None)
     return panels
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robustcp._util.text import shorten
 from robustcp.plot.axes import axes_or_new, hide_top_and_right
 from robustcp.plot.blocks import block_labels, block_sizes, block_sums
 from robustcp.plot.colours import STYLES, cell_colormap
-from robustcp.plot.labelling import shorten
 from robustcp.plot.modes import Mode, mode_number
 from robustcp.plot.slicing import (
     colorbar_extend,

@@ -16,30 +16,11 @@ LABEL_DIRECTIONS = 16
 LABEL_DISTANCES = (5.0, 9.0, 15.0, 24.0, 36.0, 52.0)
 #: A name further away than this is joined to its point by a line.
 MIN_LEADER_DISTANCE = 12.0
-#: The middle of longer names is cut out.
-MAX_NAME_LETTERS = 26
 #: Free space between names, and between a name and a point, in points.
 LABEL_PADDING, POINT_CLEARANCE = 1.0, 3.5
 #: The cost of covering a point or a piece of a line, in points of distance, and the largest number
 #: of points that a name may cover.
 COVER_COST, CROSS_COST, MAX_COVERED_POINTS = 25.0, 4.0, 1
-
-
-def shorten(text: str, max_letters: int = MAX_NAME_LETTERS) -> str:
-    """A text in one line, without its middle if it is longer than that.
-
-    Examples
-    --------
-    >>> shorten("patient 17")
-    'patient 17'
-    >>> len(shorten("an extraordinarily long name of a sample, 17")) == MAX_NAME_LETTERS
-    True
-    """
-    text = " ".join(text.split())
-    if len(text) <= max_letters:
-        return text
-    half = (max_letters - 1) // 2
-    return f"{text[: max_letters - 1 - half]}…{text[-half:]}"
 
 
 def name_points(

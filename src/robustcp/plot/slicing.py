@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robustcp._util.text import label_text
 from robustcp.engines import to_host
 from robustcp.engines.slices import host_slice
 from robustcp.plot.modes import mode_number
-from robustcp.plot.ticks import is_ordered, label_text, set_index_ticks
+from robustcp.plot.ticks import is_ordered, set_index_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def fixed_modes(fit: Fit, mode: Any, index: Any) -> dict[int, int]:
 def data_and_model(fit: Fit, X: Any, fixed: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """A slice of the data, with NaN for missing entries, and of the model."""
     data = host_slice(X, fixed, fit.shape)
-    factors = [np.asarray(to_host(A), dtype=np.float64) for A in fit.model.absorbed()]
+    factors = [np.asarray(to_host(A), dtype=np.float64) for A in fit.known_model.absorbed()]
     return data, undo_slice(fit, model_slice(factors, fixed), fixed)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from robustcp._util.text import label_text, shorten
 from robustcp.plot.colours import STYLES
-from robustcp.plot.labelling import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,18 +34,6 @@ def is_ordered(labels: Sequence[Any]) -> bool:
     numbers = all(isinstance(label, int | float) for label in labels)
     booleans = any(isinstance(label, bool) for label in labels)
     return dates or (numbers and not booleans and all(map(math.isfinite, labels)))
-
-
-def label_text(label: Any) -> str:
-    """A label as it is written at a tick or in a title; days without a time of day.
-
-    Examples
-    --------
-    >>> from datetime import datetime
-    >>> label_text(datetime(2024, 3, 1)), label_text(312.50), label_text("patient 17")
-    ('2024-03-01', '312.5', 'patient 17')
-    """
-    return f"{label:g}" if isinstance(label, float) else str(label).removesuffix(" 00:00:00")
 
 
 def set_index_ticks(axis: Axis, labels: list[Any] | None, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from robustcp.model.kruskal import component_name
-from robustcp.plot.factors import components_by_share, intervals_of, limits_with_zero
+from robustcp.plot.factors import intervals_of, limits_with_zero
 from robustcp.report.curves import plot_along_mode
 from robustcp.report.data import ReportData
 from robustcp.report.indices import MAX_CURVE_POINTS, Index
@@ -35,7 +35,7 @@ def components(report: ReportData) -> Markup:
         for A, ends in zip(report.factors, intervals, strict=True)
     ]
     rows = []
-    for r in components_by_share(fit):
+    for r in range(fit.rank):
         panels = [
             plot_along_mode(
                 index,
@@ -85,7 +85,7 @@ def _alt_text(name: str, index: Index, values: np.ndarray) -> str:
 
 def _caption(report: ReportData) -> str:
     caption = (
-        "Unit columns of the factors, the component with the largest share of the data first; all "
+        "Unit columns of the factors, the component of the largest weight first; all "
         "pictures of a mode have one scale. Look for shapes that make sense in your field, and "
         "for components that live on single indices, which are more likely faults."
     )
@@ -112,7 +112,7 @@ def component_table(report: ReportData) -> Markup:
                 for index, largest in zip(indices, component_facts[r]["largest"], strict=True)
             ),
         ]
-        for r in components_by_share(fit)
+        for r in range(fit.rank)
     ]
     return table(head, rows, text_columns=(0, *range(3, 3 + len(fit.shape))))
 
@@ -125,7 +125,7 @@ def uncertainty(report: ReportData) -> Markup:
     head = ["component", *(f"median error, {label(name)}" for name in report.fit.modes)]
     head += ["came back"] if resampled else []
     rows = []
-    for r in components_by_share(report.fit):
+    for r in range(report.fit.rank):
         row = [str(r + 1)]
         row += [
             NO_VALUE if errors is None else number(float(np.median(errors[:, r])), 2)

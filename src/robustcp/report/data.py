@@ -13,6 +13,7 @@ import numpy as np
 from robustcp._util.typing import Factors
 from robustcp.engines import Engine, to_host
 from robustcp.inference.uncertainty import Uncertainty
+from robustcp.model.kruskal import host_factors
 from robustcp.plot.slicing import model_slice, slice_limits, undo_slice
 from robustcp.results.distances import Distances
 from robustcp.results.outliers import Outliers
@@ -107,19 +108,19 @@ class ReportData:
         scores = _residual_slice(
             self.outliers.engine, self.outliers.factors, fixed, strided_indices, stride
         )
-        host_factors = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
-        model = model_slice(
-            [A if n in fixed else A[::stride] for n, A in enumerate(host_factors)], fixed
+        model, known = (
+            model_slice([A if n in fixed else A[::stride] for n, A in enumerate(parts)], fixed)
+            for parts in map(host_factors, (factors, self.fit.known_model.absorbed()))
         )
         sigma = self.outliers.noise.sigma or 1.0
-        data = uncensored + model
+        data, residual = uncensored + model, np.where(np.isnan(known), np.nan, residual)
         if self.fit.preprocessing is not None:
-            data, model, reached = (
+            data, known, reached = (
                 undo_slice(self.fit, values, fixed, stride)
-                for values in (data, model, data - residual)
+                for values in (data, known, data - residual)
             )
             residual = data - reached
-        return Slice(data, model, residual, scores / sigma, stride)
+        return Slice(data, known, residual, scores / sigma, stride)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +190,6 @@ def _residual_slice(
         return engine.residual_slice(factors, fixed)
     order = range(engine.order)
     indices = [np.array([fixed[n]]) if n in fixed else strided_indices[n] for n in order]
-    host_factors = [np.asarray(to_host(A)) for A in factors]
-    rows = tuple(engine.asarray(A[k]) for A, k in zip(host_factors, indices, strict=True))
+    host_rows = [np.asarray(to_host(A)) for A in factors]
+    rows = tuple(engine.asarray(A[k]) for A, k in zip(host_rows, indices, strict=True))
     return engine.subtensor(indices).residual_slice(rows, dict.fromkeys(fixed, 0))

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from robustcp._util.text import shorten
 from robustcp.plot.blocks import block_labels
-from robustcp.plot.labelling import shorten
 from robustcp.plot.ticks import ticks_along
 from robustcp.report.markup import clean, label
 from robustcp.report.pictures import FONT_SIZE, LETTER_WIDTH

@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from robustcp.plot.labelling import shorten
-from robustcp.plot.ticks import label_text
+from robustcp._util.text import label_text, shorten
 
 #: The largest number of letters of a label in tables and tooltips.
 MAX_LABEL_LETTERS = 60

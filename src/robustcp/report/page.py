@@ -152,7 +152,8 @@ def _samples_section(report: ReportData) -> Markup:
         "from the others', above it those that the model does not describe. To the right but "
         "below is unusual and fine (good leverage); above, look at the data. An arrow leads from "
         "where a sample is with all its entries to where it is without the flagged ones: one that "
-        "ends below has some bad entries only."
+        "ends below has some bad entries only. Samples with far more of these than others are "
+        "not called regular."
     )
     if distances.note:
         caption += f" {distances.note[:1].upper()}{distances.note[1:]}."

@@ -24,7 +24,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import Affine2D
 
-from robustcp.plot.labelling import shorten
+from robustcp._util.text import shorten
 from robustcp.report.markup import Markup, element, number
 
 #: The width of a letter, as a share of the font size: page and Matplotlib have different fonts.

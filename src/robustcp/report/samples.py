@@ -8,11 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from robustcp._util.text import shorten
 from robustcp.plot.distances import distance_map as draw_distance_map
-from robustcp.plot.labelling import shorten
 from robustcp.report.markup import Markup, element, join, label, number, percent, table
 from robustcp.report.pictures import legend, new_axes, picture
-from robustcp.results.distances import BAD_LEVERAGE, GOOD_LEVERAGE, ORTHOGONAL, REGULAR, Distances
+from robustcp.results.distances import (
+    BAD_LEVERAGE,
+    GOOD_LEVERAGE,
+    MANY_BAD_ENTRIES,
+    ORTHOGONAL,
+    REGULAR,
+    Distances,
+)
 
 #: The class of the marks of each kind of sample.
 KIND_CLASSES = {
@@ -20,6 +27,7 @@ KIND_CLASSES = {
     GOOD_LEVERAGE: "mark good",
     ORTHOGONAL: "mark outside",
     BAD_LEVERAGE: "mark bad",
+    MANY_BAD_ENTRIES: "mark many",
 }
 #: The largest numbers of samples that are drawn and named, and of table rows in view and in all.
 MAX_DRAWN_SAMPLES, MAX_NAMED_SAMPLES, ROWS_IN_VIEW, MAX_ROWS = 2000, 14, 10, 200

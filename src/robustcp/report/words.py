@@ -47,6 +47,17 @@ WARNING_MEANINGS: dict[str, tuple[str, str]] = {
         "in the fit.",
         "Look at them below. If they are bad samples, fit with cases=, or leave them out.",
     ),
+    "not_unique": (
+        "The data is a matrix, which determines what its components span, but not the components: "
+        "other factors with the same product fit as well.",
+        "Read the model, its residuals and flags, not single components; or use data of three "
+        "modes. Nonnegative factors are unique only if they have enough zeros.",
+    ),
+    "unobserved": (
+        "Some slabs have no entry that could be used: the model says nothing about them. Their "
+        "rows of the factors are 0, which is no finding.",
+        "Leave these slabs out, or give data for them.",
+    ),
     "prior": (
         "Some rows have so few entries that what is said of them rests on the other rows.",
         "Do not read much into these rows.",

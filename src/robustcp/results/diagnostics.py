@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustcp._util.typing import Factors
+from robustcp.constraints import Constraints, Fixed, Orthogonal, Sparse
 from robustcp.engines import Axes
 from robustcp.model.kruskal import KruskalTensor, component_name, host_factors
 from robustcp.model.metrics import concentration
@@ -26,10 +27,13 @@ ORDINARY_ENERGY_SHARE = 0.9
 SCATTER_RATIO = 2
 #: A component on this share of the rows or less is localised, whatever the other components do.
 FEW_ROWS_SHARE = 0.05
+#: A component is localised if its rows are as few by chance with at most this probability, ...
+MAX_LOCALISATION_CHANCE = 0.002
+#: ... given the share of the rows that other components have in the mode, and one half of so many
+#: rows more: in a short mode of sparse factors one row may be all that a component has.
+PRIOR_ROWS = 10
 #: A model that lowers the entropy of the data by less explains little.
 MIN_ENTROPY_DROP = 0.25
-#: The most indices that a sentence lists.
-MAX_INDICES_SHOWN = 5
 #: A component is empty if its weight is at most this share of the largest.
 EMPTY_WEIGHT_SHARE = 1e-9
 #: Components are collinear if an eigenvalue of their columns' Gram matrices is below this,
@@ -47,7 +51,7 @@ class FitWarning:
     code : str
         For programs: "one_start", "search_limit", "ambiguous", "structured", "narrow", "prior",
         "rejected", "collinear", "empty", "idle", "weak", "outlying", "subsets", "unrefined",
-        "units", "unsolved".
+        "unsolved", "unobserved", "units", "not_unique".
     sentence : str
         The finding, and what to try.
     numbers : dict
@@ -98,6 +102,28 @@ def component_warnings(model: KruskalTensor) -> list[FitWarning]:
     ]
 
 
+def uniqueness_warnings(
+    model: KruskalTensor, modes: Sequence[int], constraints: Constraints
+) -> list[FitWarning]:
+    """The warning that the components of a matrix are not unique; `modes` are those fitted.
+
+    There is none for one component, for a given factor, one with known entries, or if constraints
+    other than smoothness hold for both factors: these may make components unique, nonnegative ones
+    with enough zeros.
+    """
+    if len(model.shape) != 2 or model.rank == 1 or len(modes) < 2:
+        return []
+    mixing = [c.symmetric and not isinstance(c, Orthogonal | Sparse) for c in constraints]
+    if not any(mixing) or any(isinstance(constraint, Fixed) for constraint in constraints):
+        return []
+    sentence = (
+        "the components of a matrix are not unique, only their sum is: any invertible mixture of "
+        "them fits as well; try data of three modes, or nonnegative=True, which makes components "
+        "unique if both factors have enough zeros"
+    )
+    return [FitWarning("not_unique", sentence, {"rank": model.rank})]
+
+
 def _lower_rank_warnings(
     code: str, components: Sequence[int], singular: str, plural: str, rank: int
 ) -> list[FitWarning]:
@@ -130,12 +156,16 @@ def localisation_warnings(
     factors: Factors, axes: Axes, cases: int | None = None
 ) -> list[FitWarning]:
     """Warnings of components on a few entries, on one fibre, or on some of the slabs of a mode."""
+    from scipy.special import bdtr
+
     host = host_factors(factors)
     energy_shares, warnings = [concentration(A, LOCALISED_ROW_SHARE) for A in host], []
+    dominant_rows = [[_dominant_rows(column) for column in A.T] for A in host]
     for r in range(host[0].shape[1]):
         localised_rows: dict[int, list[int]] = {}
+        chance = 1.0
         for mode, (A, shares) in enumerate(zip(host, energy_shares, strict=True)):
-            rows, others = _dominant_rows(A[:, r]), np.delete(shares, r)
+            rows, others = dominant_rows[mode][r], np.delete(shares, r)
             on_few_rows = len(rows) <= max(1, FEW_ROWS_SHARE * len(A))
             others_spread = not others.size or np.median(others) < ORDINARY_ENERGY_SHARE
             scattered = rows[-1] - rows[0] + 1 > SCATTER_RATIO * len(rows)
@@ -143,7 +173,9 @@ def localisation_warnings(
                 on_few_rows or (others_spread and scattered)
             ):
                 localised_rows[mode] = rows
-        if localised_rows:
+                count = sum(map(len, dominant_rows[mode])) - len(rows) + 0.5 * PRIOR_ROWS
+                chance *= bdtr(len(rows), len(A), count / (len(A) * others.size + PRIOR_ROWS))
+        if localised_rows and chance <= MAX_LOCALISATION_CHANCE:
             warnings.append(_localisation_warning(r, localised_rows, len(factors), axes, cases))
     return warnings
 
@@ -168,9 +200,11 @@ def _localisation_warning(
         location = f"one fibre along {axes.mode_name(fibre_mode)}"
     else:
         mode = min(rows, key=lambda n: len(rows[n]))
-        indices = abbreviate_indices(rows[mode])
+        indices = axes.list_indices(mode, rows[mode])
         location = f"{_count_slabs(rows[mode])} of {axes.mode_name(mode)} ({indices})"
-        tip = "look at them" if cases == mode else f"if these may be bad samples, try cases={mode}"
+        tip = "look at them"
+        if _may_try_cases(axes, mode, cases):
+            tip = f"if these may be bad samples, try cases={axes.argument_of(mode)}"
     numbers = {"component": component, "modes": list(rows), "rows": list(rows.values())}
     return FitWarning("narrow", f"{component_name(component)} lives on {location}: {tip}", numbers)
 
@@ -179,20 +213,41 @@ def noisy_slab_warnings(
     outlying: Mapping[int, np.ndarray], axes: Axes, cases: int | None = None
 ) -> list[FitWarning]:
     """Warnings of slabs with far more noise than the others of their mode, which weigh little."""
-    tip = ": if they are bad samples, try cases={}" if cases is None else ""
+    warnings = []
+    for mode, indices in outlying.items():
+        sentence = (
+            f"{_count_slabs(indices)} of {axes.mode_name(mode)} with far more noise than the "
+            f"others ({axes.list_indices(mode, indices)})"
+        )
+        if _may_try_cases(axes, mode, cases):
+            sentence += f": if they are bad samples, try cases={axes.argument_of(mode)}"
+        numbers = {"mode": mode, "slabs": indices.tolist()}
+        warnings.append(FitWarning("outlying", sentence, numbers))
+    return warnings
+
+
+def _may_try_cases(axes: Axes, mode: int, cases: int | None) -> bool:
+    """Whether `cases` may help against bad slabs of a mode: not if it was given already."""
+    return cases is None and axes.may_hold_samples(mode)
+
+
+def unobserved_slab_warnings(slabs: Sequence[Sequence[int]], axes: Axes) -> list[FitWarning]:
+    """Warnings of slabs without observed entries, given those of each mode."""
     return [
         FitWarning(
-            "outlying",
-            f"{_count_slabs(indices)} of {axes.mode_name(mode)} with far more noise than the "
-            f"others ({abbreviate_indices(indices)}){tip.format(mode)}",
-            {"mode": mode, "slabs": indices.tolist()},
+            "unobserved",
+            f"{_count_slabs(rows)} of {axes.mode_name(mode)} without any observed entry "
+            f"({axes.list_indices(mode, rows)}), of which the model says nothing (rows of the "
+            "factor are 0, fit.full() is NaN): try to leave them out",
+            {"mode": mode, "slabs": list(rows)},
         )
-        for mode, indices in outlying.items()
+        for mode, rows in enumerate(slabs)
+        if len(rows)
     ]
 
 
 def single_start_warnings(reached: int, count: int) -> list[FitWarning]:
-    """The warning that no other start led to the model."""
+    """The warning that no other start, or too few others, led to the model."""
     sentence = f"only {reached} of {count} starts reached this model: try starts={3 * count}"
     return [FitWarning("one_start", sentence, {"reached": reached, "starts": count})]
 
@@ -215,9 +270,19 @@ def ambiguity_warnings(score: float) -> list[FitWarning]:
     return [FitWarning("ambiguous", sentence, {"score": score})]
 
 
-def structure_warnings(structure: ResidualStructure, rank: int, axes: Axes) -> list[FitWarning]:
+def structure_warnings(
+    structure: ResidualStructure, rank: int, axes: Axes, cases: int | None = None
+) -> list[FitWarning]:
     """Warnings of residuals that are not noise."""
-    tip = f"try rank {rank + 1}, more starts, or cases= if a mode holds samples"
+    tips = [f"rank {rank + 1}", "more starts"]
+    sample_modes = [
+        mode for mode in range(len(structure.autocorrelations)) if _may_try_cases(axes, mode, cases)
+    ]
+    if sample_modes and axes.has_names:
+        tips.append(f"cases={axes.argument_of(sample_modes[0])} if some of these may be bad")
+    elif sample_modes:
+        tips.append("cases= if a mode holds samples")
+    tip = f"try {', '.join(tips[:-1])}{',' * (len(tips) > 2)} or {tips[-1]}"
     numbers = {
         "alike": list(structure.autocorrelations),
         "leading": list(structure.leading_eigenvalues),
@@ -288,9 +353,3 @@ def subset_count_warnings(count: int, needed: int) -> list[FitWarning]:
 
 def _count_slabs(indices: Sequence[int] | np.ndarray) -> str:
     return "1 slab" if len(indices) == 1 else f"{len(indices)} slabs"
-
-
-def abbreviate_indices(rows: Sequence[int] | np.ndarray) -> str:
-    """The first indices as text, with "..." in place of the others."""
-    more = ", ..." if len(rows) > MAX_INDICES_SHOWN else ""
-    return ", ".join(map(str, rows[:MAX_INDICES_SHOWN])) + more

@@ -33,8 +33,14 @@ from robustcp.results.outliers import FLAG_RATE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from robustcp.starts.cases import CaseDiagnostics
+
 #: Samples with a larger share of bad entries keep all: which ones are good is then unknown.
 MAX_BAD_SHARE = 0.5
+#: A sample has many bad entries if their share is above this, ...
+MIN_MANY_SHARE = 0.25
+#: ... and above the median of all samples by this many robust standard deviations.
+MANY_SHARE_DEVIATIONS = 4.0
 #: Smaller standard deviations of scores, in units of their noise, are rounding errors.
 MIN_SCORE_SPREAD = 0.1
 #: Smaller residual distances, in units of the noise of an entry, are rounding errors.
@@ -44,6 +50,7 @@ MAX_SOLVE_ROUNDS = 100
 
 REGULAR = "regular"
 GOOD_LEVERAGE = "good leverage"
+MANY_BAD_ENTRIES = "many bad entries"
 ORTHOGONAL = "orthogonal outlier"
 BAD_LEVERAGE = "bad leverage"
 NO_DATA = "no data"
@@ -56,6 +63,9 @@ class Distances:
     "Before" means all entries. "After" means without bad entries, those with residuals beyond 3.29
     standard deviations of their noise; a sample of which more than half is bad keeps all entries.
     Distances are scaled to completely observed samples, and NaN for samples without entries.
+
+    Of a fit with `cases`, the bad samples of that mode are those of `fit.cases`, whatever their
+    residual distance: its cut-offs allow for few entries, large samples and many comparisons.
 
     Attributes
     ----------
@@ -75,6 +85,10 @@ class Distances:
         The share of bad entries in each sample.
     note : str
         How scores are compared where there are too few samples for a covariance.
+    flagged : boolean array (I,), optional
+        The bad samples of `fit.cases`.
+    share_cutoff : float
+        The share of bad entries above which a sample has many of them, compared with the others.
 
     Examples
     --------
@@ -97,6 +111,8 @@ class Distances:
     residual_cutoff: float
     shares: np.ndarray = field(repr=False)
     note: str = ""
+    flagged: np.ndarray | None = field(repr=False, default=None)
+    share_cutoff: float = math.inf
 
     @property
     def kinds(self) -> np.ndarray:
@@ -104,23 +120,29 @@ class Distances:
 
         "regular"; "good leverage": scores far from the others, and a small residual;
         "orthogonal outlier": ordinary scores, and a large residual; "bad leverage": scores far from
-        the others, and a large residual; "no data".
+        the others, and a large residual; "many bad entries": a small residual, but only without
+        far more bad entries than others have; "no data".
         """
-        return self._classify(self.score, self.residual)
+        kinds = self._classify(self.score, self.residual, self.bad)
+        small_residual = (kinds == REGULAR) | (kinds == GOOD_LEVERAGE)
+        return np.where(small_residual & (self.shares > self.share_cutoff), MANY_BAD_ENTRIES, kinds)
 
     @property
     def kinds_before(self) -> np.ndarray:
         """The kind of each sample, with its bad entries."""
-        return self._classify(self.score_before, self.residual_before)
+        bad = self.residual_before > self.residual_cutoff
+        return self._classify(self.score_before, self.residual_before, bad)
 
-    def _classify(self, score: np.ndarray, residual: np.ndarray) -> np.ndarray:
-        far_scores, large_residual = score > self.score_cutoff, residual > self.residual_cutoff
+    def _classify(self, score: np.ndarray, residual: np.ndarray, bad: np.ndarray) -> np.ndarray:
+        far_scores, large_residual = score > self.score_cutoff, bad
         conditions = [np.isnan(residual), far_scores & large_residual, large_residual, far_scores]
         return np.select(conditions, [NO_DATA, BAD_LEVERAGE, ORTHOGONAL, GOOD_LEVERAGE], REGULAR)
 
     @property
     def bad(self) -> np.ndarray:
         """True for samples with large residuals even without their bad entries."""
+        if self.flagged is not None:
+            return self.flagged
         return np.asarray(self.residual > self.residual_cutoff)
 
     @property
@@ -171,6 +193,7 @@ class Distances:
 _PLURALS = {
     BAD_LEVERAGE: "bad leverage",
     ORTHOGONAL: "orthogonal outliers",
+    MANY_BAD_ENTRIES: "with many bad entries",
     GOOD_LEVERAGE: "good leverage",
     REGULAR: "regular",
     NO_DATA: "without data",
@@ -185,6 +208,7 @@ def compute_distances(
     constraint: Constraint,
     name: str,
     labels: list[Any] | None,
+    cases: CaseDiagnostics | None = None,
 ) -> Distances:
     """The distances of the slabs of a mode.
 
@@ -200,6 +224,8 @@ def compute_distances(
         The constraint on single rows of the mode's factor.
     name, labels
         The name and the labels of the mode.
+    cases : CaseDiagnostics, optional
+        The diagnostics of the slabs, if the fit was told that the mode holds samples.
     """
     from scipy.special import ndtri
 
@@ -233,6 +259,8 @@ def compute_distances(
         _residual_cutoff(residual[has_data], slab_entries),
         shares,
         note,
+        None if cases is None else cases.flagged,
+        _share_cutoff(shares[has_data]),
     )
 
 
@@ -341,6 +369,13 @@ def _slab_squares(engine: Engine, factors: Factors, mode: int, loss: Loss) -> np
 
 
 # Metrics and cutoffs
+
+
+def _share_cutoff(shares: np.ndarray) -> float:
+    """The share of bad entries above which a sample has many of them."""
+    center = float(np.median(shares)) if shares.size else 0.0
+    spread = 1.4826 * float(np.median(np.abs(shares - center))) if shares.size else 0.0
+    return max(MIN_MANY_SHARE, center + MANY_SHARE_DEVIATIONS * spread)
 
 
 def _variance_within(limit: float) -> float:

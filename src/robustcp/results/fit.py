@@ -21,6 +21,7 @@ from robustcp.engines import (
     as_array,
     as_engine,
     axes_of,
+    locate_entries,
     to_host,
 )
 from robustcp.inference.parallel import Progress
@@ -88,6 +89,9 @@ class Fit:
     limits : Limits, optional
         The limits beyond which entries are censored, as given or found. Methods that take the data
         apply them.
+    unobserved : tuple of tuples of int, one for each mode
+        Slabs without any observed entry, of which the model says nothing: their rows of the factor
+        are 0, and `full`, `at` and `residuals` are NaN there.
     preprocessing : Preprocessing, optional
         The steps of `preprocess` with the centres and sizes found. Weights, factors, objective,
         noise and cases are then in preprocessed units; the model as `full` and `at` give it,
@@ -125,6 +129,7 @@ class Fit:
     constraints: Constraints = field(repr=False, default=())
     limits: Limits | None = field(repr=False, default=None)
     preprocessing: Preprocessing | None = field(repr=False, default=None)
+    unobserved: tuple[tuple[int, ...], ...] = field(repr=False, default=())
 
     def __post_init__(self) -> None:
         order = len(self.model.shape)
@@ -133,6 +138,7 @@ class Fit:
             "labels": (None,) * order,
             "units": ("",) * order,
             "constraints": (Free(),) * order,
+            "unobserved": ((),) * order,
         }
         for name, default in defaults.items():
             object.__setattr__(self, name, getattr(self, name) or default)
@@ -309,21 +315,28 @@ class Fit:
             starts=self.starts.without_models(),
             limits=self.limits and self.limits.reorder(arrangement),
             preprocessing=self.preprocessing and self.preprocessing.reorder(arrangement),
+            unobserved=tuple(
+                slabs if rows is None else tuple(np.flatnonzero(np.isin(rows, slabs)).tolist())
+                for slabs, rows in zip(
+                    arrangement.reorder(self.unobserved), arrangement.rows, strict=True
+                )
+            ),
         )
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the fit to a .npz, .nc, .json, .mat, .xlsx or .csv file; see `robustcp.save`.
 
+        A file that exists is replaced only with `overwrite=True`.
         `robustcp.load` brings it back from all but .csv, which holds weights, factors and labels.
         """
-        save(self, path)
+        save(self, path, overwrite=overwrite)
 
     def to_frames(self) -> dict[str, pandas.DataFrame]:
         """For each mode, by its name, its factor as a pandas.DataFrame.
 
-        Rows have the labels of the mode, columns the numbers of the components. Columns have
-        unit norm; `weights` has the sizes of the components. `attrs` of the frames say what
-        preprocessing the factors are of.
+        Rows have the labels of the mode, columns the numbers of the components, from 1 as in the
+        summary. Columns have unit norm; `weights` has the sizes of the components. `attrs` of the
+        frames say what preprocessing the factors are of.
 
         Examples
         --------
@@ -333,7 +346,7 @@ class Fit:
         (5, 2)
         """
         pandas = import_optional("pandas", "to_frames")
-        components = pandas.RangeIndex(self.rank, name="component")
+        components = pandas.RangeIndex(1, self.rank + 1, name="component")
         frames = {}
         for name, labels, A in zip(self.modes, self.labels, self.factors, strict=True):
             rows = range(A.shape[0]) if labels is None else labels
@@ -346,11 +359,12 @@ class Fit:
     def to_xarray(self) -> xarray.Dataset:
         """The weights and factors as an xarray.Dataset, with names, labels and units of the modes.
 
-        Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component).
+        Variables are `weights` and, for each mode, `factor_n`, of dimensions (mode, component);
+        components are numbered from 1.
         """
         xarray = import_optional("xarray", "to_xarray")
         data: dict[str, Any] = {"weights": ("component", np.asarray(to_host(self.weights)))}
-        coords: dict[str, Any] = {}
+        coords: dict[str, Any] = {"component": np.arange(1, self.rank + 1)}
         rows = zip(self.modes, self.labels, self.units, self.factors, strict=True)
         for n, (name, labels, unit, A) in enumerate(rows):
             data[f"factor_{n}"] = ((name, "component"), np.asarray(to_host(A)))
@@ -361,15 +375,31 @@ class Fit:
             attributes["preprocessing"] = self.preprocessing.describe(self.modes)
         return xarray.Dataset(data, coords=coords, attrs=attributes)
 
+    @property
+    def known_model(self) -> KruskalTensor:
+        """The model with NaN in the rows of slabs without any observed entry."""
+        if not any(self.unobserved):
+            return self.model
+        xp, factors = array_namespace(self.weights), []
+        for A, slabs in zip(self.factors, self.unobserved, strict=True):
+            row_is_unobserved = np.isin(np.arange(A.shape[0]), slabs)[:, None]
+            mask = xp.asarray(row_is_unobserved, device=device(A))
+            factors.append(xp.where(mask, xp.full_like(A, xp.nan), A))
+        return KruskalTensor(self.weights, tuple(factors))
+
     def full(self) -> Array:
-        """The model as a whole tensor, in the units of the data."""
-        full = self.model.full()
+        """The model as a whole tensor, in the units of the data.
+
+        NaN in slabs without any observed entry (`unobserved`).
+        """
+        full = self.known_model.full()
         return full if self.preprocessing is None else self.preprocessing.undo(full)
 
     def at(self, indices: Array | Sequence[Sequence[Any]]) -> Array:
         """The model's entries at some indices, integers of shape (count, N), in the data's units.
 
-        A list of tuples may have labels in place of integers, which are positions.
+        NaN in slabs without any observed entry. A list of tuples may have labels in place of
+        integers, which are positions.
         """
         if isinstance(indices, list | tuple):
             indices = [self._positions_of_row(row) for row in indices]
@@ -385,10 +415,12 @@ class Fit:
             examples = ", ".join(str(tuple(row)) for row in positions[outside][:3].tolist())
             raise ValueError(f"indices: outside of {self.shape}: {examples}")
         xp = array_namespace(self.weights)
-        entries = self.model.at(xp.asarray(positions.astype(np.int64), device=device(self.weights)))
+        entries = self.known_model.at(
+            xp.asarray(positions.astype(np.int64), device=device(self.weights))
+        )
         if self.preprocessing is None:
             return entries
-        return self.preprocessing.undo_listed(entries, tuple(positions.T))
+        return self.preprocessing.undo(entries, locate_entries(positions.T))
 
     def _positions_of_row(self, row: Any) -> Any:
         """The row with positions in place of labels; other things than rows as they are."""
@@ -400,7 +432,10 @@ class Fit:
         ]
 
     def residuals(self, X: Any) -> Array:
-        """X minus the model, as an array of X's library; for Observed, one for each entry."""
+        """X minus the model, as an array of X's library; for Observed, one for each entry.
+
+        NaN where X is missing, and in slabs of which the model says nothing (`unobserved`).
+        """
         return FittedView.of(self, X).residuals()
 
     def outliers(self, X: Any, *, rate: float = FLAG_RATE, control: str = "each") -> Outliers:
@@ -609,6 +644,42 @@ class Fit:
         return view.uncertainty(
             method, mode=mode, n=n, level=level, rng=rng, jobs=jobs, progress=progress
         )
+
+    def impute(self, X: Any, *, flagged: bool = False, uncertainty: bool = False) -> Any:
+        """X with the model's entries in place of missing ones; all others stay as they are.
+
+        Slabs without any observed entry, of which the model says nothing, stay missing.
+
+        Parameters
+        ----------
+        X : array, masked array, Observed, what `read` returns, or of xarray or pandas
+            The data, or other data of the same shape.
+        flagged : bool
+            Whether entries that ``fit.outliers(X)`` flags are replaced too.
+        uncertainty : bool
+            Whether standard errors of the filled entries are returned with them.
+
+        Returns
+        -------
+        data of the kind of X, or Imputation
+            With the names, labels and type of X; floats where X has integers and entries are
+            replaced. Lists and tables keep their order, with what they did not list appended.
+            Data in chunks gives an array of Dask, which is computed when it is asked for.
+            With `uncertainty` an `Imputation` of `values`, `model_errors` (standard errors of the
+            model's entries) and `prediction_errors` (these and the noise of a measurement
+            together), all of the kind of X.
+
+        Examples
+        --------
+        >>> import numpy as np, robustcp
+        >>> X = robustcp.simulate((12, 11, 10), 2, eta=0, gamma=0, rng=0).data.copy()
+        >>> truth = X[3, 4, 5]
+        >>> X[3, 4, 5] = np.nan
+        >>> filled = robustcp.cp(X, 2).impute(X)
+        >>> bool(abs(filled[3, 4, 5] - truth) < 0.2)
+        True
+        """
+        return FittedView.of(self, X).impute(X, flagged=flagged, uncertainty=uncertainty)
 
     def report(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from robustcp._util import checks
 from robustcp._util.typing import Array, Factors
 from robustcp.engines import Engine
 from robustcp.noise import Noise
+from robustcp.results.runs import Run, find_runs, ordered_mode
 
 if TYPE_CHECKING:
     from robustcp.results.fit import Fit
@@ -199,6 +200,36 @@ class Outliers:
         shares, labels = self.slabs[n], self.fit.labels[n]
         order = np.argsort(-shares, kind="stable")[:count].tolist()
         return [Slab(k, float(shares[k]), None if labels is None else labels[k]) for k in order]
+
+    def runs(self, along: int | str | None = None) -> list[Run]:
+        """Flagged entries that follow each other along a mode, on the same side of the model.
+
+        Missing entries do not interrupt a run.
+
+        Parameters
+        ----------
+        along : int or str, optional
+            The mode by number or name; by default one whose labels are dates, else one whose labels
+            are rising numbers, else the longest.
+
+        Returns
+        -------
+        list of Run
+            The longest first; each prints as a sentence.
+
+        Examples
+        --------
+        >>> import robustcp
+        >>> X = robustcp.simulate((12, 11, 10), 2, eta=0, gamma=0, rng=0).data.copy()
+        >>> X[3, 4, 2:6] += 5.0
+        >>> print(robustcp.cp(X, 2).outliers(X).runs(2)[0])  # doctest: +ELLIPSIS
+        mode 0 3, mode 1 4, mode 2 from 2 to 5, too high (4 entries, z up to ...)
+        """
+        axes, shape = self.fit.axes, self.fit.shape
+        mode = ordered_mode(axes, shape) if along is None else axes.mode_number("along", along)
+        residuals = self.engine.entries(self.factors)
+        scores = replace(residuals, values=residuals.values / self._score_unit)
+        return find_runs(scores, self.threshold, mode, axes)
 
 
 def _fdr_threshold(scores: np.ndarray, rate: float) -> float:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robustcp._util.text import label_text
 from robustcp._util.version import __version__
 from robustcp.constraints import Free
 from robustcp.model.kruskal import component_name, host_factors
 from robustcp.noise import Noise
-from robustcp.plot.ticks import label_text
 from robustcp.results.outliers import Outliers
 
 if TYPE_CHECKING:

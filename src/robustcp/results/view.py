@@ -17,6 +17,7 @@ from robustcp.noise import Noise, estimate_model_noise
 from robustcp.optimize.problem import Problem
 from robustcp.persist.writing import write_bytes
 from robustcp.results.distances import Distances, compute_distances
+from robustcp.results.imputation import impute
 from robustcp.results.outliers import FLAG_RATE, Outliers
 from robustcp.results.summary import Summary
 
@@ -90,13 +91,16 @@ class FittedView:
         if noise.known:
             return noise.scaled(1 / problem.units.factor)
         kind = noise.kind if noise.kind_determined else None
+        initial = noise.scaled(1 / problem.units.factor) if noise.kind_determined else None
         return estimate_model_noise(
-            problem.engine, self.factors, problem.resolution, problem.units, kind
+            problem.engine, self.factors, problem.resolution, problem.units, kind, initial
         )
 
     def residuals(self) -> Array:
         """The data minus the model; see `Fit.residuals`."""
-        r = self.engine.map_residuals(lambda r: r, self.data_factors)
+        factors = self.fit.known_model.absorbed()
+        known_factors = tuple(self.engine.asarray(to_host(A)) for A in factors)
+        r = self.engine.map_residuals(lambda r: r, known_factors)
         preprocessing = self.fit.preprocessing
         if preprocessing is None:
             return r
@@ -112,15 +116,15 @@ class FittedView:
         """The standard deviation of the noise of each entry; see `Fit.sigma`."""
         scales = self._standardize(self.problem.engine, self.noise).entry_scales()
         sigma = self.noise.sigma * self.problem.units.factor * scales
-        preprocessing, locate = self.fit.preprocessing, self.engine.locate
-        if preprocessing is None:
+        if self.fit.preprocessing is None:
             return sigma
-        if preprocessing.affine:
-            return preprocessing.undo_difference(sigma, locate)
-        r = self.engine.map_residuals(lambda r: r, self.data_factors)
-        model = self.engine.values() - r
-        low, high = (preprocessing.undo(model + s, locate) for s in (-sigma, sigma))
-        return 0.5 * (high - low)
+        return self.fit.preprocessing.undo_errors(
+            sigma,
+            lambda: (
+                self.engine.values() - self.engine.map_residuals(lambda r: r, self.data_factors)
+            ),
+            self.engine.locate,
+        )
 
     @cached_property
     def outliers(self) -> Outliers:
@@ -149,6 +153,7 @@ class FittedView:
             fit.constraints[mode].of_rows,
             fit.modes[mode],
             fit.labels[mode],
+            fit.cases if fit.cases is not None and fit.cases.mode == mode else None,
         )
 
     def _standardize(self, engine: Engine, noise: Noise) -> Engine:
@@ -168,6 +173,10 @@ class FittedView:
         """Intervals for the entries of the factors; options are those of `Fit.uncertainty`."""
         mode = None if mode is None else self.fit.axes.mode_number("mode", mode)
         return uncertainty(self.fit, self.problem, method, mode, **options)
+
+    def impute(self, X: Any, *, flagged: bool = False, uncertainty: bool = False) -> Any:
+        """The data, of which the view was made, with missing entries filled; see `Fit.impute`."""
+        return impute(self, X, flagged=flagged, uncertainty=uncertainty)
 
     def report(
         self,

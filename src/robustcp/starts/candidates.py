@@ -111,7 +111,12 @@ class Starts(tuple[float, ...]):
         """A copy in which `reached` counts the starts whose model is that of start `number`."""
         if not self.models:
             return self
-        reached = sum(is_same_model(model, self.models[number]) for model in self.models)
+        return self.with_reached(
+            sum(is_same_model(model, self.models[number]) for model in self.models)
+        )
+
+    def with_reached(self, reached: int) -> Starts:
+        """A copy with another number of starts that ended at the best model."""
         return Starts(self, reached, self.final, self.models, self.families, self.seconds)
 
 
@@ -205,10 +210,10 @@ class Candidates(Generic[C]):
                 distinct.append(candidate)
         return distinct
 
-    def select(self) -> list[C]:
+    def select(self, alternatives: Iterable[C] = ()) -> list[C]:
         """The two cheapest models of each round, without duplicates and without candidates whose
         cost is far above the lowest. Two of each round, so that later rounds do not displace good
-        candidates.
+        candidates. The second is the cheapest of the `alternatives`, whatever its cost.
         """
         max_cost = self.best.cost + self._settings.max_cost_gap
         leading = (
@@ -216,7 +221,14 @@ class Candidates(Generic[C]):
             for candidates in self.rounds
             for candidate in self.distinct(c for c in candidates if c.cost <= max_cost)[:2]
         )
-        return self.distinct(leading)
+        best, *others = self.distinct(leading)
+        second = [c for c in self.distinct([best, *alternatives]) if c is not best][:1]
+        others = [
+            c
+            for c in others
+            if not any(is_same_model(c.model, new.model, self._settings) for new in second)
+        ]
+        return [best, *second, *others]
 
 
 def multistart(

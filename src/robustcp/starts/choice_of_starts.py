@@ -8,7 +8,8 @@ First come up to six starts that minimise the 1-norm, in blocks of two (all at o
 few entries). Each further family has an indication, which is cheap to evaluate from the candidates
 at hand:
 
-- starts without outlying fibres: a component is localised, and would explain such fibres;
+- starts without outlying fibres: a component is localised, and would explain such fibres; or it is
+  constant on a block, and may explain no more than that;
 - component searches: rows have few entries, or entries are missing and starts disagree;
 - quantile starts: the best model explains little, or starts disagree;
 - exchanged components: starts disagree; or they agree, but the residuals are not noise, or a
@@ -202,14 +203,14 @@ class Search:
     def add_block(
         self, candidates: Candidates[Candidate], proposals: Iterator[L1Proposal], size: int
     ) -> Iterator[None]:
-        """Add the next starts that minimise the 1-norm; and two starts without outlying fibres, if
-        a localised component of the best candidate may have fitted such fibres."""
+        """Add the next starts that minimise the 1-norm; and two starts without some fibres, if a
+        component of the best candidate may have fitted no more than these."""
         self.add(candidates, list(itertools.islice(proposals, size)))
         fibres = self.fitter.find_artifact_fibres(candidates.best)
         if fibres is not None:
             first_two = itertools.islice(self.l1_proposals(), 2)
             description = fibres.describe(self.fitter.problem.engine.view.axes)
-            reason = f"a component is localised on a few slabs, and {description} look outlying"
+            reason = f"a component may have fitted no more than {description}"
             self.add(candidates, [replace(start, excluded=fibres) for start in first_two], reason)
         yield
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from robustcp.noise import (
     find_outlying_fibres,
     fit_contaminated_normal,
     measure_structure,
+    median_magnitude,
     model_entropy,
 )
 from robustcp.optimize.posterior import Posterior
@@ -144,6 +145,20 @@ class Criterion:
             return False
         return are_evenly_spread(np.abs(residuals.values) > 5 * mixture.sigma, residuals.indices)
 
+    def explains_its_entries(self, factors: Factors, sigma: float) -> bool:
+        """Whether a model explains the entries where it is beyond the noise, which may be few.
+
+        A sparse model hardly lowers the entropy of all data. These entries must be more than its
+        parameters, and most of their residuals much smaller than the data.
+        """
+        engine, settings = self.problem.engine.censored(None), self.settings
+        data, residuals = engine.sample().values, engine.sample(factors).values
+        entries = np.abs(data - residuals) > sigma
+        if entries.sum() < settings.min_explained_entries * factors[0].shape[1] * sum(engine.shape):
+            return False
+        size, rest = (median_magnitude(values[entries]) for values in (data, residuals))
+        return rest < settings.max_unexplained_ratio * size
+
     def is_noise(self, factors: Factors, fibres: Fibres | None = None) -> bool:
         """Whether the residuals of a model are noise, apart from outlying fibres."""
         engine = self.problem.engine
@@ -177,6 +192,44 @@ def localised_components(factors: Factors, settings: SearchSettings = SEARCH_SET
     shares = [concentration(A, settings.localised_row_share) for A in host]
     localised = [share > settings.localised_energy_share for share in shares]
     return [int(r) for r in np.flatnonzero(np.any(localised, axis=0))]
+
+
+def fibres_of_blocks(factors: Factors, settings: SearchSettings = SEARCH_SETTINGS) -> Fibres | None:
+    """The fibres through the blocks on which components are constant; None if there is none.
+
+    Such a component, nearly 0 elsewhere, may have fitted a shade or a saturated patch. Its columns
+    are constant on some rows in all modes but at most one. Fibres are taken along that mode, or
+    along the mode in which the block is longest.
+    """
+    host = [np.asarray(to_host(A), dtype=np.float64) for A in factors]
+    shape = tuple(len(A) for A in host)
+    fibres = Fibres(shape)
+    for r in range(host[0].shape[1]):
+        rows = [_rows_of_constant(A[:, r], settings) for A in host]
+        counts = [int(in_block.sum()) for in_block in rows]
+        constant = [count for count, size in zip(counts, shape, strict=True) if count < size]
+        if (
+            len(constant) < max(len(shape) - 1, 2)
+            or sum(constant) - len(constant) < settings.min_block_rows
+        ):
+            continue
+        along = int(np.argmax([in_block.mean() for in_block in rows]))
+        rows[along] = np.ones(1, dtype=bool)
+        fibres |= Fibres(shape, ((along, reduce(np.multiply.outer, rows)),))
+    return fibres or None
+
+
+def _rows_of_constant(column: np.ndarray, settings: SearchSettings) -> np.ndarray:
+    """The rows on which a column is nearly constant, a mask, if it is nearly 0 on the others; or
+    else all rows."""
+    in_block = np.asarray(np.abs(column) > 0.5 * np.max(np.abs(column), initial=0.0))
+    everywhere = np.ones_like(in_block)
+    if not 0 < np.mean(in_block) <= settings.max_block_row_share:
+        return everywhere
+    level = float(np.mean(column[in_block]))
+    limit = settings.max_level_deviation * abs(level)
+    is_constant = np.std(column[in_block]) <= limit
+    return in_block if is_constant and np.mean(column[~in_block] ** 2) <= limit**2 else everywhere
 
 
 def has_split_component(factors: Factors, settings: SearchSettings = SEARCH_SETTINGS) -> bool:

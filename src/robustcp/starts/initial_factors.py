@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from robustcp._util import checks
 from robustcp._util.typing import Factors
-from robustcp.constraints import Constraints
+from robustcp.constraints import Constraints, Free
 from robustcp.engines import Engine, as_array, check_device, to_host
 from robustcp.model.kruskal import KruskalTensor
 from robustcp.noise import median_magnitude
 from robustcp.optimize.problem import Problem
+from robustcp.optimize.solver import Solver, Stage
 from robustcp.starts.random import random_factors
 from robustcp.starts.search_log import SearchLog
 from robustcp.starts.spectral import spectral_factors
@@ -76,6 +76,39 @@ class Initialization(Start):
         return StartingPoint(tuple(A * size ** (1 / order) for A in factors))
 
 
+#: Sweeps without some constraints, before a fit from a single start.
+RELAXED_SWEEPS = 50
+
+
+@dataclass(frozen=True)
+class RelaxedStart(Start):
+    """A start, and some sweeps without the constraints that are relaxed at starts.
+
+    They have local minima near starts that do not satisfy them: a known column may be taken for
+    that of another component.
+    """
+
+    start: Start
+    stage: Stage
+
+    def __call__(
+        self,
+        problem: Problem,
+        rank: int,
+        rng: np.random.Generator,
+        constraints: Constraints,
+        search_log: SearchLog | None = None,
+    ) -> StartingPoint:
+        relaxed = tuple(Free() if c.relaxed_at_start else c for c in constraints)
+        point = self.start(problem, rank, rng, relaxed, search_log)
+        if point.warm_start or problem.engine.max_abs == 0:
+            return point
+        solver = Solver(problem, (self.stage,), constraints=relaxed)
+        search_log = search_log or SearchLog()
+        factors = search_log.run(solver, lambda: solver.start(point.factors), RELAXED_SWEEPS)
+        return replace(point, factors=factors)
+
+
 def make_starts(
     init: Any, count: int, start_type: Callable[[str], Start] = Initialization
 ) -> list[Start]:
@@ -87,32 +120,29 @@ def make_starts(
 def zero_unobserved_rows(
     problem: Problem, factors: Factors, modes: Sequence[int], constraints: Constraints
 ) -> Factors:
-    """Set rows without observed entries to zero, in the modes to be fitted, with a warning.
-
-    Modes whose constraint couples rows are left unchanged. Rows of slabs that the problem excludes
-    are set to zero without a warning.
-    """
-    engine = problem.engine
-    if engine.complete:
-        return factors
-    new_factors = []
-    for mode, A in enumerate(factors):
-        rows_independent = mode in modes and not constraints[mode].couples_rows
-        unobserved = (
-            np.flatnonzero(engine.slab_counts(mode) == 0) if rows_independent else np.array([])
-        )
-        if np.setdiff1d(unobserved, problem.excluded_slabs.get(mode, ())).size:
-            shown = ", ".join(map(str, unobserved[:5])) + (", ..." if unobserved.size > 5 else "")
-            checks.warn(
-                f"X: {unobserved.size} slabs of mode {mode} have no observed entry ({shown}); "
-                "their rows of the factor are 0"
-            )
-        if unobserved.size:
+    """Set rows that no entry tells anything about to zero; see `unobserved_rows`."""
+    engine, new_factors = problem.engine, list(factors)
+    for mode, rows in enumerate(unobserved_rows(engine, modes, constraints)):
+        if rows.size:
             observed_mask = np.ones((engine.shape[mode], 1))
-            observed_mask[unobserved] = 0.0
-            A = A * engine.asarray(observed_mask)
-        new_factors.append(A)
+            observed_mask[rows] = 0.0
+            new_factors[mode] = factors[mode] * engine.asarray(observed_mask)
     return tuple(new_factors)
+
+
+def unobserved_rows(
+    engine: Engine, modes: Sequence[int], constraints: Constraints
+) -> list[np.ndarray]:
+    """For each mode the rows without observed entries that nothing else determines.
+
+    There are none in modes that are held fixed, nor where a constraint infers rows from others.
+    """
+    return [
+        np.flatnonzero(engine.slab_counts(mode) == 0)
+        if mode in modes and not constraints[mode].leaves_empty_rows and not engine.complete
+        else np.array([], dtype=np.intp)
+        for mode in range(engine.order)
+    ]
 
 
 def factors_from_init(engine: Engine, rank: int, init: Any) -> Factors:

@@ -28,6 +28,7 @@ from robustcp.optimize.solver import Solver, Stage
 from robustcp.starts.candidates import Candidate
 from robustcp.starts.criterion import (
     Criterion,
+    fibres_of_blocks,
     has_split_component,
     leave_one_component_out,
     localised_components,
@@ -183,13 +184,16 @@ class StartFitter:
         return min(candidates, key=lambda candidate: candidate.cost)
 
     def find_artifact_fibres(self, candidate: Candidate) -> Fibres | None:
-        """The outlying fibres given a candidate's model without its localised components, which may
-        have fitted such fibres. None if there is no localised component or no such fibre.
+        """The fibres through blocks on which components are constant; or the outlying fibres given
+        a candidate's model without its localised components, which may have fitted such fibres.
+
+        None if there is no such block, and no localised component or no such fibre.
         """
         localised = localised_components(candidate.factors, self.settings)
         remaining = [r for r in range(candidate.factors[0].shape[1]) if r not in localised]
         if not localised or not remaining:
-            return None
+            excludable = self.problem.engine.takes_weights and self.problem.engine.order > 2
+            return fibres_of_blocks(candidate.factors, self.settings) if excludable else None
         engine = self.problem.engine
         factors = tuple(
             engine.xp.stack([A[:, r] for r in remaining], axis=1) for A in candidate.factors
@@ -242,19 +246,25 @@ class StartFitter:
         concat = self.problem.engine.xp.concat
         return tuple(concat([A, size * B], axis=1) for A, B in zip(factors, new, strict=True))
 
-    def replace_redundant_component(self, candidate: Candidate) -> Candidate:
+    def replace_redundant_component(
+        self, candidate: Candidate, *, refit: bool = False
+    ) -> Candidate:
         """The candidate with a redundant component, such as half of a split one, replaced by a new
         one, if that hardly raises the cost.
+
+        With `refit` a component is also redundant if the others can make up for it.
         """
         if candidate.factors[0].shape[1] == 1:
             return candidate
         pruned = self.prune_component(candidate.factors)
         if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
-            if not has_split_component(candidate.factors, self.settings):
+            if has_split_component(candidate.factors, self.settings):
+                reduced_models = self.leave_one_out(candidate.factors)
+            elif refit and pruned.cost < candidate.cost + self.settings.max_entropy_rise_to_refit:
+                reduced_models = [pruned.factors]
+            else:
                 return candidate
-            pruned = self._best_candidate(
-                map(self.fit_cauchy, self.leave_one_out(candidate.factors))
-            )
+            pruned = self._best_candidate(map(self.fit_cauchy, reduced_models))
             if pruned.cost > candidate.cost + self.settings.negligible_entropy_rise:
                 return candidate
         new = Initialization("clipped")(

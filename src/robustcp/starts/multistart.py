@@ -16,7 +16,7 @@ from robustcp.noise import estimate_rough_noise, find_outlying_fibres
 from robustcp.optimize.problem import Problem
 from robustcp.starts.candidates import Candidate, Candidates, Starts
 from robustcp.starts.choice_of_starts import Search, make_fitter
-from robustcp.starts.criterion import localised_components
+from robustcp.starts.criterion import fibres_of_blocks, localised_components
 from robustcp.starts.initial_factors import Initialization
 from robustcp.starts.loose_fits import StartFitter
 from robustcp.starts.search_log import SearchLog, transfer_factors
@@ -139,6 +139,10 @@ class Multistart(Start):
     ) -> list[StartingPoint]:
         """The starting points of the final fits, from the best of the selected candidates."""
         settings, numbers = self.settings, {id(c): number for number, c in enumerate(candidates)}
+        alternatives = list[Candidate]()
+        if fibres_of_blocks(candidates.best.factors, settings) is not None:
+            # Its cost is lower if it has fitted a block; models without this are compared later.
+            alternatives = [candidate for candidate in candidates if candidate.fibres is not None]
         max_final_fits = max(
             settings.min_final_fits, int(settings.max_final_fit_entries / problem.engine.count)
         )
@@ -147,7 +151,7 @@ class Multistart(Start):
                 _starting_point(problem, fitter, subsample, candidate, constraints),
                 start_number=numbers[id(candidate)],
             )
-            for candidate in candidates.select()[:max_final_fits]
+            for candidate in candidates.select(alternatives)[:max_final_fits]
         ]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from robustcp._util.interrupts import stop_requested
+from robustcp._util.typing import Factors
 from robustcp.engines import Engine, Fibres
 from robustcp.optimize.schedules import (
     Continuation,
@@ -81,17 +82,21 @@ class L1Proposal:
 
     def fit(self, fitter: StartFitter, rank: int, rng: np.random.Generator) -> Candidate:
         data = fitter if self.excluded is None else fitter.without_fibres(self.excluded)
-        initial_factors = data.initialize(self.kind, rank + self.extra_component, rng)
+        factors = self.fit_loosely(data, rank + self.extra_component, rng)
+        if self.extra_component:
+            factors = data.fit_cauchy(data.prune_component(factors).factors)
+        return Candidate(factors, fitter.criterion.cost(factors), self.excluded)
+
+    def fit_loosely(self, data: StartFitter, rank: int, rng: np.random.Generator) -> Factors:
+        """Factors after minimising the 1-norm, then Cauchy's loss."""
+        initial_factors = data.initialize(self.kind, rank, rng)
         continuation = Continuation(*data.epsilon_range(self.epsilon_share))
         schedule = (
             StandardizedL1(continuation, data.problem.resolution)
             if self.standardized
             else continuation
         )
-        factors = data.run_stages([data.stage(schedule, 1), data.cauchy_stage], initial_factors)
-        if self.extra_component:
-            factors = data.fit_cauchy(data.prune_component(factors).factors)
-        return Candidate(factors, fitter.criterion.cost(factors), self.excluded)
+        return data.run_stages([data.stage(schedule, 1), data.cauchy_stage], initial_factors)
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,7 @@ def l1_proposals(
     """
     kinds = _initializations(engine, init, settings)
     proposals = (L1Proposal.from_number(number, *kind) for number, kind in enumerate(kinds))
-    if init == "auto" and reorder and _is_mostly_positive(engine, settings):
+    if init == "auto" and reorder and is_mostly_positive(engine, settings):
         order = settings.positive_data_order
         first = list(itertools.islice(proposals, len(order)))
         yield from (first[number] for number in order)
@@ -192,7 +197,7 @@ def _initializations(
         yield from (("positive", small), ("random", large), ("positive", large), ("random", small))
 
 
-def _is_mostly_positive(engine: Engine, settings: SearchSettings) -> bool:
+def is_mostly_positive(engine: Engine, settings: SearchSettings = SEARCH_SETTINGS) -> bool:
     """Whether nearly all nonzero entries are positive (`mostly_positive_share`) and over 40% of
     the entries are observed."""
     if observed_share(engine) <= 0.4:

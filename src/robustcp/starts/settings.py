@@ -51,8 +51,14 @@ class SearchSettings:
     cost_per_parameter: float = 2.0
     #: If the best model lowers the entropy of the data by less, most entries may be outliers.
     large_entropy_drop: float = 1.0
+    #: A model explains its entries if they are at least so many times its parameters, ...
+    min_explained_entries: float = 3.0
+    #: ... and the median magnitude of their residuals is below this share of that of the data.
+    max_unexplained_ratio: float = 0.25
     #: A component of a candidate is replaced if the entropy without it rises by no more than this.
     negligible_entropy_rise: float = 0.005
+    #: Whether other components make up for one is tried if the entropy rises by no more than this.
+    max_entropy_rise_to_refit: float = 0.3
     #: Multiplier of each factor of the component that replaces it.
     replacement_size: float = 0.1
     #: Component searches for matrices agree if their costs per entry differ by less than this.
@@ -61,6 +67,14 @@ class SearchSettings:
     localised_row_share: float = 0.05
     #: ... holds this share of the squares.
     localised_energy_share: float = 0.9
+    #: A column is constant on some rows if entries above half the largest, and the others, differ
+    #: from one level, and from 0, by at most this share of the level (root mean squares), ...
+    max_level_deviation: float = 0.1
+    #: ... and if it is so on at most this share of the rows.
+    max_block_row_share: float = 0.7
+    #: A component is constant on a block if its columns, but for one, are constant on some rows, on
+    #: so many in all beyond the first of each mode: fewer may be alike by chance.
+    min_block_rows: int = 4
     #: Two columns are alike above this cosine.
     similar_cosine: float = 0.8
     #: Multiplier of each factor of a new component.
@@ -160,21 +174,58 @@ class CaseSettings:
     max_subsets: int = 300
     #: Share of the samples that must be good; models are compared by this share of the samples.
     good_share: float = 0.6
-    #: Concentration steps of each subset.
-    concentration_steps: int = 1
-    #: Number of best subsets that get further concentration steps.
-    best_subsets: int = 4
-    #: Further concentration steps of the best subsets.
-    final_concentration_steps: int = 3
+    #: Share of the samples in a large subset.
+    subset_share: float = 0.75
+    #: Extra components of large subsets, in turn; they are pruned.
+    extra_components: tuple[int, ...] = (1, 1, 1, 2)
+    #: From this start on every second subset is small: `extra_subset_samples` beyond the rank.
+    large_subsets: int = 8
+    #: Starts of mostly positive data: kind of initial factors, multiple for the first epsilon, and
+    #: whether residuals are divided by scales of their slabs.
+    positive_starts: tuple[tuple[str, float, bool], ...] = (
+        ("positive", 1.0, False),
+        ("positive", 0.03, True),
+        ("clipped", 0.03, True),
+        ("random", 0.03, False),
+    )
+    #: The same of other data.
+    signed_starts: tuple[tuple[str, float, bool], ...] = (
+        ("clipped", 0.03, True),
+        ("random", 0.03, False),
+        ("clipped", 1.0, False),
+        ("random", 1.0, False),
+    )
+    #: Number of agreeing starts that ends the search, ...
+    sufficient_same_starts: int = 4
+    #: ... and the same if the residuals are noise.
+    sufficient_same_noise_starts: int = 3
+    #: A component is localised if all but 40% of the samples hold less than this share of its
+    #: squares, ...
+    localised_remainder: float = 0.1
+    #: ... and less than this multiple of the median of the components; ...
+    least_remainder_ratio: float = 0.65
+    #: ... or less than this share, whatever the other components.
+    tiny_remainder: float = 0.02
+    #: So many models are then fitted to the other samples, at least.
+    fits_without_localised_samples: int = 6
+    #: Fits whose cost exceeds the lowest by more get no concentration steps.
+    max_cost_gap: float = 0.3
+    #: Largest number of concentration steps.
+    concentration_steps: int = 3
+    #: Concentration steps end with one that lowers the cost by less.
+    min_cost_decrease: float = 0.03
+    #: Number of models that are fitted to the end unless subsets agree and residuals are noise, ...
+    min_final_fits: int = 3
+    #: ... and of small data, which `max_final_fit_entries` of `SearchSettings` allows.
+    max_final_fits: int = 6
+    #: Distances smaller than this share of the median count as this share.
+    min_distance_share: float = 0.1
     #: Number of entries on which subsets are compared.
     subset_fit_entries: int = 1 << 15
-    #: Starts of the subsets: kind of initial factors, and multiple for the first epsilon.
-    subset_starts: tuple[tuple[str, float], ...] = (
-        ("clipped", 0.03),
-        ("positive", 1.0),
-        ("random", 1.0),
-        ("random", 0.03),
-    )
+    #: Cells beyond this many scales of their sample are outliers, ...
+    bad_cell_limit: float = 3.5
+    #: ... and are left out of it, so many times.
+    scale_rounds: int = 2
     #: A sample is bad if its log distance exceeds the median by more than each of three limits:
     #: this many robust standard deviations of the log distances, ...
     cutoff_deviations: float = 4.0
@@ -182,10 +233,26 @@ class CaseSettings:
     cutoff_standard_errors: float = 5.0
     #: ... and the logarithm of this factor.
     min_cutoff_ratio: float = 1.3
+    #: Length of the interval of the middle 60% of a standard normal distribution.
+    normal_interval: float = 1.683
     #: Standard error of the logarithm of a median magnitude, times the square root of the count.
     log_median_standard_error: float = 1.17
     #: Smallest distance.
     min_distance: float = 1e-12
+    #: By how much the variance of the model of a sample that was left out, which the errors of the
+    #: other factors cause, may exceed its estimate.
+    left_out_variance_ratio: float = 2.0
+    #: Samples are not readmitted if the cost rises by more than this, or by more than the number of
+    #: parameters per entry.
+    max_cost_rise: float = 0.01
+    #: Coefficients by which squared distances may grow with the squared relative size of samples.
+    growth_coefficients: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+    #: Samples of ordinary size are within this many robust standard deviations of log sizes.
+    ordinary_deviations: float = 2.5
+    #: The standard deviation of the log distances of most of these must be smaller by this factor.
+    min_growth_gain: float = 0.6
+    #: Of fewer samples it is not estimated.
+    min_samples_for_growth: int = 8
     #: Largest number of times that the model is fitted again without the bad samples.
     max_rounds: int = 5
 

@@ -45,8 +45,10 @@ FORMATS = {
 }
 
 
-def save(fit: Fit, path: str | Path) -> None:
+def save(fit: Fit, path: str | Path, *, overwrite: bool = False) -> None:
     """Write a fit to a file, in the format of its suffix. If that fails, no partial file is left.
+
+    A file that exists is replaced only with `overwrite=True`, or else raises a FileExistsError.
 
     `.npz`, `.nc` (NetCDF), `.json`, `.mat` and `.xlsx` hold all of a fit but the models of its
     starts, and `load` returns it with the same bits (from .xlsx to 15 digits). Losses and
@@ -70,6 +72,8 @@ def save(fit: Fit, path: str | Path) -> None:
     True
     """
     path = check_suffix(path)
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"path: {path} exists; overwrite=True replaces it")
     FORMATS[path.suffix].write(fit, path)
 
 
@@ -78,7 +82,7 @@ def save_to_temporary_folder(fit: Fit) -> Path:
     handle, name = tempfile.mkstemp(prefix="robustcp-", suffix=".npz")
     os.close(handle)
     try:
-        save(fit, name)
+        save(fit, name, overwrite=True)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcp._util.typing import Array
-from robustcp.constraints import Constraint, Free, Nonnegative, Smooth, Unimodal
+from robustcp.constraints import (
+    Constraint,
+    Fixed,
+    Free,
+    Monotone,
+    Nonnegative,
+    Orthogonal,
+    Simplex,
+    Smooth,
+    Sparse,
+    Unimodal,
+)
 from robustcp.engines import (
     Anscombe,
     Center,
@@ -33,15 +44,30 @@ FitContent = tuple[dict[str, np.ndarray], dict[str, Any]]
 #: The constraints that a file may name; a constraint of another type is saved, and loaded, as its
 #: name only (`ForeignConstraint`).
 CONSTRAINTS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Free, Nonnegative, Smooth, Unimodal)
+    kind.__name__: kind
+    for kind in (
+        Fixed,
+        Free,
+        Monotone,
+        Nonnegative,
+        Orthogonal,
+        Simplex,
+        Smooth,
+        Sparse,
+        Unimodal,
+    )
 }
 
 #: The numbers of a noise: their keys in files, and the attributes of `Noise`. Where the names
 #: differ, files keep the name that the attribute had when the format was made.
+#: Files of earlier versions lack those of `LATER_NOISE_FIELDS`.
 NOISE_FIELDS = {
     "sigma": "sigma", "variance": "variance", "least": "least", "above": "above", "below": "below",
     "clean": "clean", "beyond": "rejected_share", "looked": "kind_determined",
+    "shifted": "shifted", "shift": "shift",
 }  # fmt: skip
+
+LATER_NOISE_FIELDS = ("shifted", "shift")
 
 #: The arrays of `CaseDiagnostics`, with a value for each sample.
 CASE_ARRAYS = ("weights", "distances", "cutoffs")
@@ -141,6 +167,7 @@ def fit_metadata(fit: Fit) -> dict[str, Any]:
         "constraints": [
             _describe_instance(constraint, CONSTRAINTS) for constraint in fit.constraints
         ],
+        "unobserved": [list(slabs) for slabs in fit.unobserved],
     }
 
 
@@ -186,7 +213,9 @@ def decode_instance(
     if numbers is None or name not in known_types:
         return foreign_type(name)
     class_ = known_types[name]
-    if set(numbers) != {field.name for field in fields(class_)}:
+    differences = set(numbers) ^ {field.name for field in fields(class_)}
+    may_lack = set(class_.later_fields) - set(numbers) if issubclass(class_, Loss) else set()
+    if differences - may_lack:
         raise ValueError(f"{name} has other parameters than {', '.join(numbers)}")
     if issubclass(class_, Loss) and any(type(x) not in (int, float) for x in numbers.values()):
         raise ValueError(f"a parameter of the loss {name} is not a number")

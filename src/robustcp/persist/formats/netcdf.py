@@ -39,8 +39,6 @@ def netcdf_bytes(fit: Fit) -> memoryview:
     It is made in memory: HDF5 crashes where it cannot write. Names and labels that NetCDF cannot
     hold have others in their place; the exact ones are in the attribute `robustcp`.
     """
-    from xarray.backends import H5NetCDFStore
-
     plain_labels = [None if labels is None else to_plain_labels(labels) for labels in fit.labels]
     dataset = replace(
         fit, modes=_dimension_names(fit.modes), labels=tuple(plain_labels)
@@ -54,6 +52,13 @@ def netcdf_bytes(fit: Fit) -> memoryview:
             prefix += "_"
         dataset[name] = tuple(f"{prefix}_{n}" for n in range(array.ndim)), array
     dataset.attrs["robustcp"] = json.dumps(fit_metadata(fit))
+    return dataset_bytes(dataset)
+
+
+def dataset_bytes(dataset: Any) -> memoryview:
+    """A data set of xarray as the content of a NetCDF file."""
+    from xarray.backends import H5NetCDFStore
+
     buffer = io.BytesIO()
     with import_optional("h5netcdf", "a .nc file").File(buffer, "w") as file:
         dataset.dump_to_store(H5NetCDFStore(file))
@@ -71,7 +76,7 @@ def _dimension_names(modes: Sequence[Any]) -> tuple[str, ...]:
     used_names = {"component", "sweep", "weights", "trace", "known_listed", *array_names}
     names: list[str] = []
     for n, name in enumerate(mode_names):
-        if name in used_names or not _is_valid_dimension(name):
+        if name in used_names or not is_valid_dimension(name):
             name = f"mode_{n}"
             while name in used_names or name in mode_names:
                 name += "_"
@@ -80,6 +85,7 @@ def _dimension_names(modes: Sequence[Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _is_valid_dimension(name: str) -> bool:
+def is_valid_dimension(name: str) -> bool:
+    """Whether a dimension of a NetCDF file may have a name."""
     is_printable = name.isprintable() and name == name.strip() and len(name.encode()) <= 256
     return is_printable and "/" not in name and name not in ("", ".", "..")
