@@ -679,3 +679,25 @@ def read_table(name):
     if folder is None or not path.exists():
         pytest.skip(f"needs {name}.csv in the folder that ROBUSTCP_DATA names")
     return robustcp.read(path)
+
+
+@pytest.mark.recovery
+class TestPublished:
+    """What the robust fits of rrcov3way's vignette call outlying, by distances with all entries."""
+
+    def kinds(self, name, steps):
+        X = read_table(name)
+        fit = cp(X, 3, preprocess=steps, cases="sample")
+        kinds = fit.distances(X, "sample").kinds_before
+        return {str(label): kind for label, kind in zip(fit.labels[0], kinds, strict=True)}
+
+    def test_girls(self):
+        kinds = self.kinds("girls", [Center("sample"), Scale("variable")])
+        assert {k for k in kinds if "outlier" in kinds[k] or "bad" in kinds[k]} >= {"3", "27"}
+        assert {k for k in kinds if "leverage" in kinds[k]} >= {"14", "18", "30"}
+
+    def test_countries(self):
+        kinds = self.kinds("elind", [Center("sample", "mean"), Scale("variable", "rms")])
+        assert kinds["TU"] == kinds["PO"] == "bad leverage"
+        assert "outlier" in kinds["DA"]
+        assert {kinds[k] for k in ("GR", "NZ", "CH")} <= {"good leverage", "bad leverage"}

@@ -346,7 +346,7 @@ def unit_warnings(engine: Engine) -> list[FitWarning]:
     """A warning if the slabs of a mode that may be of variables differ much in size."""
     axes, warnings = engine.view.axes, []
     for mode in range(engine.order):
-        if not _may_be_variables(axes, mode, engine.shape[mode]):
+        if not may_be_variables(axes, mode, engine.shape[mode]):
             continue
         sizes, _ = _sampled_sizes(engine, mode)
         if np.isnan(sizes).all():
@@ -368,7 +368,7 @@ def unit_warnings(engine: Engine) -> list[FitWarning]:
     return warnings
 
 
-def _may_be_variables(axes: Axes, mode: int, size: int) -> bool:
+def may_be_variables(axes: Axes, mode: int, size: int) -> bool:
     """Whether a mode is called one of variables, or is short and not an axis of numbers."""
     name = str(axes.modes[mode]).lower() if axes.has_names else ""
     if name in VARIABLE_NAMES or name.removesuffix("s") in VARIABLE_NAMES:

@@ -15,6 +15,7 @@ from robustcp.noise.censoring import find_ceilings
 from robustcp.noise.constant_fibres import find_constant_fibres
 from robustcp.noise.resolution import Magnitudes, Resolution
 from robustcp.optimize.problem import GrossOutliers
+from robustcp.preprocess import MAX_SIZE_RATIO, may_be_variables
 
 #: Values of more entries are looked at in a sample.
 MAX_LISTED_ENTRIES = 1 << 24
@@ -23,10 +24,6 @@ MIN_ZERO_SHARE = 1e-3
 #: A fill value is the smallest or largest of all, is repeated so often, and is as far from the
 #: others as this share of their range.
 MIN_FILL_COUNT, MIN_FILL_GAP = 5, 0.5
-#: Slabs of variables have different units if their sizes differ by more than this.
-MAX_SIZE_RATIO = 100.0
-#: A mode without labels may be of variables if it is no longer.
-MAX_VARIABLES = 12
 #: Values are far from the others of their variable from so many interquartile ranges on, if they
 #: are no larger share of these; slabs with fewer entries are not looked at.
 FAR_RANGES, MAX_FAR_SHARE, MIN_SLAB_ENTRIES = 15.0, 0.1, 20
@@ -210,9 +207,8 @@ def _fill_values(entries: Entries) -> Iterator[Finding]:
 
 def _variables(entries: Entries, axes: Axes) -> Iterator[tuple[int, list[np.ndarray]]]:
     """The modes that may be of variables, and the values of each of their slabs."""
-    for mode, labels in enumerate(axes.labels):
-        texts = labels is None or all(isinstance(label, str) for label in labels)
-        if texts and entries.shape[mode] <= MAX_VARIABLES:
+    for mode, size in enumerate(entries.shape):
+        if may_be_variables(axes, mode, size):
             index = entries.indices[mode]
             yield mode, [entries.values[index == k] for k in range(entries.shape[mode])]
 
@@ -230,7 +226,7 @@ def _sizes(entries: Entries, axes: Axes) -> Iterator[Finding]:
             f"slabs of {axes.mode_name(mode)} differ {sizes[high] / sizes[low]:.2g}-fold in size "
             f"({_label(axes, mode, high)}: {sizes[high]:.3g}, {_label(axes, mode, low)}: "
             f"{sizes[low]:.3g}); a fit is of the largest",
-            "if their units differ, divide each by its size before the fit",
+            f"if their units differ, --scale {axes.mode_name(mode).removeprefix('mode ')}",
         )
 
 
