@@ -198,7 +198,7 @@ def objective_with_cache(folder):
 def test_a_damaged_cache_is_written_anew(tmp_path):
     first = objective_with_cache(tmp_path)
     files = sorted(path for path in tmp_path.rglob("*") if path.suffix in (".nbi", ".nbc"))
-    assert any(".sweep" in path.name for path in files)
+    assert any(".formula_sweep" in path.name for path in files)
     assert any("_formula_line_l1" in path.name for path in files)
     for k, path in enumerate(files):  # emptied, cut, and overwritten
         content = path.read_bytes()

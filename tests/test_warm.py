@@ -44,12 +44,12 @@ def test_a_first_fit_compiles_little_says_so_once_and_keeps_it(tmp_path):
     compiled, slow, objective, said = first_fit(tmp_path)
     assert sorted(set(compiled)) == sorted(compiled)  # nothing for two types
     assert set(compiled) <= {
-        "tile_pass", "sweep", "joint_step", "solve_rows",
+        "tile_pass", "formula_sweep", "run_sweeps", "penalty", "joint_step", "solve_rows",
         "column_norms", "inverse_scales", "_standardize", "_restore_units", "main_effects",
         "contaminated_scale_rounds",
         *(f"_formula_line_{name}._numba" for name in ("l1", "contaminated", "cauchy", "welsch")),
     }  # fmt: skip
-    assert "sweep" in compiled
+    assert "run_sweeps" in compiled
     assert slow == []
     assert said.count("robustcp compiles") == 1
     assert str(tmp_path) in said

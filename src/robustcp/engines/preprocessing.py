@@ -63,6 +63,15 @@ class Center(PreprocessingStep):
         as a median does only nearly: where the noise is far smaller than the differences between
         samples, centring by medians leaves a remainder that "skipped" does not, but for single
         skipped values.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> from robustcp.preprocess import Center
+    >>> X = 100 + robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data
+    >>> fit = robustcp.cp(X, 1, preprocess=[Center(0)])
+    >>> fit.preprocessing.describe(), round(float(fit.full().mean()))
+    ('centred across mode 0 (median)', 100)
     """
 
     mode: int | str
@@ -95,6 +104,16 @@ class Scale(PreprocessingStep):
         breakdown point of 50% and an efficiency of 95%. Entries that are exactly 0 do not count, so
         that sparse slabs are not blown up. "rms" is the root mean square, as in the N-way toolbox;
         "sd" the standard deviation about the mean of the slab.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Scale
+    >>> X = robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data
+    >>> X[:, 1, :] *= 1000  # in another unit
+    >>> fit = robustcp.cp(X, 1, preprocess=[Scale(1)])
+    >>> fit.preprocessing.describe(), fit.preprocessing.values[0].shape
+    ('scaled within mode 1 (tau)', (1, 8, 1))
     """
 
     mode: int | str
@@ -125,6 +144,15 @@ class Log(PreprocessingStep):
         detection. Without one, entries that are not positive count as missing.
     shift : float
         What is added to entries before: ``Log(shift=1)`` is log(1 + x).
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Log
+    >>> X = np.exp(robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data)
+    >>> fit = robustcp.cp(X, 1, preprocess=[Log()])
+    >>> fit.preprocessing.describe(), bool((fit.full() > 0).all())
+    ('log(x)', True)
     """
 
     floor: float | None = None
@@ -154,6 +182,15 @@ class Sqrt(PreprocessingStep):
     """The square root of entries; negative ones count as missing.
 
     The variance of a square root of a count is about 1/4, whatever its mean, if that is large.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Sqrt
+    >>> counts = np.random.default_rng(0).poisson(20, (12, 8, 6))
+    >>> fit = robustcp.cp(counts, 1, preprocess=[Sqrt()])
+    >>> round(fit.noise.sigma, 1), round(float(fit.full().mean()))
+    (0.5, 20)
     """
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
@@ -168,7 +205,17 @@ class Sqrt(PreprocessingStep):
 
 @dataclass(frozen=True)
 class Anscombe(PreprocessingStep):
-    """2 sqrt(x + 3/8): counts get a variance of about 1, from a mean of about 4 on."""
+    """2 sqrt(x + 3/8): counts get a variance of about 1, from a mean of about 4 on.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Anscombe
+    >>> counts = np.random.default_rng(0).poisson(20, (12, 8, 6))
+    >>> fit = robustcp.cp(counts, 1, preprocess=[Anscombe()])
+    >>> round(fit.noise.sigma, 1), round(float(fit.full().mean()))
+    (1.0, 20)
+    """
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
         x = x + 0.375

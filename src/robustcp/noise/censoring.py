@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
 
 from robustcp._util import checks
 from robustcp.engines import (
@@ -280,6 +279,8 @@ def _multiple_correlation(predictors: list[np.ndarray], y: np.ndarray) -> float:
 
     Entries are not censored where the others are small.
     """
+    from scipy.optimize import nnls
+
     if y.std() == 0:
         return 0.0
     design = np.stack([part - part.mean() for part in predictors], axis=1)
