@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import robustcp
-from robustcp import baselines, eem, plot, tensorly
+from robustcp import baselines, eem, plot, preprocess, tensorly
 from support.browser import chromium
 from support.sites import Site
 
@@ -28,6 +28,7 @@ MODULES = {
     "robustcp": robustcp,
     "robustcp.eem": eem,
     "robustcp.plot": plot,
+    "robustcp.preprocess": preprocess,
     "robustcp.tensorly": tensorly,
 }
 PUBLIC = {

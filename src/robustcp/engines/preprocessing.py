@@ -63,6 +63,15 @@ class Center(PreprocessingStep):
         as a median does only nearly: where the noise is far smaller than the differences between
         samples, centring by medians leaves a remainder that "skipped" does not, but for single
         skipped values.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Center
+    >>> X = robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data + 5.0
+    >>> fit = robustcp.cp(X, 1, preprocess=[Center(0)])
+    >>> bool(np.allclose(fit.preprocessing.values[0][0], np.median(X, axis=0)))
+    True
     """
 
     mode: int | str
@@ -95,6 +104,18 @@ class Scale(PreprocessingStep):
         breakdown point of 50% and an efficiency of 95%. Entries that are exactly 0 do not count, so
         that sparse slabs are not blown up. "rms" is the root mean square, as in the N-way toolbox;
         "sd" the standard deviation about the mean of the slab.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Scale
+    >>> X = robustcp.simulate((12, 3, 6), 1, eta=0, gamma=0, rng=0).data
+    >>> units = np.array([1.0, 1000.0, 0.01])
+    >>> plain, scaled = (
+    ...     robustcp.cp(data, 1, preprocess=[Scale(1)]) for data in (X, X * units[:, None])
+    ... )
+    >>> bool(np.allclose(plain.full() * units[:, None], scaled.full(), rtol=1e-3))
+    True
     """
 
     mode: int | str
@@ -125,6 +146,15 @@ class Log(PreprocessingStep):
         detection. Without one, entries that are not positive count as missing.
     shift : float
         What is added to entries before: ``Log(shift=1)`` is log(1 + x).
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Log
+    >>> X = np.exp(robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data)
+    >>> fit = robustcp.cp(X, 1, preprocess=[Log()])
+    >>> bool(np.median(np.abs(fit.full() / X - 1)) < 0.1)
+    True
     """
 
     floor: float | None = None
@@ -154,6 +184,14 @@ class Sqrt(PreprocessingStep):
     """The square root of entries; negative ones count as missing.
 
     The variance of a square root of a count is about 1/4, whatever its mean, if that is large.
+
+    Examples
+    --------
+    >>> import robustcp
+    >>> from robustcp.preprocess import Sqrt
+    >>> X = robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data ** 2
+    >>> robustcp.cp(X, 1, preprocess=[Sqrt()]).preprocessing.describe()
+    'square root'
     """
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
@@ -168,7 +206,18 @@ class Sqrt(PreprocessingStep):
 
 @dataclass(frozen=True)
 class Anscombe(PreprocessingStep):
-    """2 sqrt(x + 3/8): counts get a variance of about 1, from a mean of about 4 on."""
+    """2 sqrt(x + 3/8): counts get a variance of about 1, from a mean of about 4 on.
+
+    Examples
+    --------
+    >>> import numpy as np, robustcp
+    >>> from robustcp.preprocess import Anscombe
+    >>> rng = np.random.default_rng(0)
+    >>> rates = np.einsum("i,j,k->ijk", *(2 + 2 * rng.random(size) for size in (20, 15, 10)))
+    >>> fit = robustcp.cp(rng.poisson(rates), 1, preprocess=[Anscombe()])
+    >>> bool(abs(fit.noise.sigma - 1) < 0.1)
+    True
+    """
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
         x = x + 0.375
