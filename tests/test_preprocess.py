@@ -164,7 +164,7 @@ def test_zeros_of_compositions_are_missing_or_a_floor():
         (Sqrt(), np.sqrt),
         (Anscombe(), lambda x: 2 * np.sqrt(x + 3 / 8)),
     ],
-    ids=repr,
+    ids=["log", "log1p", "log with a floor", "square root", "Anscombe"],
 )
 def test_functions_of_entries(step, formula):
     X = np.random.default_rng(0).poisson(8.0, (6, 5, 4)) + 1
