@@ -19,9 +19,9 @@ SECTIONS = {
         "robustcp.plot.truth_against_estimates", "robustcp.eem.Landscapes",
         "robustcp.eem.landscapes", "robustcp.eem.read", "robustcp.eem.normalise",
         "robustcp.eem.Spectra", "robustcp.eem.spectra", "robustcp.eem.read_openfluor",
-        "robustcp.eem.write_openfluor", "robustcp.plot.spectra", "robustcp.preprocess.Center",
-        "robustcp.preprocess.Scale", "robustcp.preprocess.LogRatio", "robustcp.preprocess.Log",
-        "robustcp.preprocess.Sqrt", "robustcp.preprocess.Anscombe",
+        "robustcp.eem.write_openfluor", "robustcp.plot.spectra",
+        "robustcp.preprocess.Center", "robustcp.preprocess.Scale", "robustcp.preprocess.LogRatio",
+        "robustcp.preprocess.Log", "robustcp.preprocess.Sqrt", "robustcp.preprocess.Anscombe",
     ),
     "losses": (
         "robustcp.Loss", "robustcp.L1", "robustcp.LeastSquares", "robustcp.Huber",

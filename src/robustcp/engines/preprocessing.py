@@ -66,12 +66,12 @@ class Center(PreprocessingStep):
 
     Examples
     --------
-    >>> import robustcp
+    >>> import numpy as np, robustcp
     >>> from robustcp.preprocess import Center
-    >>> X = 100 + robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data
+    >>> X = robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data + 5.0
     >>> fit = robustcp.cp(X, 1, preprocess=[Center(0)])
-    >>> fit.preprocessing.describe(), round(float(fit.full().mean()))
-    ('centred across mode 0 (median)', 100)
+    >>> bool(np.allclose(fit.preprocessing.values[0][0], np.median(X, axis=0)))
+    True
     """
 
     mode: int | str
@@ -109,11 +109,13 @@ class Scale(PreprocessingStep):
     --------
     >>> import numpy as np, robustcp
     >>> from robustcp.preprocess import Scale
-    >>> X = robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data
-    >>> X[:, 1, :] *= 1000  # in another unit
-    >>> fit = robustcp.cp(X, 1, preprocess=[Scale(1)])
-    >>> fit.preprocessing.describe(), fit.preprocessing.values[0].shape
-    ('scaled within mode 1 (tau)', (1, 8, 1))
+    >>> X = robustcp.simulate((12, 3, 6), 1, eta=0, gamma=0, rng=0).data
+    >>> units = np.array([1.0, 1000.0, 0.01])
+    >>> plain, scaled = (
+    ...     robustcp.cp(data, 1, preprocess=[Scale(1)]) for data in (X, X * units[:, None])
+    ... )
+    >>> bool(np.allclose(plain.full() * units[:, None], scaled.full(), rtol=1e-3))
+    True
     """
 
     mode: int | str
@@ -151,8 +153,8 @@ class Log(PreprocessingStep):
     >>> from robustcp.preprocess import Log
     >>> X = np.exp(robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data)
     >>> fit = robustcp.cp(X, 1, preprocess=[Log()])
-    >>> fit.preprocessing.describe(), bool((fit.full() > 0).all())
-    ('log(x)', True)
+    >>> bool(np.median(np.abs(fit.full() / X - 1)) < 0.1)
+    True
     """
 
     floor: float | None = None
@@ -185,12 +187,11 @@ class Sqrt(PreprocessingStep):
 
     Examples
     --------
-    >>> import numpy as np, robustcp
+    >>> import robustcp
     >>> from robustcp.preprocess import Sqrt
-    >>> counts = np.random.default_rng(0).poisson(20, (12, 8, 6))
-    >>> fit = robustcp.cp(counts, 1, preprocess=[Sqrt()])
-    >>> round(fit.noise.sigma, 1), round(float(fit.full().mean()))
-    (0.5, 20)
+    >>> X = robustcp.simulate((12, 8, 6), 1, eta=0, gamma=0, rng=0).data ** 2
+    >>> robustcp.cp(X, 1, preprocess=[Sqrt()]).preprocessing.describe()
+    'square root'
     """
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
@@ -211,10 +212,11 @@ class Anscombe(PreprocessingStep):
     --------
     >>> import numpy as np, robustcp
     >>> from robustcp.preprocess import Anscombe
-    >>> counts = np.random.default_rng(0).poisson(20, (12, 8, 6))
-    >>> fit = robustcp.cp(counts, 1, preprocess=[Anscombe()])
-    >>> round(fit.noise.sigma, 1), round(float(fit.full().mean()))
-    (1.0, 20)
+    >>> rng = np.random.default_rng(0)
+    >>> rates = np.einsum("i,j,k->ijk", *(2 + 2 * rng.random(size) for size in (20, 15, 10)))
+    >>> fit = robustcp.cp(rng.poisson(rates), 1, preprocess=[Anscombe()])
+    >>> bool(abs(fit.noise.sigma - 1) < 0.1)
+    True
     """
 
     def apply(self, x: Array, value: Array | None, xp: Any) -> Array:
