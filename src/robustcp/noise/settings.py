@@ -69,9 +69,9 @@ class NoiseSettings:
     #: Slabs with fewer entries than this on average get no scales of their own.
     min_entries_per_slab: int = 8
     #: Slabs get scales of their own only with this many entries per parameter of the model.
-    min_entries_per_parameter: int = 6
+    min_entries_per_parameter: int = 8
     #: By quick estimates they get them only with this many entries per parameter of a component.
-    min_entries_per_component_parameter: int = 12
+    min_entries_per_component_parameter: int = 16
     #: The most rounds of an estimate.
     max_rounds: int = 8
     #: The root mean square change of log standard deviations at which the rounds end.
