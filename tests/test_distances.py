@@ -335,10 +335,9 @@ class TestNumbers:
 
     def test_bad_entries_by_chance_do_not_make_a_sample_bad(self):
         """Of large samples each has entries that are flagged by chance."""
-        X = simulated(shape=(40, 80, 80))
+        X = simulated(shape=(40, 100, 100))
         found = cp(X, 2).distances(X, 0)
-        assert np.mean(found.shares) == pytest.approx(0.001, rel=0.2)
-        assert (found.shares > 0).sum() >= 38  # of 40, with 6.4 flagged entries each on average
+        assert (found.shares > 0).all()
         assert found.only_cells.sum() <= 3
         assert found.bad.sum() <= 4
 
